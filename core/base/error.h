@@ -15,24 +15,25 @@ enum class ErrorCode {
   io,              ///< the operating system refused a file, mapping or process
   shape_mismatch,  ///< tensors that do not fit together
   numerics,        ///< NaN or Inf where a number was needed
-  damaged,         ///< bits that changed where nothing was to change them
+  damaged,         ///< bits have changed that nothing should have changed
   transport,       ///< moving data between ranks failed
   timeout,         ///< a deadline passed
-  aborted,         ///< ended because something else had failed
+  aborted,         ///< ended because something else failed
   peer_lost,       ///< another rank is gone
-  unsaved,         ///< a checkpoint could not be written, and the run was to end in that case
+  unsaved,         ///< a checkpoint could not be written, for which case the run was to end
   internal,        ///< a broken invariant of our own
 };
 
-/// The one exception type of the project. A message names what was attempted, where, what was expected, what was found
-/// and what to do. It is for people: what the program acts on is a field.
+/// The only exception type of the project. A message names what was attempted, where, what was expected, what was found
+/// and what to do. Messages are for people; facts on which the program acts are in other members.
 class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message, std::optional<int> awaited = std::nullopt);
 
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
   [[nodiscard]] const std::string& message() const noexcept { return message_; }
-  /// The rank that an operation between ranks waited for in vain, or that is gone; nothing if that is not known.
+  /// The rank for which an operation between ranks waited until a timeout, or that is gone; nothing if that is not
+  /// known.
   [[nodiscard]] std::optional<int> awaited() const noexcept { return awaited_; }
   [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
 

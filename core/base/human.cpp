@@ -11,7 +11,7 @@
 namespace shardrun {
 namespace {
 
-/// At most three digits before the unit. 999.6 is "1.00k" and not "1000": the unit is chosen after rounding.
+/// At most three digits before the unit. 999.6 becomes "1.00k" and not "1000": the unit is chosen after rounding.
 std::string scaled(double value, double base, std::span<const std::string_view> units, std::string_view between) {
   std::size_t unit = 0;
   while (value >= base - 0.5 && unit + 1 < units.size()) {
@@ -25,7 +25,7 @@ std::string scaled(double value, double base, std::span<const std::string_view> 
   return fmt::format("{:.{}f}{}{}", value, decimals, between, units[unit]);
 }
 
-/// By thousands; a small number that is not whole keeps a decimal.
+/// Scaled by thousands. A small number that is not whole keeps a decimal.
 std::string in_units(double value, std::span<const std::string_view> units, std::string_view after) {
   if (!std::isfinite(value) || value < 0) {
     return "-";

@@ -12,8 +12,8 @@
 
 namespace shardrun {
 
-/// The number of a value, a node, a buffer, …: its index in the vector that holds all things of that kind. `Tag` tells
-/// the kinds apart, so that an id of one kind is never taken for another or for a count. A default id names nothing.
+/// The number of a value, a node, a buffer, …: its index in the vector of all things of that kind. `Tag` distinguishes
+/// the kinds, so that an id of one kind is never taken for another or for a count. A default id names nothing.
 template <typename Tag>
 class Id {
  public:
@@ -21,9 +21,9 @@ class Id {
   template <std::integral Number>
   constexpr explicit Id(Number number) noexcept : number_(static_cast<std::int32_t>(number)) {}
 
-  /// Whether it names something. Id 0 does.
+  /// Whether the id names something. Id 0 does.
   [[nodiscard]] constexpr bool exists() const noexcept { return number_ >= 0; }
-  /// −1 if it names nothing.
+  /// The number; −1 if the id names nothing.
   [[nodiscard]] constexpr std::int32_t number() const noexcept { return number_; }
   /// REQUIRES: exists().
   [[nodiscard]] constexpr std::size_t index() const noexcept { return static_cast<std::size_t>(number_); }
@@ -34,8 +34,8 @@ class Id {
   std::int32_t number_ = -1;
 };
 
-/// The ids from a begin up to an end, without the end, in order: `for (const NodeId n : function.nodes.ids())`. Empty
-/// if the end lies before the begin, or names nothing.
+/// The ids from a begin up to an end, which is not included: `for (const NodeId n : function.nodes.ids())`. Empty if
+/// the end lies before the begin, or names nothing.
 template <typename Key>
 class IdRange {
  public:
@@ -72,7 +72,7 @@ class IdRange {
   std::size_t end_;
 };
 
-/// A vector whose index is an id: all things of one kind, or one fact about each of them.
+/// A vector whose index is an id. It has all things of one kind, or one fact about each of them.
 template <typename Key, typename T>
 class IdVector {
  public:

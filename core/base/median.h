@@ -4,7 +4,7 @@
 
 namespace shardrun {
 
-/// The middle value; of an even number of them the mean of the two in the middle; 0 of none.
+/// The middle value. For an even number of values, the mean of the two in the middle; for no values, 0.
 [[nodiscard]] double median(std::vector<double> values);
 
 }  // namespace shardrun

@@ -1,10 +1,10 @@
 #pragma once
 
-/// Marks functions that kernels of a GPU call. Under nvcc they are compiled for the GPU (and, with SHARDRUN_ON_BOTH,
-/// for the processor too). Other compilers compile all of them for the processor.
+/// Mark functions that GPU kernels call. nvcc compiles them for the GPU and, with SHARDRUN_ON_BOTH, also for the
+/// processor. Other compilers compile all of them for the processor.
 ///
-/// SHARDRUN_UNROLLED stands before a loop over small arrays, which are kept in registers only if their indices are
-/// constants; SHARDRUN_NOT_UNROLLED before one whose unrolled code would take too many registers.
+/// SHARDRUN_UNROLLED is put before a loop over small arrays, which stay in registers only if their indices are
+/// constants. SHARDRUN_NOT_UNROLLED is put before a loop whose unrolled code would use too many registers.
 #if defined(__CUDACC__)
 #define SHARDRUN_ON_DEVICE __device__ __attribute__((always_inline))
 #define SHARDRUN_ON_BOTH __host__ __device__

@@ -14,14 +14,14 @@ using PhiloxBlock = std::array<std::uint32_t, 4>;
 
 [[nodiscard]] PhiloxBlock philox(PhiloxBlock counter, PhiloxKey key) noexcept;
 
-/// 64-bit FNV-1a of the stable name of a tensor or op. It goes into a key.
+/// 64-bit FNV-1a of the stable name of a tensor or op. Keys are made from it.
 [[nodiscard]] std::uint64_t hash_name(std::string_view name) noexcept;
 
-/// The key of one stream, from the job's seed and the stable name of the tensor or op that draws. Node numbers, ranks
-/// and microbatches never enter it.
+/// The key of one stream, made from the job's seed and the stable name of the tensor or op that draws. It does not
+/// depend on node numbers, ranks or microbatches.
 [[nodiscard]] PhiloxKey stream_key(std::uint64_t seed, std::string_view name) noexcept;
 
-/// Uniform in [0, 1) with 24 bits, exact in float and double alike.
+/// A uniform number in [0, 1) with 24 bits, which float and double both represent exactly.
 [[nodiscard]] constexpr float uniform(std::uint32_t bits) noexcept { return static_cast<float>(bits >> 8U) * 0x1p-24F; }
 
 }  // namespace shardrun

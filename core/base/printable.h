@@ -5,12 +5,12 @@
 
 namespace shardrun {
 
-/// Makes text of others (a plugin, a peer, a file's name) one line that cannot control a terminal. Replaced are
-/// - control characters except tabs, and bytes that are not UTF-8: \x1b;
-/// - characters that change the direction of writing, and control characters beyond ASCII: \u{202e}.
+/// Makes text of others (a plugin, a peer, a file's name) one line that cannot control a terminal. Replaces
+/// - control characters except tabs, and bytes that are not UTF-8, by \x1b and the like;
+/// - characters that change the direction of writing, and control characters beyond ASCII, by \u{202e} and the like.
 [[nodiscard]] std::string printable(std::string_view text);
 
-/// printable() for several lines: newlines stay too.
+/// printable() for several lines: newlines are kept, too.
 [[nodiscard]] std::string printable_lines(std::string_view text);
 
 }  // namespace shardrun

@@ -4,14 +4,14 @@
 
 namespace shardrun {
 
-/// How the partial values of ranks or shards combine to the value.
+/// How the partial values of ranks or shards are combined.
 enum class Reduction : std::uint8_t { sum, max, min };
 
 [[nodiscard]] constexpr const char* to_string(Reduction reduction) noexcept {
   return reduction == Reduction::sum ? "sum" : reduction == Reduction::max ? "max" : "min";
 }
 
-/// NaN where one of them is.
+/// Combines two values. NaN if one of them is NaN.
 template <typename T>
 [[nodiscard]] constexpr T combined(Reduction reduction, T a, T b) noexcept {
   switch (reduction) {

@@ -23,7 +23,7 @@ namespace {
 constexpr std::chrono::milliseconds look{100};
 constexpr std::chrono::milliseconds longest{1000};
 
-/// A way to a stream on which no write waits.
+/// A way to write to a stream without ever blocking.
 class Way {
  public:
   explicit Way(int stream) noexcept : stream_(stream) {
@@ -33,7 +33,7 @@ class Way {
     }
     is_socket_ = S_ISSOCK(status.st_mode);
     if (S_ISFIFO(status.st_mode) || ::isatty(stream) == 1) {
-      // Other processes share the open stream, and its flags are theirs, too: this is opened anew, for this one alone.
+      // Opens the stream anew, for this process alone: other processes share the open stream and its flags.
       std::array<char, 32> path{};
       std::snprintf(path.data(), path.size(), "/proc/self/fd/%d", stream);
       own_ = ::open(path.data(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
@@ -50,7 +50,7 @@ class Way {
 
   /// The length of the next piece to write: whole lines if they fit.
   [[nodiscard]] std::size_t piece_of(std::string_view text) const noexcept {
-    constexpr std::size_t terminal_bytes = 256;  // which a terminal that has room takes without waiting
+    constexpr std::size_t terminal_bytes = 256;  // a terminal that has room accepts this many without blocking
     const std::size_t most = is_careful_ ? terminal_bytes : PIPE_BUF;
     if (text.size() <= most) {
       return text.size();
@@ -64,7 +64,7 @@ class Way {
                       : ::write(descriptor(), piece.data(), piece.size());
   }
 
-  /// Whether it has room, or has failed, within `look`. Also false if a signal interrupted the wait.
+  /// Whether the stream has room, or has failed, within `look`. Also false if a signal interrupted the wait.
   [[nodiscard]] bool has_room() const noexcept {
     pollfd room = {.fd = descriptor(), .events = POLLOUT, .revents = 0};
     const int ready = ::poll(&room, 1, static_cast<int>(look.count()));
@@ -96,7 +96,7 @@ int write_for_person(int stream, std::string_view text, Patience patience) noexc
       if (errno != EINTR && errno != EAGAIN) {
         return errno;
       }
-      ::poll(nullptr, 0, static_cast<int>(look.count()));  // another writer was faster
+      ::poll(nullptr, 0, static_cast<int>(look.count()));  // another writer has used the room first
     }
     const bool is_bounded = patience == Patience::brief || stop_requested() != 0;
     waited = is_bounded ? waited + look : std::chrono::milliseconds::zero();

@@ -15,7 +15,7 @@ bool is_control(char c) noexcept {
   return (byte < 0x20 && c != '\t') || byte == 0x7F;
 }
 
-/// The last offset not after `end` at which a character of valid UTF-8 starts.
+/// The last offset at or before `end` at which a character of valid UTF-8 starts.
 std::size_t character_start(std::string_view text, std::size_t end) noexcept {
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
     --end;

@@ -15,16 +15,16 @@ namespace shardrun {
 /// The offset of the first control character other than a tab, or npos.
 [[nodiscard]] std::size_t control_character(std::string_view text) noexcept;
 
-/// For messages: control characters and bytes that are not UTF-8 as \xNN.
+/// For messages: control characters and bytes that are not UTF-8 are written as \xNN.
 [[nodiscard]] std::string escaped(std::string_view text);
 
-/// For messages: escaped, with the middle of a long text left out.
+/// For messages: like escaped(), without the middle of a long text.
 [[nodiscard]] std::string shown(std::string_view text);
 
-/// [a-z][a-z0-9_]*: the form of names of sections, keys, options and mesh axes.
+/// Whether a text has the form [a-z][a-z0-9_]* of names of sections, keys, options and mesh axes.
 [[nodiscard]] bool is_name(std::string_view text) noexcept;
 
-/// Throws Error{job}: what is wrong, and where.
+/// Throws Error{job} "WHERE: WHY".
 [[noreturn]] void refuse_at(const std::string& where, std::string_view why);
 
 }  // namespace shardrun

@@ -6,7 +6,7 @@
 namespace shardrun {
 namespace {
 
-/// What the first byte tells about the character. `least`: the smallest one that needs that many bytes.
+/// What the first byte says about the character. `least`: the smallest character that needs this many bytes.
 struct LeadByte {
   std::size_t bytes;
   char32_t bits;
@@ -79,7 +79,7 @@ std::size_t bad_utf8_bytes(std::string_view text, std::size_t at) noexcept {
   if (first < 0xE0 || first > 0xF4) {
     return 1;
   }
-  // The second byte's limits: no overlong forms, no surrogates, nothing past U+10FFFF.
+  // The limits of the second byte exclude overlong forms, surrogates, and values past U+10FFFF.
   const unsigned char least = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned char most = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   if (byte(1) < least || byte(1) > most) {

@@ -13,21 +13,21 @@ struct Utf8Character {
   std::size_t bytes = 0;
 };
 
-/// The character that starts at text[at], which must exist. Overlong forms, surrogates and values past U+10FFFF are not
-/// valid (RFC 3629).
+/// The character that starts at text[at], which must exist. Overlong forms, surrogates and values past U+10FFFF are
+/// invalid (RFC 3629).
 [[nodiscard]] Utf8Character utf8_at(std::string_view text, std::size_t at) noexcept;
 
 /// Offset of the first byte that does not start a valid character.
 [[nodiscard]] std::optional<std::size_t> first_invalid_utf8(std::string_view text) noexcept;
 
-/// The number of bytes of a fault: the most that begin a valid character, or one byte. Python's and Unicode's U+FFFD stand
-/// for so many. REQUIRES: no valid character starts at text[at].
+/// The number of bytes of an invalid sequence: the longest beginning of a valid character, or one byte. Python and
+/// Unicode put one U+FFFD for these bytes. REQUIRES: no valid character starts at text[at].
 [[nodiscard]] std::size_t bad_utf8_bytes(std::string_view text, std::size_t at) noexcept;
 
-/// The number of bytes at the end of `text` that begin a character and may be completed by more.
+/// The number of bytes at the end of `text` that begin a character which further bytes may complete.
 [[nodiscard]] std::size_t begun_utf8(std::string_view text) noexcept;
 
-/// REQUIRES: a Unicode scalar value.
+/// Appends a character. REQUIRES: it is a Unicode scalar value.
 void append_utf8(std::string& text, char32_t character);
 
 }  // namespace shardrun

@@ -14,14 +14,15 @@ struct Window {
   std::int64_t divisor = 1;
   std::int64_t first = 0;
   std::int64_t last = 0;
-  bool wraps = false;  ///< whether the operand is periodic; otherwise there is nothing past its ends
+  bool wraps = false;  ///< the operand is periodic; otherwise there is nothing past its ends
 
   auto operator<=>(const Window&) const = default;
 
   /// The window through which the gradient of the operand reads the gradient of the result.
   [[nodiscard]] constexpr Window transposed() const noexcept { return {divisor, stride, -last, -first, wraps}; }
 
-  /// The indices [begin, end) of an operand of `size` that the result's indices [begin, end) read. REQUIRES: no wraps.
+  /// The indices [begin, end) of an operand of `size` that the result's indices [begin, end) read. REQUIRES: `wraps` is
+  /// false.
   [[nodiscard]] constexpr std::pair<std::int64_t, std::int64_t> reads(std::int64_t begin, std::int64_t end,
                                                                       std::int64_t size) const noexcept {
     if (begin >= end) {

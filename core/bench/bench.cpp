@@ -28,7 +28,7 @@ namespace {
 
 unsigned cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
-/// `ranks`: of this machine.
+/// Throws if the machine has too little memory. `ranks`: those of this machine.
 void require_memory(std::int64_t ranks, std::uint64_t arena) {
   const std::optional<memory::MemoryRoom> room = memory::available_memory();
   const std::uint64_t needed = arena * static_cast<std::uint64_t>(ranks);
@@ -51,7 +51,7 @@ void require_descriptors(const Settings& settings) {
   }
 }
 
-/// Puts the ranks' samples together, case by case.
+/// Combines the ranks' samples, case by case.
 class Gathering {
  public:
   Gathering(const Settings& settings, const Callbacks& callbacks)
@@ -99,7 +99,7 @@ class Gathering {
   std::size_t ranks_;
   const Callbacks& callbacks_;
   std::vector<Case> cases_;
-  std::vector<std::vector<Sample>> waiting_;  ///< by rank, then case; those that are in a row are empty
+  std::vector<std::vector<Sample>> waiting_;  ///< by rank, then case; empty once they are in a row
 };
 
 }  // namespace
@@ -148,7 +148,7 @@ Outcome outcome_of(const launch::LaunchResult& result, Outcome measured) {
   return measured;
 }
 
-/// How long a rank may be silent before it counts as lost: as long as one that is started here.
+/// How long a rank may be silent before it counts as lost: the same as for a rank that is started here.
 constexpr std::chrono::milliseconds silence{10000};
 
 run::Messengers messengers_of(const Settings& settings) {
@@ -161,7 +161,7 @@ run::Messengers messengers_of(const Settings& settings) {
           }};
 }
 
-/// The first rank's own process hangs.
+/// Ends the process. Called while the first rank's own process hangs.
 [[noreturn]] void give_up(const launch::LaunchResult& result) {
   const Outcome outcome = outcome_of(result, {});
   write_to_standard_error(fmt::format("shardrun: {}\n", outcome.error), Patience::brief);

@@ -12,9 +12,9 @@ namespace shardrun::bench {
 
 struct Callbacks {
   std::function<void(const Row& row)> on_row;  ///< ceilings first
-  /// Before each case: its number, the number of cases, and its text.
+  /// Called before each case with its number, the number of cases, and its text.
   std::function<void(std::size_t number, std::size_t cases, const std::string& text)> on_begin;
-  std::function<void(const std::string& text)> on_line;  ///< output of ranks, and remarks
+  std::function<void(const std::string& text)> on_line;  ///< gets output of ranks, and remarks
 };
 
 struct Outcome {
@@ -25,22 +25,22 @@ struct Outcome {
 };
 
 /// Checks everything that can be checked before a process starts, or before ranks that another launcher has started
-/// meet. `world`: of these; null: bench is to start the ranks. Throws Error with exit code 2.
+/// meet. `world`: the world of these ranks; null: bench starts the ranks. Throws Error with exit code 2.
 [[nodiscard]] Setting check(const Settings& settings, const launch::World* world);
 
 /// Starts the ranks, each with the command line `words`, and gathers their measurements. REQUIRES: check() passed, and
 /// nothing else in this process handles signals or starts processes.
 [[nodiscard]] Outcome run(const Settings& settings, const std::vector<std::string>& words, const Callbacks& callbacks);
 
-// With ranks that another launcher has started: each process is one rank. REQUIRES: check() passed. `stop_signal`: the
-// signal that asked this process to stop, or 0.
+// For ranks that another launcher has started: each process is one rank. REQUIRES: check() passed. `stop_signal`:
+// returns the signal that asked this process to stop, or 0.
 
-/// Rank 0: gathers the measurements as well. Calls `tell` with the outcome and returns its result; the other ranks end
-/// only after that. Throws Error{usage} if the ranks have no way to find each other.
+/// Runs rank 0, which also gathers the measurements. Calls `tell` with the outcome and returns its result; the other
+/// ranks end only after that. Throws Error{usage} if the ranks have no way to find each other.
 [[nodiscard]] int run_hosted_first(const Settings& settings, const launch::World& world,
                                    const std::function<int()>& stop_signal, const Callbacks& callbacks,
                                    const std::function<int(const Outcome& outcome)>& tell);
-/// Any other rank; returns its exit code.
+/// Runs any other rank; returns its exit code.
 [[nodiscard]] int run_hosted_other(const Settings& settings, const launch::World& world,
                                    const std::function<int()>& stop_signal);
 

@@ -25,13 +25,13 @@ std::uint64_t growing(std::uint64_t total, std::uint64_t index, std::uint64_t n)
   return begin(index + 1) - begin(index);
 }
 
-/// How many times `count` the op's larger buffer has: as many as members, or once.
+/// The size of the op's larger buffer in units of `count`: as many as members, or one.
 std::uint64_t blocks_of(std::uint32_t opcode, std::uint32_t members) {
   const sdk::OpSpec op = specs_of({.opcode = opcode, .count = 1}, members, 0).front();
   return std::max(sdk::send_elements(op, 0, members), sdk::recv_elements(op, 0, members));
 }
 
-/// Enough iterations for a p99 of short ops, and at most about 256 MiB of long ones.
+/// Sets the iterations: enough for a p99 of short ops, and at most about 256 MiB of long ones.
 void set_times(Case& each, const Settings& settings) {
   constexpr std::uint64_t bytes_in_all = std::uint64_t{256} << 20U;
   const std::uint64_t suitable =
@@ -40,7 +40,7 @@ void set_times(Case& each, const Settings& settings) {
   each.warm_up = settings.warm_up.value_or(std::max<std::int64_t>(2, each.iterations / 10));
 }
 
-/// What the numbers of the data depend on.
+/// The parameters that determine the numbers of the data.
 conformance::Shape shape_of(const Case& each, std::uint32_t members) {
   return {.opcode = each.opcode, .members = members, .dtype = each.dtype, .reduction = each.reduction};
 }
@@ -126,7 +126,7 @@ std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::
     sdk::OpSpec receive = op;
     receive.opcode = SR_OP_RECV;
     receive.peer = (rank + members - 1) % members;
-    op.id += rank;  // the id of a link is the sender's
+    op.id += rank;  // a link's op has the sender's number
     receive.id += receive.peer;
     return {op, receive};
   }
@@ -160,7 +160,7 @@ ArenaLayout layout_of(const Case& each, const plugins::Transport& transport, std
     layout.recv_bytes += sdk::recv_elements(spec, rank, members) * element;
   }
   const std::int64_t offset = sdk::detail::in_place_offset(specs.front(), rank).value_or(0) *
-                              static_cast<std::int64_t>(element);  // of send, from recv
+                              static_cast<std::int64_t>(element);  // where `send` begins, relative to `recv`
   if (each.in_place) {
     layout.send = offset > 0 ? static_cast<std::uint64_t>(offset) : 0;
     layout.recv = offset < 0 ? static_cast<std::uint64_t>(-offset) : 0;
@@ -190,7 +190,7 @@ std::uint64_t arena_bytes(const std::vector<Case>& cases, const plugins::Transpo
 
 void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round, const ArenaLayout& layout,
           std::byte* arena) {
-  constexpr int nothing = 0xA5;  // unlike any number that is given
+  constexpr int nothing = 0xA5;  // differs from all numbers in the data
   std::memset(arena + layout.recv, nothing, layout.recv_bytes);
   conformance::write_sent(shape_of(each, members), sends_of(each, members), rank, round, arena + layout.send);
 }

@@ -12,33 +12,33 @@
 
 namespace shardrun::bench {
 
-/// What a case measures: ops of the transport, or the machine without a transport.
+/// What a case measures: an op of the transport, or the machine without a transport.
 enum class What {
   op,
-  copy,       ///< memcpy, by every rank at once
-  reduction,  ///< a += b of f32, by every rank at once, each over its share
-  socket,     ///< a TCP stream over the loopback from the first rank to the second
+  copy,       ///< memcpy on every rank at once
+  reduction,  ///< a += b of f32 on every rank at once, each over its share
+  socket,     ///< a TCP stream over the loopback, from the first rank to the second
 };
 
-/// One line of the results, the same on all ranks.
+/// What one line of the results measures. The same on all ranks.
 struct Case {
   What what = What::op;
   std::uint32_t opcode = 0;
   std::uint32_t dtype = 0;
-  std::uint32_t reduction = 0;  ///< of ops that reduce
+  std::uint32_t reduction = 0;  ///< for ops that reduce
   bool in_place = false;
-  std::uint64_t bytes = 0;  ///< the larger of send and recv, on the rank where it is largest
+  std::uint64_t bytes = 0;  ///< the larger of send and recv, on the rank with the most
   std::uint64_t count = 0;  ///< elements of a block; of the whole buffer for ops without blocks
   std::int64_t iterations = 1;
   std::int64_t warm_up = 0;
 };
 
-/// The ceilings, then ops in the order of the settings.
+/// The cases of the settings: first the ceilings, then the ops.
 [[nodiscard]] std::vector<Case> cases_of(const Settings& settings);
 
 /// The ops that member `rank` prepares in a case of ops, without buffers: one collective, or a send and a receive. In
-/// the V forms, a member with a higher number has larger blocks; in ALL_TO_ALLV all members send the same total, in
-/// blocks of different sizes. `id`: of the first op; as many ids are used as there are members.
+/// the V forms, members with higher numbers have larger blocks; in ALL_TO_ALLV all members send the same total, in
+/// blocks of different sizes. `id`: the id of the first op; as many ids are used as there are members.
 [[nodiscard]] std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::uint32_t rank,
                                                 std::uint64_t id = 1);
 
@@ -49,18 +49,18 @@ struct ArenaLayout {
   std::uint64_t recv = 0;
   std::uint64_t recv_bytes = 0;
   std::uint64_t scratch = 0;
-  std::vector<std::uint64_t> scratch_bytes;  ///< per request
+  std::vector<std::uint64_t> scratch_bytes;  ///< per op
   std::uint64_t end = 0;
 };
 
 [[nodiscard]] ArenaLayout layout_of(const Case& each, const plugins::Transport& transport, std::uint32_t members,
                                     std::uint32_t rank);
 
-/// The largest arena that a rank needs. Throws Error if the transport cannot do one of the ops.
+/// The largest arena that a rank needs, in bytes. Throws Error if the transport cannot do one of the ops.
 [[nodiscard]] std::uint64_t arena_bytes(const std::vector<Case>& cases, const plugins::Transport& transport,
                                         std::uint32_t members);
 
-// The data of a case of ops, in a rank's arena. It is the same on all ranks and differs from round to round.
+// The data of a case of ops in a rank's arena. All ranks can compute it; it differs from round to round.
 
 /// Writes what `rank` sends. If the op is not in place, overwrites the receive buffer with other values.
 void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round, const ArenaLayout& layout,
@@ -69,7 +69,7 @@ void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint
 [[nodiscard]] std::uint64_t count_wrong(const Case& each, std::uint32_t members, std::uint32_t rank,
                                         std::uint32_t round, const ArenaLayout& layout, const std::byte* arena);
 
-/// "all_reduce f32 sum 64 KiB in place", for progress.
+/// A case as text for progress: "all_reduce f32 sum 64 KiB in place".
 [[nodiscard]] std::string describe(const Case& each);
 
 }  // namespace shardrun::bench

@@ -35,7 +35,7 @@ constexpr int step_ms = 50;
               fmt::format("measuring a TCP stream between two ranks: {}: {}", what, std::strerror(errno)));
 }
 
-/// Throws Error{io} after `patience`, Error{aborted} if the job is aborted.
+/// Waits for an event. Throws Error{io} after `patience`, Error{aborted} if the job is aborted.
 void wait_for(int socket, short events, launch::Rank& rank, launch::Rank::Deadline deadline) {
   pollfd waiting = {.fd = socket, .events = events, .revents = 0};
   while (::poll(&waiting, 1, step_ms) <= 0) {
@@ -62,7 +62,7 @@ void send_all(int socket, const std::byte* from, std::size_t bytes, launch::Rank
   }
 }
 
-/// False if the other side closed before all bytes had come.
+/// Returns false if the other side closed the connection before all bytes had come.
 bool receive_all(int socket, std::byte* to, std::size_t bytes, launch::Rank& rank) {
   for (std::size_t done = 0; done < bytes;) {
     const ssize_t got = ::recv(socket, to + done, bytes - done, MSG_DONTWAIT);
@@ -87,7 +87,7 @@ files::FileDescriptor new_socket(int family) {
   return socket;
 }
 
-/// An address of a socket, as the system has it.
+/// A socket's address, in the system's form.
 struct Endpoint {
   sockaddr_storage storage = {};
   socklen_t size = sizeof(sockaddr_storage);
@@ -116,12 +116,13 @@ Endpoint endpoint_at(const std::string& numeric_address, std::uint16_t port) {
   return endpoint;
 }
 
-/// Ranks that another launcher has started may be on several machines.
+/// The address at which the other rank reaches this one: ranks that another launcher started may be on several
+/// machines.
 std::string address_for_peer(const launch::Rank& rank) {
   return rank.context().is_hosted ? rank.own_address() : "127.0.0.1";
 }
 
-/// The first bytes of the connection. They exclude strangers.
+/// The first bytes of the connection, which exclude strangers.
 using Secret = launch::Token;
 
 /// The receiving side: listens, publishes its address and secret, and accepts the connection that begins with the
@@ -167,7 +168,7 @@ files::FileDescriptor connect_stream(const std::string& key, launch::Rank& rank)
   return stream;
 }
 
-/// The receiver's time counts: the sender is done when the last bytes are in the kernel.
+/// Measures on the receiver: the sender is done as soon as the last bytes are in the kernel.
 std::vector<double> measure_socket(const Case& each, std::size_t number, const ArenaLayout& layout, std::byte* arena,
                                    launch::Rank& rank) {
   const std::string key = fmt::format("socket/{}", number);

@@ -9,8 +9,8 @@
 
 namespace shardrun::bench {
 
-/// Measures the machine without a transport: nanoseconds of each iteration on this rank, while the other ranks do the
-/// same. `number`: of the case. Throws Error.
+/// Measures the machine without a transport: the nanoseconds of each iteration on this rank, while the other ranks do
+/// the same. `number`: the case's number. Throws Error.
 [[nodiscard]] std::vector<double> measure_ceiling(const Case& each, std::size_t number, const ArenaLayout& layout,
                                                   std::byte* arena, launch::Rank& rank);
 

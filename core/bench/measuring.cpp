@@ -25,7 +25,8 @@ namespace {
 
 using launch::Rank;
 
-/// Ops time out this much later than the launcher notices a silent rank, because the launcher can name that rank.
+/// Seconds by which ops time out later than the launcher notices a silent rank, because the launcher can name that
+/// rank.
 constexpr double silence_margin_s = 2;
 
 int number_in(const std::string& text) {
@@ -34,8 +35,8 @@ int number_in(const std::string& text) {
   return number;
 }
 
-/// This rank's side of all measurements. At its end ops, group and transport go, in this order, and then the memory
-/// that they knew.
+/// This rank's side of all measurements. The destructor destroys ops, group and transport, in this order, and then the
+/// memory that they knew.
 class Measuring final : private plugins::TransportHost {
  public:
   Measuring(const Settings& settings, Rank& rank, const std::function<int()>& stop_signal)
@@ -44,9 +45,9 @@ class Measuring final : private plugins::TransportHost {
         stop_signal_(stop_signal),
         members_(static_cast<std::uint32_t>(settings.ranks)),
         cases_(cases_of(settings)) {}
-  ~Measuring() override { rank_.on_abort({}); }  // the callback uses what ends here
+  ~Measuring() override { rank_.on_abort({}); }  // the callback uses members of this object
 
-  /// Returns the exit code.
+  /// Runs all measurements. Returns the exit code.
   int run() {
     connect();
     for (std::size_t number = 0; number < cases_.size(); ++number) {
@@ -62,7 +63,7 @@ class Measuring final : private plugins::TransportHost {
       sample.number = number;
       rank_.message(sample_message, to_bytes(sample));
     }
-    (void)agree_on_stop(cases_.size());  // no rank leaves while another needs it
+    (void)agree_on_stop(cases_.size());  // so that no rank leaves while another needs it
     return 0;
   }
 
@@ -106,8 +107,8 @@ class Measuring final : private plugins::TransportHost {
     rank_.on_abort([this](const std::string& reason) { group_->abort(reason); });
   }
 
-  /// A signal that asked a rank to stop, the same on all ranks; 0: none. All wait here while the job is to stand still,
-  /// and none goes on before each has come.
+  /// The signal that asked a rank to stop, the same on all ranks; 0: none. If the job is to be suspended, all ranks
+  /// wait here, and none continues before all have come.
   int agree_on_stop(std::size_t number) {
     const std::string key = fmt::format("case/{}", number);
     int signal = std::max(rank_.stop_signal(), stop_signal_());
@@ -149,7 +150,7 @@ class Measuring final : private plugins::TransportHost {
     return {.data = arena_->data() + offset, .bytes = bytes, .registration = registration_};
   }
 
-  /// Times ops on whatever data they leave behind. Checks one op before and one after.
+  /// Times an op on whatever data its runs leave behind. Checks the result of one run before and one after.
   Sample measure(const Case& each, const ArenaLayout& layout) {
     plugins::TransportOp op = prepare(each, layout);
     const auto once = [&] {
@@ -209,10 +210,12 @@ Sample sample_of(std::string_view bytes) {
 
 int measure_as_rank(const Settings& settings, const launch::RankContext& context,
                     const std::function<int()>& stop_signal) {
-  // For the first rank's process to tell of the results: another launcher may end all processes once one has ended.
+  // How long to wait for the first rank's process to report the results: another launcher may end all processes once
+  // one has ended.
   constexpr std::chrono::seconds longest_wait_for_first{30};
   constexpr std::chrono::minutes longest_join{5};
-  // Outside of `attempt`: what other ranks say of a connection that ends must not come before what this one says.
+  // Declared outside of `attempt`, so that this rank's report comes before those of other ranks about the connection
+  // that ends.
   std::unique_ptr<Rank> rank;
   std::optional<Measuring> measuring;
   const auto await_first = [&] {

@@ -10,9 +10,9 @@
 
 namespace shardrun::bench {
 
-/// A rank's measurements of a case, for the launcher.
+/// A rank's measurements of a case, which it sends to the launcher.
 struct Sample {
-  std::uint64_t number = 0;  ///< of the case
+  std::uint64_t number = 0;  ///< number of the case
   std::uint64_t wrong = 0;   ///< number of wrong elements
   std::vector<double> nanoseconds;
 };
@@ -24,8 +24,8 @@ inline constexpr const char* sample_message = "sample";
 [[nodiscard]] Sample sample_of(std::string_view bytes);
 
 /// Joins, measures all cases with the other ranks, and leaves. Returns the exit code: 0, 128 + signal after a stop, or
-/// an error's. Tells the launcher of errors before the rank's connections end. `stop_signal`: the signal that asked
-/// this process itself to stop, or 0; of ranks that another launcher has started. Throws nothing.
+/// that of an error. Reports errors to the launcher before the rank's connections end. `stop_signal`: for ranks that
+/// another launcher has started, returns the signal that asked this process itself to stop, or 0. Throws nothing.
 [[nodiscard]] int measure_as_rank(
     const Settings& settings, const launch::RankContext& context,
     const std::function<int()>& stop_signal = [] { return 0; });

@@ -12,32 +12,32 @@ namespace shardrun::bench {
 struct Row {
   Case measured;
   double time_us = 0;       ///< the slowest rank's time, median over the iterations
-  double p99_us = 0;        ///< of the slowest rank's time
-  double algbw = 0;         ///< 10^9 bytes a second
-  double busbw = 0;         ///< only of ops
+  double p99_us = 0;        ///< 99th percentile of the slowest rank's time
+  double algbw = 0;         ///< in 10^9 bytes per second
+  double busbw = 0;         ///< in 10^9 bytes per second; only for ops
   std::uint64_t wrong = 0;  ///< wrong elements on all ranks
 };
 
-/// The transport and machine that were measured.
+/// The transport and the machine that were measured.
 struct Setting {
   std::string host;
   unsigned cores = 0;
-  std::string transport;  ///< with its version
+  std::string transport;  ///< includes its version
   int ranks = 0;
-  bool is_one_machine = true;  ///< whether all ranks are known to be on this one
+  bool is_one_machine = true;  ///< all ranks are known to be on this machine
 };
 
-/// `nanoseconds`: per rank, per iteration.
+/// The results of a case. `nanoseconds`: per rank, then per iteration.
 [[nodiscard]] Row row_of(const Case& measured, int ranks, const std::vector<std::vector<double>>& nanoseconds,
                          std::uint64_t wrong);
 
-// Lines, each with its newline.
+// The lines of a report, each with its newline.
 [[nodiscard]] std::string title(const Setting& setting);
 [[nodiscard]] std::string ceiling_line(const Row& row, const Setting& setting);
 [[nodiscard]] std::string columns();
 [[nodiscard]] std::string line(const Row& row);
 
-/// {"transport", "ranks", "ceilings", "rows"}; rows of ceilings are in `ceilings`.
+/// The results as JSON: {"transport", "ranks", "ceilings", "rows"}. Rows of ceilings are in `ceilings`.
 [[nodiscard]] std::string to_json(const Setting& setting, const std::vector<Row>& rows);
 
 }  // namespace shardrun::bench

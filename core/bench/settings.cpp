@@ -58,7 +58,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-/// Shortens the name of an element type: "bfloat16" to "bf16", "int32" to "i32". Other names stay as they are.
+/// Shortens the name of an element type: "bfloat16" to "bf16", "int32" to "i32". Other names are unchanged.
 std::string short_name(std::string_view name) {
   std::string made(name);
   for (const std::string_view kind : {"float", "uint", "int"}) {

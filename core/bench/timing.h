@@ -7,7 +7,7 @@
 
 namespace shardrun::bench {
 
-/// Calls `act` `each.warm_up` times, then `each.iterations` times with the clock. Returns the nanoseconds of each timed
+/// Calls `act` `each.warm_up` times untimed, then `each.iterations` times timed. Returns the nanoseconds of each timed
 /// call.
 template <class Act>
 [[nodiscard]] std::vector<double> timed(const Case& each, const Act& act) {

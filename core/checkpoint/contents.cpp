@@ -22,7 +22,7 @@ constexpr std::array<std::pair<graph::DType, DType>, 7> types = {{
     {graph::DType::u8, DType::u8},
 }};
 
-/// A share of a replica below this is not worth a piece of its own.
+/// The smallest share of a replica that gets a piece of its own, in bytes.
 constexpr std::uint64_t least_share = std::uint64_t{64} << 10U;
 
 bool is_master(const graph::Graph& graph, graph::StateId state) {
@@ -30,7 +30,7 @@ bool is_master(const graph::Graph& graph, graph::StateId state) {
   return parameter.exists() && graph.states[parameter].master == state;
 }
 
-/// These elements of a part, as a part of the whole.
+/// Some elements of a part, in coordinates of the whole.
 mesh::Box slice_of(const mesh::Box& part, const mesh::Interval& elements) {
   mesh::Box box = part;
   if (elements.size() != part.elements()) {
@@ -40,7 +40,7 @@ mesh::Box slice_of(const mesh::Box& part, const mesh::Interval& elements) {
   return box;
 }
 
-/// Numbers that order parts; equal for equal parts.
+/// Numbers by which parts are ordered. They are equal for equal parts.
 std::vector<std::int64_t> key_of(const mesh::Box& box) {
   std::vector<std::int64_t> key = box.origin;
   key.insert(key.end(), box.shape.begin(), box.shape.end());
@@ -79,7 +79,7 @@ void add_held(const graph::Graph& graph, const partition::Partition& partition, 
   }
 }
 
-/// Assigns the pieces of one tensor after the other.
+/// Assigns the pieces of tensors to ranks, one tensor after the other.
 class Assignment {
  public:
   explicit Assignment(std::int64_t ranks) : bytes_(static_cast<std::size_t>(ranks)) {
@@ -96,7 +96,8 @@ class Assignment {
   Contents take() { return std::move(contents_); }
 
  private:
-  /// A part of the last tensor, among as many ranks as get shares worth a piece: those that write least so far.
+  /// Divides a part of the last tensor among the ranks that hold it: as many as get shares of at least least_share,
+  /// those that write least so far first.
   void divide(const mesh::Box& part, std::vector<std::size_t> ranks) {
     const std::int64_t elements = part.elements();
     const std::uint64_t bytes =

@@ -17,7 +17,7 @@
 namespace shardrun::checkpoint {
 namespace {
 
-/// Tensors of a source, by their numbers, that one file has.
+/// The indices of a source's tensors that are in one file.
 using Shard = std::vector<std::size_t>;
 
 TensorInfo exported(const TensorInfo& stored, std::optional<DType> type) {
@@ -63,8 +63,8 @@ void write_shard(const TensorSource& source, const Shard& shard, std::optional<D
   result.files.push_back(path);
 }
 
-/// Throws Error{usage} if there is a checkpoint in the folder: a file that is written there may take the place of one
-/// that its manifest counts.
+/// Throws Error{usage} if there is a checkpoint in the folder: a file written there might replace one that its manifest
+/// names.
 void require_no_checkpoint(const std::filesystem::path& folder) {
   std::error_code none;
   if (std::filesystem::exists(folder / manifest_name, none)) {
@@ -75,7 +75,7 @@ void require_no_checkpoint(const std::filesystem::path& folder) {
   }
 }
 
-/// Whether a name is one of shard_name().
+/// Whether shard_name() can make this name.
 bool is_shard(const std::string& name) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   std::string form = name;
@@ -88,7 +88,7 @@ std::string shard_name(const std::string& stem, std::size_t number, std::size_t 
   return fmt::format("{}-{:05}-of-{:05}.safetensors", stem, number + 1, shards);
 }
 
-/// "model", or "model.2" and so on if the folder has a file of such a name.
+/// A stem for new files: "model", or "model.2" and so on if the folder has files of such names.
 std::string free_stem(const std::filesystem::path& folder, std::size_t shards) {
   const auto is_taken = [&](const std::string& stem) {
     for (std::size_t i = 0; i < shards; ++i) {
@@ -126,7 +126,7 @@ void remove_file(const std::filesystem::path& path) {
   }
 }
 
-/// The files of an earlier or a later export. The file that readers open comes first.
+/// The files of an earlier or a later export. The file that readers open first is the first.
 std::vector<std::filesystem::path> exported_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files = {folder / one_file_name, folder / index_name};
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

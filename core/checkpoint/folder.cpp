@@ -29,7 +29,7 @@ std::filesystem::path hidden(const std::filesystem::path& root, std::int64_t ste
   return root / fmt::format(".{}.{}", folder_name(step), suffix);
 }
 
-/// Whether a name is of a folder that was being written or removed.
+/// Whether a name is that of a folder that was being written or removed.
 bool is_unfinished(std::string_view name) {
   for (const std::string_view suffix : {".tmp", ".removed"}) {
     if (name.starts_with('.') && name.ends_with(suffix)) {
@@ -47,7 +47,7 @@ void remove_folder(const std::filesystem::path& path) {
   }
 }
 
-/// Gives a folder a name that another may have, which then has the first one's name.
+/// Swaps the names of two folders. Returns false if the file system cannot do it.
 bool exchange_names(const std::filesystem::path& from, const std::filesystem::path& to) {
   return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0;
 }
@@ -58,8 +58,8 @@ void rename_folder(const std::filesystem::path& from, const std::filesystem::pat
   }
 }
 
-/// A checkpoint that is removed is first renamed, so that a part of one never has a checkpoint's name, also after a
-/// power cut.
+/// Removes a checkpoint. Renames it first, so that a partly removed one never has a checkpoint's name, even after a
+/// power failure.
 void remove_checkpoint(const std::filesystem::path& root, const Listed& listed) {
   const std::filesystem::path removed = hidden(root, listed.step, "removed");
   remove_folder(removed);
@@ -175,12 +175,12 @@ void commit_checkpoint(const std::filesystem::path& root, const Manifest& manife
   std::error_code none;
   if (!std::filesystem::exists(std::filesystem::symlink_status(named, none))) {
     rename_folder(folder, named);
-  } else if (!exchange_names(folder, named)) {  // a file system that cannot
+  } else if (!exchange_names(folder, named)) {  // if the file system cannot swap names
     rename_folder(named, hidden(root, manifest.step, "removed"));
     rename_folder(folder, named);
   }
   files::sync_folder(root);
-  remove_unfinished_checkpoints(root);  // the one that was replaced
+  remove_unfinished_checkpoints(root);  // removes the replaced checkpoint
 }
 
 void remove_checkpoints(const std::filesystem::path& root) {

@@ -20,7 +20,7 @@
 namespace shardrun::checkpoint {
 namespace {
 
-/// A run's folder has weights, or, before the run has ended, checkpoints.
+/// The weights of a run's folder or, while the run has not ended, its checkpoints.
 std::filesystem::path weights_in(const std::filesystem::path& run) {
   if (!std::filesystem::exists(metrics::weights_path(run)) && std::filesystem::exists(metrics::state_path(run))) {
     throw Error(ErrorCode::usage,
@@ -31,7 +31,7 @@ std::filesystem::path weights_in(const std::filesystem::path& run) {
   return metrics::weights_path(run);
 }
 
-/// Whether the weights are older than the newest checkpoint, because the run has gone on since.
+/// Whether the weights are older than the newest checkpoint, because the run has continued since.
 bool are_outdated(const std::filesystem::path& weights, const Listed& newest) {
   std::error_code failed;
   const auto of_weights = std::filesystem::last_write_time(weights, failed);
@@ -46,12 +46,12 @@ bool are_outdated(const std::filesystem::path& weights, const Listed& newest) {
   return !has_finished && std::filesystem::last_write_time(newest.path / manifest_name) > of_weights;
 }
 
-/// Calls `take` with pieces of this rank's part of a tensor, in order: the number of the first element within the part,
-/// and float32 values. Reads blocks that may hold elements of others where that takes fewer reads.
+/// Calls `take` with pieces of this rank's part of a tensor, in order: the number of a piece's first element within the
+/// part, and its float32 values. Reads blocks that include elements of others if that takes fewer reads.
 void stream_part(const TensorSource& source, std::size_t tensor, const mesh::Box& box,
                  const std::function<void(std::int64_t local, std::span<const float> values)>& take) {
   std::vector<float> block;
-  std::int64_t first = 0;  // of the block, in the whole
+  std::int64_t first = 0;  // first element of the block, in the whole tensor
   const TensorInfo& info = source.tensors[tensor];
   const std::vector<mesh::Row> rows = mesh::rows_of(info.shape, box);
   const std::int64_t end = rows.empty() ? 0 : rows.back().whole + rows.back().count;
@@ -75,7 +75,7 @@ void stream_part(const TensorSource& source, std::size_t tensor, const mesh::Box
 
 namespace {
 
-/// This rank's part of a state, in the type that it has there.
+/// Loads this rank's part of a state, in the type that the state has there.
 void load_state(const TensorSource& source, std::size_t tensor, const runtime::Executor& executor, graph::StateId id) {
   if (executor.part(id).elements() == 0) {
     return;

@@ -14,29 +14,29 @@
 
 namespace shardrun::checkpoint {
 
-/// The weights that a path names: a run's folder, a weights file, a checkpoint, or a folder of Hugging Face's libraries
-/// (hub_folder.h). A run's folder means the newer of its
-/// weights and its newest checkpoint.
+/// The weights to which a path refers: a run's folder, a weights file, a checkpoint, or a folder of Hugging Face's
+/// libraries (hub_folder.h). For a run's folder it uses the weights or the newest checkpoint, whichever is newer.
 class GivenWeights {
  public:
-  /// Reads no tensor. `models`: those that folders of others may hold. Throws Error{usage, data}.
+  /// Opens the files without reading tensors. `models`: those that folders of others may contain. Throws Error{usage,
+  /// data}.
   GivenWeights(const std::filesystem::path& path, const workload::Models& models);
   GivenWeights(const GivenWeights&) = delete;
   GivenWeights& operator=(const GivenWeights&) = delete;
 
   [[nodiscard]] const TensorSource& source() const noexcept { return source_; }
-  /// The job of the run that wrote them; nothing for a weights file by itself. `overrides`: as in read_job_file().
+  /// The job of the run that wrote the weights; nothing for a single weights file. `overrides`: as in read_job_file().
   [[nodiscard]] std::optional<job::RawJob> job(std::span<const std::string> overrides = {}) const;
-  /// The checkpoint that was chosen; nothing if the path names it, or for a file.
+  /// The checkpoint that was chosen; nothing if the path itself is a checkpoint or a file.
   [[nodiscard]] const std::optional<std::filesystem::path>& chosen() const noexcept { return chosen_; }
   [[nodiscard]] std::int64_t step() const noexcept { return checkpoint_ ? checkpoint_->manifest().step : 0; }
-  /// Whether they are in a folder of others.
+  /// Whether the weights are in a folder of others.
   [[nodiscard]] bool is_hub() const noexcept { return hub_.has_value(); }
-  /// How a folder of others was read, where the user may want to know; empty: nothing.
+  /// How a folder of others was read, if the user may want to know; otherwise empty.
   [[nodiscard]] std::string note() const { return hub_ ? hub_->note() : ""; }
-  /// Compares all bytes of a checkpoint with its hashes. Throws Error{data}.
+  /// Compares all bytes of a checkpoint with its hashes; does nothing for other weights. Throws Error{data}.
   void check() const;
-  /// Identifies the weights: all processes of a job must find the same.
+  /// Identifies the weights. All processes of a job must get the same.
   [[nodiscard]] std::string fingerprint() const;
 
  private:
@@ -51,14 +51,14 @@ class GivenWeights {
   TensorSource source_;
 };
 
-/// Throws Error{data} if the source says that it holds another model.
+/// Throws Error{data} if the source says that it contains another model.
 void require_model(const TensorSource& source, const std::string& model);
 
-/// Throws Error{data} if the source lacks a parameter of the graph, or has it in another shape or as no real type.
+/// Throws Error{data} if the source lacks a parameter of the graph, or has it in another shape or not as real numbers.
 void require_parameters(const TensorSource& source, const graph::Graph& graph);
 
-/// Copies this rank's parts of the parameters, converted to float32. Throws as require_parameters(), and Error{data}
-/// for a value that is NaN or infinite.
+/// Copies this rank's parts of the parameters, converted to float32. Throws as require_parameters() does, and
+/// Error{data} if a value is NaN or infinite.
 void load_parameters(const TensorSource& source, const graph::Graph& graph, const runtime::Executor& executor);
 
 }  // namespace shardrun::checkpoint

@@ -15,34 +15,34 @@ namespace shardrun::checkpoint {
 struct OpenTensor {
   TensorInfo info;
   std::filesystem::path path;                ///< for messages
-  std::vector<std::filesystem::path> files;  ///< that `read` reads
-  /// As TensorSource::read.
+  std::vector<std::filesystem::path> files;  ///< the files that `read` reads
+  /// Reads elements, as TensorSource::read does.
   std::function<void(std::int64_t first, std::span<std::byte> to)> read;
 };
 
-/// One state or output of a run, as it was saved after one step or several: in state.safetensors and
-/// state-000100.safetensors, in the folder of outputs, in weights.safetensors, and in checkpoints.
+/// One state or output of a run, at all steps at which it was saved: in state.safetensors and state-000100.safetensors,
+/// in the folder of outputs, in weights.safetensors, and in checkpoints.
 class History {
  public:
-  /// Checkpoints come and go while a run goes on; its results stay.
+  /// Where to look. Checkpoints come and go while a run continues; its results stay.
   enum class From : std::uint8_t { results, all };
 
-  /// Of weights that do not tell after how many steps they were saved.
+  /// The step of weights that do not say after how many steps they were saved.
   static constexpr std::int64_t unknown_step = -1;
 
   /// `given`: a run's folder, a folder of checkpoints, a checkpoint, or a safetensors file, such as an export of one.
-  /// Throws Error{data} with the names that there are if nothing there has this one.
+  /// Throws Error{data}, which lists the names that exist, if nothing with this name was saved.
   History(const std::filesystem::path& given, std::string name, From from = From::all);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// In ascending order; at least one.
+  /// The steps at which it was saved, in ascending order; at least one.
   [[nodiscard]] std::vector<std::int64_t> steps() const;
-  /// Of a checkpoint it first compares the files that hold the tensor with the manifest's hashes. Throws Error{usage}
-  /// if the step was not saved, and Error{data} for damaged files.
+  /// Opens the tensor as saved at a step. In a checkpoint, first compares the files that contain the tensor with the
+  /// manifest's hashes. Throws Error{usage} if the step was not saved, Error{data} if files are damaged.
   [[nodiscard]] OpenTensor open(std::int64_t step) const;
 
  private:
-  /// What holds the tensor: a safetensors file, an array, or a checkpoint.
+  /// The kind of file that contains the tensor: a safetensors file, an array, or a checkpoint.
   enum class Kind : std::uint8_t { file, output, checkpoint };
   struct Saved {
     Kind kind = Kind::file;
@@ -58,10 +58,10 @@ class History {
 
   std::string name_;
   std::map<std::int64_t, Saved> saved_;
-  std::vector<std::string> others_;  ///< names of what else was saved
+  std::vector<std::string> others_;  ///< names of the other things that were saved
 };
 
-/// The elements as float64. REQUIRES: a type that tensors of jobs have.
+/// Reads elements as float64. REQUIRES: the type is one that tensors of jobs have.
 void read_numbers(const OpenTensor& tensor, std::int64_t first, std::span<double> to);
 
 }  // namespace shardrun::checkpoint

@@ -21,11 +21,11 @@
 namespace shardrun::checkpoint {
 namespace {
 
-/// A tensor of the checkpoint, and where its values come from.
+/// A tensor of the checkpoint, and the origin of its values.
 struct Imported {
   StoredTensor tensor;
-  std::optional<std::size_t> source;  ///< number of the source's tensor
-  double constant = 0;                ///< otherwise
+  std::optional<std::size_t> source;  ///< index of the source's tensor
+  double constant = 0;                ///< the value of all elements if there is no source
 };
 
 std::vector<Imported> imported_states(const graph::Graph& graph, const device::Device& device) {
@@ -49,7 +49,7 @@ std::vector<Imported> imported_states(const graph::Graph& graph, const device::D
   return states;
 }
 
-/// Finds the tensor of each state. Values of optimizer states may be missing. Throws Error{data} with a line for each
+/// Finds the source's tensor for each state. Optimizer states may be missing. Throws Error{data} with a line for each
 /// difference.
 void match(const TensorSource& source, std::vector<Imported>& states) {
   std::map<std::string_view, std::size_t> by_name;
@@ -98,7 +98,8 @@ void require_no_later(const std::filesystem::path& root, std::int64_t step) {
   }
 }
 
-/// Of real numbers: throws as require_finite(). Returns the number of the first element behind the bytes.
+/// Checks elements of a real tensor. Throws as require_finite() does. Returns the number of the first element after the
+/// bytes.
 std::int64_t require_finite_in(std::span<const std::byte> bytes, const TensorSource& source, std::size_t tensor,
                                std::int64_t first, DType dtype) {
   std::vector<double> values(bytes.size() / element_bytes(dtype));
@@ -109,7 +110,7 @@ std::int64_t require_finite_in(std::span<const std::byte> bytes, const TensorSou
   return first + static_cast<std::int64_t>(values.size());
 }
 
-/// Elements that all have one value.
+/// Writes elements that all have the same value.
 void stream_constant(double value, const StoredTensor& tensor, files::SequentialFile& file) {
   const std::size_t element = element_bytes(tensor.dtype);
   auto rest = static_cast<std::int64_t>(*tensor_bytes({tensor.name, tensor.dtype, tensor.shape}) / element);

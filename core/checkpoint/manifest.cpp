@@ -20,7 +20,7 @@ using boost::json::array;
 using boost::json::object;
 using boost::json::value;
 
-/// A later format that this program cannot read has another number.
+/// Incremented for a later format that this program could not read.
 constexpr std::int64_t format_number = 1;
 
 constexpr std::array<std::string_view, 4> role_names = {"parameter", "optimizer", "field", "hook"};
@@ -50,7 +50,7 @@ object json_of(const StoredTensor& tensor) {
           {"pieces", std::move(pieces)}};
 }
 
-/// JSON has no number that is not finite.
+/// A number as JSON; null if it is not finite, because JSON has no such numbers.
 value json_of(const std::optional<double>& number) {
   return number && std::isfinite(*number) ? value(*number) : value(nullptr);
 }
@@ -65,7 +65,7 @@ object json_of(const RunIdentity& run) {
           {"seed", run.seed}};
 }
 
-/// Reads the fields of a manifest. A message names the place as tensors[3].pieces[0].offset.
+/// Reads the fields of a manifest. Messages name places such as tensors[3].pieces[0].offset.
 class Fields {
  public:
   explicit Fields(std::string_view source) : source_(source) {}
@@ -127,13 +127,13 @@ class Fields {
     return place.empty() ? std::string(key) : fmt::format("{}.{}", place, key);
   }
 
-  /// A finite number of the file; nothing for null.
+  /// A finite number; nothing for null.
   [[nodiscard]] std::optional<double> real(const value& json, std::string_view key) const {
     const value& found = at(json, key, "");
     if (!found.is_null() && !found.is_number()) {
       refuse(key, "should be a number or null");
     }
-    if (found.is_double() && !std::isfinite(found.get_double())) {  // 1e999 is valid JSON
+    if (found.is_double() && !std::isfinite(found.get_double())) {  // 1e999 is valid JSON, but infinite
       refuse(key, fmt::format("should be a finite number or null, and is {}", found.get_double()));
     }
     return found.is_null() ? std::nullopt : std::optional(found.to_number<double>());
@@ -151,7 +151,7 @@ class Fields {
   std::string_view source_;
 };
 
-/// Whether a name is the name of a rank's file, without a path.
+/// Whether a name is that of a rank's file, without a path.
 bool is_rank_file(std::string_view name) {
   constexpr std::string_view prefix = "rank-";
   std::int64_t rank = -1;
@@ -239,7 +239,7 @@ RunIdentity run_of(const Fields& fields, const value& json) {
   return run;
 }
 
-/// The field before all others; their text follows it up to the end.
+/// The first field of the JSON. The hash covers the text after it.
 std::string hash_field(const files::Hash& hash) { return fmt::format("{{\"xxh3\":\"{}\",", to_string(hash)); }
 
 void require_hash(const Fields& fields, std::string_view text) {
@@ -249,7 +249,7 @@ void require_hash(const Fields& fields, std::string_view text) {
   }
 }
 
-/// `named`: files or tensors.
+/// `named`: the files, or the tensors.
 template <typename Named>
 void require_different_names(const Fields& fields, std::string_view place, const std::vector<Named>& named) {
   std::vector<std::string_view> names;

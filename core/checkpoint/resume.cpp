@@ -37,12 +37,12 @@ std::string difference_text(const OpenCheckpoint& checkpoint, std::string_view w
   refuse_resume(job, fmt::format("{}: {}", difference_text(checkpoint, what, saved, now), advice));
 }
 
-/// The part of a long text that shows how it differs from another.
+/// The part of a long text around its first difference from another.
 std::string part_that_differs(const std::string& text, const std::string& other) {
   constexpr std::size_t before = 20;
   constexpr std::size_t length = 60;
   const auto [in_text, in_other] = std::ranges::mismatch(text, other);
-  const auto whole = [&](std::size_t at) {  // to the beginning of a character of UTF-8
+  const auto whole = [&](std::size_t at) {  // moves a place to the beginning of a UTF-8 character
     while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U) {
       --at;
     }
@@ -54,7 +54,7 @@ std::string part_that_differs(const std::string& text, const std::string& other)
   return fmt::format("{}{}{}", begin == 0 ? "" : "…", text.substr(begin, end - begin), end < text.size() ? "…" : "");
 }
 
-/// "'corpus.txt' (1115394 bytes, hash 9d2c5681a3b0c7f4)"
+/// The data's files as text: "'corpus.txt' (1115394 bytes, hash 9d2c5681a3b0c7f4)".
 std::string data_text(const job::Job& job, const std::vector<std::string>& fingerprints) {
   const std::vector<std::filesystem::path> files = data::data_files(job);
   std::string text;
@@ -65,7 +65,7 @@ std::string data_text(const job::Job& job, const std::vector<std::string>& finge
   return text;
 }
 
-/// The lines of one text that another lacks, in one line.
+/// The lines of a text that another lacks, joined to one line.
 std::string lines_without(const std::string& text, const std::string& other) {
   std::vector<std::string_view> lines;
   const std::string_view all = text;
@@ -87,7 +87,7 @@ std::string type_text(DType dtype, const std::vector<std::int64_t>& shape) {
 /// Elements that are converted at once.
 constexpr std::int64_t block_elements = std::int64_t{1} << 16U;
 
-/// Gives a state the values of a tensor of another element type.
+/// Gives a state the values of a tensor with another element type.
 void convert(const OpenCheckpoint& checkpoint, const StoredTensor& tensor, const mesh::Box& part,
              const device::TensorView& view) {
   const graph::DType from = loaded_type(tensor.dtype);
@@ -103,15 +103,15 @@ void convert(const OpenCheckpoint& checkpoint, const StoredTensor& tensor, const
   }
 }
 
-/// The tensor that has the values of a state on a rank; null if the checkpoint has none. A state that varies between
-/// ranks may have been the same on all of them.
+/// The tensor that has a state's values for a rank; null if the checkpoint has none. The state may vary between ranks
+/// now although it was the same on all of them when it was saved.
 const StoredTensor* tensor_of(const OpenCheckpoint& checkpoint, const graph::State& named,
                               const mesh::Placement& placement, const mesh::Mesh& mesh, const mesh::Coordinates& at) {
   const StoredTensor* const own = checkpoint.find(stored_name(named, placement, mesh, at));
   return own != nullptr ? own : checkpoint.find(named.name);
 }
 
-/// Whether a state goes along: not if it is a hook's, and the checkpoint lacks it, or lacks some rank's of it.
+/// Whether a state is loaded. A hook's state is not if the checkpoint lacks it, or lacks it for some rank.
 bool goes_along(const OpenCheckpoint& checkpoint, const graph::Graph& graph, const partition::Placements& placements,
                 graph::StateId id) {
   if (role_of(graph, id) != TensorRole::hook) {
@@ -127,7 +127,7 @@ bool goes_along(const OpenCheckpoint& checkpoint, const graph::Graph& graph, con
   return true;
 }
 
-/// The first names of many.
+/// A few of many names, for messages.
 std::string some_of(const std::set<std::string>& names) {
   constexpr std::size_t most = 3;
   if (names.size() <= most + 1) {
@@ -231,14 +231,14 @@ class StateCheck {
   std::set<std::string> begun_;
 };
 
-/// The line with the name of a model or engine, from its section of a job file.
+/// The line that names the model or engine, in its section of a job file.
 std::string_view name_in(std::string_view section) {
   const std::string_view key = section.find("\nengine = ") == std::string_view::npos ? "name = " : "\nengine = ";
   const std::size_t begin = section.find(key);
   return begin == std::string_view::npos ? "" : section.substr(begin, section.find('\n', begin + 1) - begin);
 }
 
-/// Whether a checkpoint has the parameters and fields of a graph, in their shapes, and no others.
+/// Whether a checkpoint has exactly the parameters and fields of a graph, with the same shapes.
 bool has_values_of(const OpenCheckpoint& checkpoint, const graph::Graph& graph) {
   std::map<std::string, std::vector<std::int64_t>> saved;
   for (const StoredTensor& tensor : checkpoint.manifest().tensors) {
@@ -368,7 +368,7 @@ RunIdentity identity_of(const job::Job& job, std::string model, const data::Data
 
 namespace {
 
-/// `has_values`: whether the checkpoint has the job's parameters and fields, in their shapes, and no others.
+/// `has_values`: whether the checkpoint has exactly the job's parameters and fields, with the same shapes.
 std::vector<std::string> compare_runs(const job::Job& job, const OpenCheckpoint& checkpoint, const RunIdentity& run,
                                       bool has_values) {
   const RunIdentity& saved = checkpoint.manifest().run;
@@ -380,7 +380,7 @@ std::vector<std::string> compare_runs(const job::Job& job, const OpenCheckpoint&
   };
   require_same("task", saved.task, run.task, "a checkpoint goes on only with its own");
   std::vector<std::string> notices;
-  // What the model was trained on is compared as data; earlier checkpoints do not say it.
+  // What the model was trained on is left out: it is compared as data, and earlier checkpoints do not have it.
   const auto own_section = [](const std::string& model) { return model.substr(0, model.find("\n[trained_on]")); };
   if (own_section(saved.model) != own_section(run.model)) {
     const std::string before = lines_without(own_section(saved.model), own_section(run.model));
@@ -415,7 +415,7 @@ std::vector<std::string> compare_runs(const job::Job& job, const OpenCheckpoint&
   return notices;
 }
 
-/// Gives a state of this rank, which is that part of the tensor, its values.
+/// Gives a state of this rank, whose part of the tensor is `box`, its values.
 void load_part(const OpenCheckpoint& checkpoint, const StoredTensor& tensor, const mesh::Box& box,
                const runtime::Executor& executor, graph::StateId state) {
   if (box.elements() == 0) {

@@ -20,7 +20,7 @@
 
 namespace shardrun::checkpoint {
 
-/// In the order in which the format's own library stores tensors, from narrow to wide.
+/// In the order in which the format's own library stores tensors, from narrow to wide elements.
 enum class DType : std::uint8_t {
   boolean,
   u8,
@@ -40,22 +40,22 @@ enum class DType : std::uint8_t {
 };
 
 [[nodiscard]] std::size_t element_bytes(DType dtype) noexcept;
-/// The format's name: "F32".
+/// The format's name of a type: "F32".
 [[nodiscard]] const char* to_string(DType dtype) noexcept;
 [[nodiscard]] std::optional<DType> dtype_of(std::string_view name) noexcept;
 
 struct TensorInfo {
   std::string name;
   DType dtype = DType::f32;
-  std::vector<std::int64_t> shape;  ///< row-major; no dimensions for a scalar
+  std::vector<std::int64_t> shape;  ///< row-major; empty for a scalar
 
   bool operator==(const TensorInfo&) const = default;
 };
 
-/// Bytes of the tensor; nothing if they exceed 63 bits or a dimension is negative.
+/// Bytes of the tensor; nothing if the number exceeds 63 bits or a dimension is negative.
 [[nodiscard]] std::optional<std::uint64_t> tensor_bytes(const TensorInfo& info) noexcept;
 
-/// A tensor and its values. After reading, these are in the mapped file and need not be aligned.
+/// A tensor and its values. In a file that was read, the values are in the mapped file and may be unaligned.
 struct Tensor {
   TensorInfo info;
   std::span<const std::byte> bytes;
@@ -65,8 +65,8 @@ using Metadata = std::map<std::string, std::string>;
 
 inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 
-/// Offsets of all tensors in a file: widest elements first, then by name. This aligns every tensor, and the bytes equal
-/// those of the format's own library.
+/// The offsets of all tensors in a file. Tensors are ordered by the width of their elements, the widest first, then by
+/// name. This aligns every tensor, and the file equals that of the format's own library.
 struct TensorFileLayout {
   std::string header;                  ///< length, JSON and padding to a multiple of 8
   std::vector<TensorInfo> tensors;     ///< in file order
@@ -77,19 +77,19 @@ struct TensorFileLayout {
 /// Throws Error{internal} if names repeat, are not UTF-8 or are "__metadata__", or if sizes overflow.
 [[nodiscard]] TensorFileLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata);
 
-/// The file of one array as numpy.save writes it, version 1. Throws Error{internal} if its size overflows, or if NumPy
-/// lacks its element type.
+/// The layout of a file with one array, as numpy.save writes it (version 1). Throws Error{internal} if its size
+/// overflows, or if NumPy lacks its element type.
 [[nodiscard]] TensorFileLayout lay_out_npy(const TensorInfo& tensor);
 
-/// Offsets of the tensors in a file that is being written, and how many bytes each still misses.
+/// The offsets of the tensors in a file that is being written, and how many bytes of each are still missing.
 class TensorRanges {
  public:
   explicit TensorRanges(const TensorFileLayout& layout);
 
-  /// The offset of a piece in the file; counts the piece as written. Throws Error{internal} if there is no such tensor
-  /// or the piece does not lie within it.
+  /// Returns the offset of a piece in the file, and counts the piece as written. Throws Error{internal} if there is no
+  /// such tensor or the piece does not lie within it.
   std::uint64_t take(std::string_view name, std::uint64_t offset, std::uint64_t bytes, std::string_view file);
-  /// Throws Error{internal} if a tensor still misses bytes.
+  /// Throws Error{internal} if bytes of a tensor are still missing.
   void require_whole(std::string_view file) const;
 
  private:
@@ -102,19 +102,19 @@ class TensorRanges {
   std::map<std::string, TensorRange, std::less<>> ranges_;
 };
 
-/// Writes a file whose tensors come in pieces, in any order. Until `commit`, and after an error, the path has the old
+/// Writes a file whose tensors come in pieces, in any order. Until `commit`, and after an error, the path keeps the old
 /// file.
 class TensorFileWriter {
  public:
-  /// Reserves the file's room. Throws Error{io}.
+  /// Reserves disk space for the file. Throws Error{io}.
   TensorFileWriter(std::filesystem::path path, const TensorFileLayout& layout);
 
   /// Writes a piece of a tensor's bytes at `offset` in the tensor. REQUIRES: no byte is written twice. Throws
   /// Error{io}; Error{internal} if there is no such tensor or the piece does not lie within it.
   void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Leaves a piece to another process (TensorFilePieces) and counts it as written.
+  /// Leaves a piece for another process to write (TensorFilePieces), and counts it as written.
   void leave(std::string_view name, std::uint64_t offset, std::uint64_t bytes);
-  /// Throws Error{io}; Error{internal} if a tensor still misses bytes.
+  /// Completes the file. Throws Error{io}; Error{internal} if bytes of a tensor are still missing.
   void commit();
 
  private:
@@ -122,14 +122,14 @@ class TensorFileWriter {
   TensorRanges ranges_;
 };
 
-/// Writes pieces of a file that a TensorFileWriter of another process has begun with the same layout, and commits
-/// later.
+/// Writes pieces of a file for which another process has made a TensorFileWriter with the same layout. That process
+/// commits later.
 class TensorFilePieces {
  public:
   TensorFilePieces(std::filesystem::path path, const TensorFileLayout& layout);
 
   void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Makes the pieces durable. Throws Error{io}.
+  /// Makes the written pieces durable. Throws Error{io}.
   void finish() { file_.sync(); }
 
  private:
@@ -138,8 +138,8 @@ class TensorFilePieces {
   TensorRanges ranges_;
 };
 
-/// Writes complete tensors. Throws as TensorFileWriter does; Error{internal} also if a tensor's bytes do not match its
-/// shape.
+/// Writes a file of complete tensors. Throws as TensorFileWriter does; Error{internal} also if a tensor's bytes do not
+/// match its shape.
 void write_safetensors(const std::filesystem::path& path, std::span<const Tensor> tensors, const Metadata& metadata);
 
 struct SafetensorsContents {
@@ -147,16 +147,17 @@ struct SafetensorsContents {
   Metadata metadata;
 };
 
-/// Checks every byte of the header and every size. `source` names the file in messages. Throws Error{data}.
+/// Parses a file, and checks every byte of the header and every size. `source` names the file in messages. Throws
+/// Error{data}.
 [[nodiscard]] SafetensorsContents parse_safetensors(std::span<const std::byte> file, std::string_view source);
 
-/// parse_safetensors() for an open file. Reads its header from the file, and no byte of `mapped`, which is the whole
+/// The same for an open file. It reads the header through `file` and touches no byte of `mapped`, which is the whole
 /// file.
 [[nodiscard]] SafetensorsContents parse_safetensors(const files::SteadyFile& file, std::span<const std::byte> mapped);
 
-/// An open file whose header is checked. Its tensors point into the mapped file, which lives as long as this, also when
-/// this is moved. If another process cuts the file short, touching them ends the process by SIGBUS. Code that reads
-/// others' files therefore copies by read().
+/// An open file whose header has been checked. Its tensors point into the mapped file, which lives as long as this
+/// object, also when that is moved. If another process truncates the file, touching them ends the process by SIGBUS.
+/// Code that reads others' files therefore copies with read().
 class SafetensorsFile {
  public:
   /// Throws as `parse_safetensors` and files::SteadyFile do.
@@ -165,15 +166,15 @@ class SafetensorsFile {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }
   [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept { return contents_.tensors; }
   [[nodiscard]] const Metadata& metadata() const noexcept { return contents_.metadata; }
-  /// Null if there is no such tensor.
+  /// Returns null if there is no such tensor.
   [[nodiscard]] const Tensor* find(std::string_view name) const noexcept;
-  /// Throws Error{data} with the nearest name if there is no such tensor.
+  /// If there is no such tensor, throws Error{data}, which suggests the nearest name.
   [[nodiscard]] const Tensor& at(std::string_view name) const;
 
-  /// Copies bytes of one of these tensors, from `offset` on. REQUIRES: they exist. Throws Error{io} if the file was cut
-  /// short.
+  /// Copies bytes of one of these tensors, from `offset` on. REQUIRES: the tensor has them. Throws Error{io} if the
+  /// file was truncated.
   void read(const Tensor& tensor, std::size_t offset, std::span<std::byte> to) const;
-  /// As in files::SteadyFile: call it after reads, one thread at a time.
+  /// As in files::SteadyFile. Call it after reads, on one thread at a time.
   void require_unchanged() const { file_.require_unchanged(); }
   [[nodiscard]] const std::string& fingerprint() const { return file_.fingerprint(); }
 

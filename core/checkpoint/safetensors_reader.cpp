@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t length_bytes = 8;
 
-/// A tensor as the header has it: offsets count from the first byte after the header.
+/// A tensor as the header describes it. Offsets count from the first byte after the header.
 struct Entry {
   TensorInfo info;
   std::uint64_t begin = 0;
@@ -24,7 +24,7 @@ struct Entry {
 
 class Reader {
  public:
-  /// `head`: at least the length and the header of `file`, as far as it has them; no other byte is read.
+  /// `head`: the beginning of `file` with at least its length field and header, if it has them. No other byte is read.
   Reader(std::span<const std::byte> file, std::span<const std::byte> head, std::string_view source)
       : file_(file), head_(head), source_(source) {}
 

@@ -34,7 +34,7 @@ void require_sound(const std::vector<TensorInfo>& tensors, const Metadata& metad
   }
 }
 
-/// The length, the JSON, and spaces to a multiple of 8.
+/// The length, the JSON, and spaces up to a multiple of 8 bytes.
 std::string framed(std::string json) {
   json.append((8 - json.size() % 8) % 8, ' ');
   if (json.size() > max_header_bytes) {

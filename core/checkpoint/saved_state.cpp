@@ -26,8 +26,8 @@ namespace {
 
 constexpr const char* step_key = "shardrun.step";
 
-/// Steps of all runs since the first state, and samples of their batches. Numbers computed from them stay far from the
-/// largest integer.
+/// A limit for the steps of all runs since the first state, and for the samples of their batches. Numbers computed from
+/// them stay far below the largest integer.
 constexpr std::int64_t most_steps = 1'000'000'000'000'000;
 
 [[noreturn]] void refuse(const job::Job& job, const std::string& what) {
@@ -41,13 +41,13 @@ std::string type_text(const TensorInfo& info) {
 /// Reads elements of a tensor as float32, from number `first` on.
 using ReadFloats = std::function<void(std::int64_t first, std::span<float> to)>;
 
-/// Copies a rank's part of the whole, a block of the file at a time.
+/// Copies a rank's part of a whole tensor, one block of the file at a time.
 void read_part(const std::vector<std::int64_t>& whole, const ReadFloats& read, const mesh::Box& box,
                const device::TensorView& part) {
   constexpr std::int64_t most_elements = 16384;
   const std::int64_t elements = std::accumulate(whole.begin(), whole.end(), std::int64_t{1}, std::multiplies<>());
   std::vector<float> block;
-  std::int64_t first = 0;  // of the block, in the tensor
+  std::int64_t first = 0;  // first element of the block, in the tensor
   for (std::int64_t local = 0; local < box.elements(); ++local) {
     const std::int64_t at = box.index_in_whole(whole, local);
     if (at >= first + std::ssize(block)) {
@@ -60,7 +60,7 @@ void read_part(const std::vector<std::int64_t>& whole, const ReadFloats& read, c
   }
 }
 
-/// Returns the file's steps.
+/// Checks the file's steps against the limit, and returns them.
 std::int64_t check_steps(const job::Job& job, std::int64_t saved) {
   const std::int64_t most = most_steps / (job::has_data(job) ? job.data.batch : 1);
   if (job.iterate.steps > most - saved) {
@@ -73,7 +73,7 @@ std::int64_t check_steps(const job::Job& job, std::int64_t saved) {
 
 bool is_array(const std::filesystem::path& file) { return file.extension() == ".npy"; }
 
-/// The open files of [iterate] from: one of safetensors, or arrays.
+/// The open files of [iterate] from: a single safetensors file, or arrays.
 class FirstState {
  public:
   explicit FirstState(const job::Job& job) : job_(job) {
@@ -92,7 +92,7 @@ class FirstState {
     }
   }
 
-  /// Steps done, together with the job's within the limit.
+  /// The number of steps done. Together with the job's steps it is within the limit.
   [[nodiscard]] std::int64_t steps() const {
     try {
       return check_steps(job_, file_ ? step_of_state(*file_) : 0);
@@ -104,7 +104,7 @@ class FirstState {
     }
   }
 
-  /// Compares with the model's fields.
+  /// Compares the files with the model's fields.
   [[nodiscard]] SavedState check(const graph::Graph& graph) const {
     std::vector<std::string> names;
     for (const graph::State& state : graph.states) {
@@ -130,7 +130,7 @@ class FirstState {
     return saved;
   }
 
-  /// REQUIRES, as require_unchanged(): check() has passed.
+  /// Like require_unchanged(), REQUIRES that check() has passed.
   void read(const std::string& field, std::int64_t first, std::span<float> to) const {
     if (file_) {
       file_->read(file_->at(field), static_cast<std::size_t>(first) * sizeof(float), std::as_writable_bytes(to));
@@ -148,7 +148,7 @@ class FirstState {
     }
   }
 
-  /// Of arrays. What a run has saved it goes on from, whatever the numbers.
+  /// Checks arrays only: a run continues from what it has saved, whatever the numbers.
   void require_finite(int threads) const {
     for (const data::NpyArray& array : arrays_) {
       try {
@@ -162,7 +162,7 @@ class FirstState {
   }
 
  private:
-  /// Given by itself, not in a folder: its name says nothing.
+  /// Whether a single array was given directly, without its folder: then its name does not have to be that of a field.
   [[nodiscard]] bool is_one_array() const { return !arrays_.empty() && arrays_.front().path() == job_.iterate.from; }
   [[nodiscard]] const char* what() const { return file_ ? "a tensor" : "an array"; }
   [[nodiscard]] std::string place() const { return (file_ ? file_->path() : job_.iterate.from).native(); }
@@ -288,7 +288,7 @@ SavedState initialize_states(const job::Job& job, const graph::Graph& graph, run
     return {};
   }
   const FirstState first(job);
-  const SavedState saved = first.check(graph);  // the files may be others by now
+  const SavedState saved = first.check(graph);  // checked again, because the files may have changed since
   for (const graph::StateId id : graph.states.ids()) {
     if (graph.states[id].kind == graph::StateKind::field) {
       device::HostTensor part(executor.queue(), executor.state(id), device::Access::write);

@@ -26,14 +26,15 @@ namespace {
 
 constexpr std::size_t most_index_bytes = std::size_t{64} << 20U;
 
-/// Elements from `first` on, as a part of the whole tensor.
+/// `count` elements from `first` on, as a part of the whole tensor.
 mesh::Box consecutive(const std::vector<std::int64_t>& shape, std::int64_t first, std::int64_t count) {
   return {.origin = std::vector<std::int64_t>(shape.size(), 0),
           .shape = shape,
           .run = mesh::Interval{first, first + count}};
 }
 
-/// The state's name if this is the first copy of a varying state (all coordinates are 0): "w" for "w@data=0".
+/// The state's name if this is the first copy of a state that varies between ranks (all coordinates are 0): "w" for
+/// "w@data=0".
 std::optional<std::string> name_of_first_copy(const std::string& name) {
   const std::size_t at = name.find('@');
   std::string zeros;
@@ -62,7 +63,7 @@ TensorSource source_of(const OpenCheckpoint& checkpoint, std::vector<std::size_t
   return source;
 }
 
-/// "[0, 3] (counted from 0)"
+/// An element's place as text: "[0, 3] (counted from 0)".
 std::string place_of(const TensorInfo& info, std::int64_t element) {
   std::vector<std::int64_t> index(info.shape.size());
   for (std::size_t d = index.size(); d-- > 0; element /= info.shape[d]) {
@@ -71,7 +72,7 @@ std::string place_of(const TensorInfo& info, std::int64_t element) {
   return fmt::format("[{}] (counted from 0)", fmt::join(index, ", "));
 }
 
-/// `made`: the values after conversion.
+/// Throws if a finite number became infinite. `made`: the values after conversion.
 void require_held(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<const double> values,
                   std::span<const double> made, DType dtype) {
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -177,20 +178,20 @@ TensorSource array_source(const data::NpyArray& array, std::string name) {
 
 namespace {
 
-/// The file itself: those of a hub cache are links to files elsewhere.
+/// The file to which a path leads: files of a hub cache are links to files elsewhere.
 std::filesystem::path linked(const std::filesystem::path& path) {
   std::error_code failed;
   const std::filesystem::path file = std::filesystem::canonical(path, failed);
   return failed ? path : file;
 }
 
-/// Whether there is something of that name, if only a link that leads nowhere.
+/// Whether a path exists, also as a link that leads nowhere.
 bool is_there(const std::filesystem::path& path) {
   std::error_code failed;
   return std::filesystem::exists(std::filesystem::symlink_status(path, failed));
 }
 
-/// Throws Error{data} for a folder with no safetensors.
+/// Throws Error{data} if a folder has no safetensors file.
 void require_safetensors(const std::filesystem::path& folder) {
   if (is_there(folder / index_name)) {
     return;
@@ -271,8 +272,8 @@ class Converter {
   Converter(const TensorSource& source, std::size_t tensor, DType dtype)
       : source_(source), tensor_(tensor), stored_(source.tensors[tensor].dtype), dtype_(dtype) {}
 
-  /// The bytes of elements from number `first` on, valid until the next call. Throws Error{data} for a finite number
-  /// that would become infinite.
+  /// The bytes of elements from number `first` on, valid until the next call. Throws Error{data} if a finite number
+  /// would become infinite.
   std::span<const std::byte> read(std::int64_t first, std::size_t count) {
     bytes_.resize(count * element_bytes(stored_));
     source_.read(tensor_, first, bytes_);

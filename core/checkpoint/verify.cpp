@@ -26,15 +26,15 @@ void note(Verified& verified, const Check& check) {
   }
 }
 
-/// Elements of the box that the piece has.
+/// The elements of the box that the piece contains.
 mesh::Interval elements_in(const mesh::Box& box) { return box.run.value_or(mesh::Interval{0, box.elements()}); }
 
 bool have_same_box(const Piece& first, const Piece& second) {
   return first.box.origin == second.box.origin && first.box.shape == second.box.shape;
 }
 
-/// Finds elements that two pieces of a tensor have. Pieces of one box are compared by their runs; boxes pairwise,
-/// because there are few of them. It never holds more than the rows of two pieces.
+/// Finds elements that two pieces of a tensor share. Pieces of the same box are compared by their runs; different boxes
+/// pairwise, because there are few of them. It never holds more than the rows of two pieces.
 class Sharing {
  public:
   Sharing(const StoredTensor& tensor, const Manifest& manifest) : tensor_(tensor), manifest_(manifest) {
@@ -45,7 +45,7 @@ class Sharing {
     });
   }
 
-  /// A line for each pair that was found.
+  /// A line for each pair of pieces that share elements.
   [[nodiscard]] std::vector<std::string> find() const {
     std::vector<std::string> faults;
     std::vector<std::span<const Piece>> boxes;
@@ -98,7 +98,8 @@ class Sharing {
   std::vector<Piece> pieces_;
 };
 
-/// Each element lies in exactly one piece if no two pieces share one, and they have as many as the tensor.
+/// Each element lies in exactly one piece if no two pieces share one and the pieces together have as many as the
+/// tensor.
 void verify_tensor(const StoredTensor& tensor, const Manifest& manifest, Verified& verified) {
   const std::vector<std::string> shared = Sharing(tensor, manifest).find();
   verified.faults.insert(verified.faults.end(), shared.begin(), shared.end());

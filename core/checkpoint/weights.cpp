@@ -21,8 +21,8 @@ namespace {
 constexpr const char* model_key = "shardrun.model";
 constexpr const char* tokenizer_key = "shardrun.tokenizer";
 
-/// Whether of all ranks that have the same part this one writes it: the first along the axes that do not split it, on
-/// the stage that updates it.
+/// Whether this rank writes its part, of all ranks that have the same part. The writer is the first along the axes that
+/// do not split it, on the stage that updates it.
 bool writes_part(const partition::Partition& partition, graph::StateId state, const mesh::Coordinates& at) {
   for (const mesh::AxisId axis : at.ids()) {
     if (at[axis] != 0 && axis != partition.pipeline.axis && !partition.placements.states[state].splits(axis)) {
@@ -32,7 +32,8 @@ bool writes_part(const partition::Partition& partition, graph::StateId state, co
   return partition.stage_at(at) == partition.stages.states.owner[state];
 }
 
-/// Calls `write` with each row of a part: its offset in the whole and in the part, and its length, in bytes of float32.
+/// Calls `write` with each row of a part: its offset in the whole, its offset in the part, and its length, all in bytes
+/// of float32.
 template <typename Write>
 void for_rows(const std::vector<std::int64_t>& whole, const mesh::Box& box, const Write& write) {
   for (const mesh::Row& row : mesh::rows_of(whole, box)) {
@@ -60,7 +61,7 @@ std::vector<SavedPart> parts_of_rank(const StateFile& file, const graph::Graph& 
   return parts;
 }
 
-/// `writer`: a TensorFileWriter or TensorFilePieces.
+/// `writer`: a TensorFileWriter or a TensorFilePieces.
 template <typename Writer>
 void write_parts(Writer& writer, const std::vector<SavedPart>& parts, const runtime::Executor& executor) {
   for (const SavedPart& part : parts) {
@@ -122,7 +123,7 @@ void save_parts(const StateFile& file, std::int64_t ranks,
   if (rank == 0) {
     whole.emplace(file.path, file.layout);
   }
-  callbacks.await_ranks();  // the file is there
+  callbacks.await_ranks();  // now the file exists
   if (whole) {
     write_parts(*whole, parts_of(rank), executor);
   } else {
@@ -131,7 +132,7 @@ void save_parts(const StateFile& file, std::int64_t ranks,
     pieces.finish();
   }
   callbacks.parts_are_written();
-  callbacks.await_ranks();  // all is in it
+  callbacks.await_ranks();  // now all parts are in the file
   if (whole) {
     for (std::int64_t other = 1; other < ranks; ++other) {
       for (const SavedPart& part : parts_of(other)) {

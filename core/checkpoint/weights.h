@@ -19,10 +19,10 @@
 
 namespace shardrun::checkpoint {
 
-// A trained model as one safetensors file: a tensor per parameter (float32, global shape). Its metadata makes the file
-// complete: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
+// A trained model as one safetensors file, with one tensor per parameter (float32, global shape). Its metadata
+// completes it: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
 
-/// A file that holds states.
+/// A file that contains states.
 struct StateFile {
   std::filesystem::path path;
   std::vector<graph::StateId> states;
@@ -38,7 +38,7 @@ struct StateFile {
 
 struct SaveCallbacks {
   std::function<void()> await_ranks = [] {};        ///< returns once every rank has called it
-  std::function<void()> parts_are_written = [] {};  ///< called by each rank of its own parts; may throw
+  std::function<void()> parts_are_written = [] {};  ///< called by each rank after writing its own parts; may throw
   std::function<void()> before_commit = [] {};      ///< called by the first rank; may throw
 };
 
@@ -47,23 +47,24 @@ struct SavedPart {
   std::string tensor;
   std::vector<std::int64_t> whole;  ///< the tensor's shape
   mesh::Box box;
-  graph::StateId state;  ///< which holds the values, on the rank that writes them
+  graph::StateId state;  ///< the state that has the values, on the rank that writes them
 };
 
-/// Writes a file, each rank the parts that `parts_of` gives for it, which make the file's tensors whole. All ranks call
-/// it at the same point. Until the new file is complete, the path has the old one. Throws Error{io}.
+/// Writes a file. Each rank writes the parts that `parts_of` returns for it; together these make the file's tensors
+/// whole. All ranks call it at the same point. Until the new file is complete, the path keeps the old one. Throws
+/// Error{io}.
 void save_parts(const StateFile& file, std::int64_t ranks,
                 const std::function<std::vector<SavedPart>(std::int64_t rank)>& parts_of,
                 const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks = {});
 
-/// Writes a file of states, each rank the parts that it holds; of replicas the first writes. Of a
-/// parameter in mixed precision it writes the float32 master weights. All ranks call it at the same point. Until the
-/// new file is complete, the path has the old one. Throws Error{io}.
+/// Writes a file of states. Each rank writes the parts that it holds; of replicas only the first rank writes. For a
+/// parameter in mixed precision, writes the float32 master weights. All ranks call it at the same point. Until the new
+/// file is complete, the path keeps the old one. Throws Error{io}.
 void save_states(const StateFile& file, const graph::Graph& graph, const partition::Partition& partition,
                  const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks = {});
 
-/// The section [model] of a job file that makes this model, with all its options. If the data's samples are rows of
-/// arrays, a section [trained_on] follows with their sizes.
+/// A section [model] of a job file that describes this model with all its options. If the data's samples are rows of
+/// arrays, a section [trained_on] with their sizes follows.
 [[nodiscard]] std::string model_section(const workload::Model& model, const workload::ModelSettings& settings);
 
 [[nodiscard]] Metadata describe_model(const workload::Model& model, const workload::ModelSettings& settings,
@@ -71,21 +72,22 @@ void save_states(const StateFile& file, const graph::Graph& graph, const partiti
 /// describe_model() from a model's section and a tokenizer's JSON, which is empty if there is none.
 [[nodiscard]] Metadata describe_model(const std::string& section, const std::string& tokenizer);
 
-/// A model read from a file.
+/// A model that was read from a file.
 struct TrainedModel {
   workload::Model model;
   workload::ModelSettings settings;
   std::optional<data::Tokenizer> tokenizer;
 };
 
-/// Throws Error{data} if describe_model() did not write the metadata, or if its model is none of `models`.
+/// Reads the model from the metadata. Throws Error{data} if describe_model() did not write it, or if its model is not
+/// among `models`.
 [[nodiscard]] TrainedModel read_model(const TensorSource& source, const workload::Models& models);
 
-/// The name of the model whose weights they are; "" if the metadata does not say it.
+/// The name of the model to which the weights belong; "" if the metadata does not say it.
 [[nodiscard]] std::string model_of(const TensorSource& source);
-/// A job with nothing but that model. Throws Error{data} if the metadata does not say it.
+/// A job that contains only that model. Throws Error{data} if the metadata does not describe it.
 [[nodiscard]] job::RawJob job_of(const TensorSource& source);
-/// The sizes of the data that it was trained on, as far as the metadata says them.
+/// The sizes of the data on which the model was trained, if the metadata has them.
 [[nodiscard]] workload::DataShape trained_on(const TensorSource& source);
 
 }  // namespace shardrun::checkpoint

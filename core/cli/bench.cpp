@@ -74,7 +74,7 @@ void add_option(bench::Settings& settings, const std::string& text) {
   settings.options.emplace_back(key, text.substr(end + 1));
 }
 
-/// `world`: of ranks that another launcher has started; nothing: bench starts them.
+/// `world`: the world of ranks that another launcher started; nothing: bench starts the ranks.
 bench::Settings settings_of(const Parsed& parsed, const std::optional<launch::World>& world) {
   constexpr std::int64_t most_iterations = 100'000;  // a rank's times of so many fit one message
   bench::Settings settings;
@@ -119,8 +119,8 @@ bench::Settings settings_of(const Parsed& parsed, const std::optional<launch::Wo
   return settings;
 }
 
-/// Output while it runs: rows as they come, on standard output unless that is for JSON; and on a terminal the current
-/// measurement.
+/// Output during the measurement: rows as they come, on standard output unless that is for JSON; and on a terminal the
+/// current measurement.
 class Display {
  public:
   /// `is_hosted`: another launcher passes on the output, in which only whole lines are readable.
@@ -175,7 +175,7 @@ class Display {
   bool has_ops_ = false;
 };
 
-/// Returns the exit code.
+/// Prints the outcome. Returns the exit code.
 int tell(const bench::Setting& setting, const bench::Outcome& outcome, bool json) {
   if (json) {
     fmt::print("{}", bench::to_json(setting, outcome.rows));
@@ -192,7 +192,7 @@ int tell(const bench::Setting& setting, const bench::Outcome& outcome, bool json
   return outcome.exit_code;
 }
 
-/// The first rank's process, or the one that starts all ranks.
+/// Measures, in the first rank's process or in the one that starts all ranks.
 int measure(const bench::Settings& settings, const std::optional<launch::World>& world,
             std::span<const std::string> words, bool json) {
   const bench::Setting setting = bench::check(settings, world ? &*world : nullptr);
@@ -216,7 +216,7 @@ int measure(const bench::Settings& settings, const std::optional<launch::World>&
   return tell_all(bench::run(settings, arguments, callbacks));
 }
 
-/// The world that another launcher made of this process and others; nothing if it is to start the ranks itself.
+/// The world that another launcher made of this process and others; nothing if bench starts the ranks itself.
 std::optional<launch::World> world_of_bench(const Parsed& parsed) {
   launch::require_whole_world();
   std::optional<launch::World> world = launch::world_of();

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* member_name = "check-member";
 
-/// A plugin to check. None of its code has run.
+/// A plugin to check. Its code has not run yet.
 struct Subject {
   std::filesystem::path path;
   plugins::Manifest manifest;
@@ -69,7 +69,7 @@ void print_line(std::FILE* to, const conformance::Finding& finding, const std::v
   std::fflush(to);
 }
 
-/// The transports that one opens, as its options name them.
+/// The transports that a transport opens, as its options name them.
 std::vector<std::string> opened_by(const plugins::Transport& transport, const std::vector<std::string>& settings) {
   std::vector<std::string> names;
   for (const OptionSpec& option : transport.options()) {
@@ -88,7 +88,7 @@ bool wants_own_launcher(const conformance::Finding& finding) {
   return finding.problem.find(conformance::only_own_launcher) != std::string::npos;
 }
 
-/// Refuses settings that are no options of a model or engine, or not with this value.
+/// Refuses settings that are not options of a model or engine, and invalid values.
 template <class Refuse>
 void require_options(const std::vector<OptionSpec>& options, const std::vector<std::string>& settings,
                      const Refuse& refuse) {
@@ -107,8 +107,8 @@ void require_options(const std::vector<OptionSpec>& options, const std::vector<s
   }
 }
 
-/// One that no transport reads, or not with this value, is refused here; one that does not fit the size of a world, by
-/// the transport.
+/// The settings from the command line. A setting that no transport has, or an invalid value, is refused here; one that
+/// does not fit the number of ranks is refused by the transport.
 std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subject) {
   std::vector<std::string> settings = parsed.all("set");
   if (settings.empty()) {
@@ -207,7 +207,7 @@ int check(std::span<const std::string> words) {
        .silence_s = parsed.integer("silence", 0, 1, 86'400),
        .report = [&](const conformance::Finding& finding) {
          if (wants_own_launcher(finding)) {
-           return;  // said once, as the error
+           return;  // reported once, as the error
          }
          problems += finding.problem.empty() || finding.is_skipped ? 0 : 1;
          print_line(screen, finding, printed);

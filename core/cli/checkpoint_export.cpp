@@ -51,7 +51,7 @@ std::optional<checkpoint::DType> type_of(const Parsed& parsed) {
   return *name == "f32" ? checkpoint::DType::f32 : checkpoint::DType::bf16;
 }
 
-/// Prints what was written. `of`: what it was made of.
+/// Prints what was written. `of`: a text about what it was made from.
 void print_exported(const checkpoint::Exported& exported, const std::string& of) {
   fmt::print("{} of {}, {}, in\n", counted(exported.tensors, "tensor"), printable(of), human_bytes(exported.bytes));
   for (const std::filesystem::path& file : exported.files) {
@@ -59,7 +59,7 @@ void print_exported(const checkpoint::Exported& exported, const std::string& of)
   }
 }
 
-/// What stands beside the weights and does not change when a model is trained on: the tokenizer, its template, and how
+/// Files beside the weights that do not change when a model is trained further: the tokenizer, its template, and how
 /// texts are generated.
 constexpr std::array<const char*, 9> companions = {"generation_config.json",
                                                    "tokenizer.json",
@@ -71,7 +71,7 @@ constexpr std::array<const char*, 9> companions = {"generation_config.json",
                                                    "merges.txt",
                                                    "chat_template.jinja"};
 
-/// The folder of others that the run of these weights began with, if it is still there. Says so if it is not.
+/// The folder of others with which the run of these weights began, if it still exists. Prints a note if it does not.
 std::optional<std::filesystem::path> origin_of(const checkpoint::GivenWeights& given) {
   const std::optional<job::RawJob> job = given.job();
   const job::RawSection* const section = job ? job->find("model") : nullptr;
@@ -92,7 +92,7 @@ std::optional<std::filesystem::path> origin_of(const checkpoint::GivenWeights& g
   return std::nullopt;
 }
 
-/// Throws Error{usage} for a folder that would lose files, or keep those of another model.
+/// Throws Error{usage} if the export would lose files of a folder, or leave those of another model in it.
 void require_free(const std::filesystem::path& folder, const std::optional<std::filesystem::path>& origin) {
   std::error_code none;
   if (origin && std::filesystem::equivalent(folder, *origin, none)) {
@@ -119,7 +119,7 @@ void copy_companions(const std::filesystem::path& from, const std::filesystem::p
   }
 }
 
-/// Whether the origin's model differs from the trained one in the length of its sequences at most.
+/// Whether the origin's model differs from the trained one at most in the length of its sequences.
 bool is_same_model(const checkpoint::TensorSource& origin, const checkpoint::TrainedModel& trained,
                    const workload::Models& models) {
   OptionValues options = checkpoint::read_model(origin, models).settings.options;
@@ -129,7 +129,7 @@ bool is_same_model(const checkpoint::TensorSource& origin, const checkpoint::Tra
   return to_string(options) == to_string(trained.settings.options);
 }
 
-/// A folder that Hugging Face's libraries read.
+/// Exports a folder that Hugging Face's libraries can read.
 int export_hub_folder(const Parsed& parsed, const std::filesystem::path& folder, checkpoint::ExportSettings settings) {
   const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of({})));
   given.check();

@@ -16,7 +16,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// The newest one that the path names. One without a manifest, too: that is a fault of it.
+/// The newest checkpoint to which the path refers. It may lack a manifest: that is reported as a fault.
 std::filesystem::path newest_at(const std::string& given) {
   const std::vector<checkpoint::Listed> listed = checkpoint::checkpoints_at(given);
   return listed.empty() ? checkpoint::find_checkpoint(given) : listed.back().path;

@@ -60,7 +60,7 @@ struct OtherName {
   std::string_view meaning;
 };
 
-/// Our command for a command of other programs; "" if none is known.
+/// Our command for a command of another program; "" if none is known.
 std::string_view meaning_of(std::string_view word) {
   static const std::vector<OtherName> all = {
       {{"train", "fit", "start", "launch", "exec", "execute", "submit"}, "'shardrun JOB.ini' runs a job"},
@@ -94,13 +94,14 @@ std::string_view meaning_of(std::string_view word) {
   return "";
 }
 
-/// A word that is no command is a job file if it looks like one.
+/// Whether a word that is not a command looks like a job file.
 bool looks_like_job(const std::string& word) {
   std::error_code ignored;
   return word.ends_with(".ini") || word.find('/') != std::string::npos || std::filesystem::exists(word, ignored);
 }
 
-/// SHARDRUN_PLUGIN_TIMEOUT, in seconds: of the environment, since plugins are loaded before there is a job.
+/// Reads SHARDRUN_PLUGIN_TIMEOUT, in seconds. It is an environment variable because plugins are loaded before there is
+/// a job.
 void set_call_limit_of_plugins() {
   constexpr const char* name = "SHARDRUN_PLUGIN_TIMEOUT";
   const char* const text = std::getenv(name);
@@ -119,7 +120,7 @@ void set_call_limit_of_plugins() {
   plugins::set_call_limit(std::chrono::seconds(seconds));
 }
 
-/// Checks what every command needs of the system.
+/// Checks what every command needs from the system.
 void require_surroundings() {
   std::error_code failed;
   static_cast<void>(std::filesystem::read_symlink("/proc/self/exe", failed));

@@ -7,13 +7,13 @@
 
 namespace shardrun::cli {
 
-/// One subcommand. `run` gets the words after its name and returns the exit code. Throws Error.
+/// One subcommand. `run` gets the words after its name and returns the exit code. `run` may throw Error.
 struct Command {
   std::string name;
   std::string arguments;  ///< as shown in the usage line
   std::string help;       ///< one line
   int (*run)(std::span<const std::string> words) = nullptr;
-  bool hidden = false;  ///< used by the program itself; not listed
+  bool hidden = false;  ///< used only by the program itself; not listed
 };
 
 class RegisterCommand {
@@ -21,14 +21,13 @@ class RegisterCommand {
   explicit RegisterCommand(Command command);
 };
 
-/// Sorted by name.
+/// All subcommands, sorted by name.
 [[nodiscard]] const std::vector<Command>& commands();
 
-/// The command of two words, such as 'plugins check': `first` and the first of `words`. Null if there is none.
+/// A command of two words, such as 'plugins check': `first` and the first of `words`. Null if there is none.
 [[nodiscard]] const Command* command_of_two(std::string_view first, std::span<const std::string> words);
 
-/// Tells the user of an error: in a line on standard error and, for a program that wants JSON, in an object on standard
-/// output. Returns `exit_code`.
+/// Reports an error in a line on standard error and, if `json`, as an object on standard output. Returns `exit_code`.
 int tell_error(const std::string& message, int exit_code, bool json);
 
 /// Runs the subcommand that the words name. Turns errors into a message and an exit code.

@@ -27,12 +27,12 @@ std::vector<std::string> names_of(const std::vector<graph::DType>& dtypes) {
   return names;
 }
 
-/// A device in a library. If the library or something else is missing, `lacks` says so.
+/// A device in a library. If the library or something that it needs is missing, `lacks` says so.
 struct InLibrary {
   std::string_view name;
   const device::Device* device = nullptr;
   std::vector<device::Unit> units = {};
-  std::string lacks = {};  ///< empty: nothing
+  std::string lacks = {};  ///< empty: nothing is missing
 };
 
 InLibrary look_for(std::string_view name) {
@@ -63,7 +63,7 @@ std::string text_of(const InLibrary& found) {
   return text;
 }
 
-/// With the fields of other devices, of its first unit.
+/// The device in JSON, with the same fields as other devices, for its first unit.
 json::object json_of(const InLibrary& found) {
   const device::DeviceFacts facts = found.device == nullptr ? device::DeviceFacts{} : found.device->facts();
   json::array units;
@@ -105,7 +105,7 @@ json::object json_of(const device::Device& device) {
           {"addressable", device.is_addressable()}};
 }
 
-/// What a rank that another launcher started takes of its host's devices.
+/// The devices that a rank uses on its host, if another launcher started it.
 std::string text_of(const launch::World& world, const std::vector<InLibrary>& libraries) {
   std::string text = fmt::format("rank {} of {} on {}: ", world.rank, world.size, host_name());
   for (const InLibrary& library : libraries) {
@@ -126,7 +126,8 @@ json::object json_of(const launch::World& world, json::array devices) {
           {"devices", std::move(devices)}};
 }
 
-/// Among ranks of a launcher each writes at once what it has: the first of each host all of that host.
+/// Lists the devices. Among ranks of another launcher, each writes its own at once; the first rank of each host writes
+/// all of that host.
 int list_devices(std::span<const std::string> words) {
   const Parsed parsed = parse("devices", words, {{.name = "json", .help = "print JSON"}}, 0, 0);
   if (parsed.help_shown) {

@@ -12,11 +12,11 @@
 namespace shardrun::cli {
 namespace {
 
-/// As many as are drawn down a screen; beyond them the middle is left out.
+/// The largest number of rows in a drawing; of more, the middle is left out.
 constexpr std::size_t most_rows = 16;
-constexpr std::size_t usual_width = 48;  ///< of all cells, where there is room for more
+constexpr std::size_t usual_width = 48;  ///< width of all cells if there is room for more
 
-/// Characters, not bytes, of UTF-8.
+/// The number of UTF-8 characters in a text.
 std::size_t columns_of(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
@@ -34,18 +34,18 @@ std::string repeated(std::string_view piece, std::size_t times) {
   return text;
 }
 
-/// One direction of the grid: the intervals of a dimension, and their sizes in the drawing.
+/// One band of the grid: an interval of a dimension, and its size in the drawing.
 struct Band {
   mesh::Interval interval;
-  std::size_t size = 1;   ///< columns, or lines
-  bool left_out = false;  ///< stands for those in the middle
+  std::size_t size = 1;   ///< in columns, or in lines
+  bool left_out = false;  ///< stands for the bands in the middle
 };
 
 using Cells = std::map<std::pair<std::int64_t, std::int64_t>, std::string>;  ///< by origin
 
 struct Grid {
-  std::optional<std::size_t> down;    ///< the dimension drawn from top to bottom
-  std::optional<std::size_t> across;  ///< from left to right
+  std::optional<std::size_t> down;    ///< the dimension that is drawn from top to bottom
+  std::optional<std::size_t> across;  ///< the dimension that is drawn from left to right
   std::vector<Band> rows;
   std::vector<Band> columns;
   Cells cells;
@@ -57,7 +57,7 @@ bool splits(const std::vector<mesh::Shard>& shards, std::size_t dim) {
   });
 }
 
-/// Split dimensions first, then the last of the others: two at most, in the order of the tensor.
+/// At most two dimensions, in the order of the tensor: split ones first, then the last of the others.
 std::vector<std::size_t> drawn_dims(const std::vector<mesh::Shard>& shards, std::size_t dims) {
   std::vector<std::size_t> drawn;
   for (std::size_t d = 0; d < dims && drawn.size() < 2; ++d) {
@@ -91,7 +91,7 @@ std::vector<Band> bands_of(const std::vector<mesh::Shard>& shards, std::optional
   return bands;
 }
 
-/// The first `kept` − 1 of the bands and the last, with one for all between them.
+/// The first `kept` − 1 bands and the last one, with one band for all between them.
 std::vector<Band> without_middle(const std::vector<Band>& bands, std::size_t kept) {
   if (bands.size() <= kept) {
     return bands;
@@ -155,7 +155,7 @@ std::int64_t indices_of(const std::vector<Band>& bands) {
   return sum;
 }
 
-/// Each column's width for its texts. Returns their sum with the lines between them.
+/// Sets each column's least width for its texts. Returns their sum, including the lines between columns.
 std::size_t set_least_widths(Grid& grid) {
   std::size_t sum = 1;
   for (Band& column : grid.columns) {
@@ -168,7 +168,7 @@ std::size_t set_least_widths(Grid& grid) {
   return sum;
 }
 
-/// Makes columns as wide as necessary, and shares out the rest by their number of indices. False if not even two
+/// Makes columns as wide as necessary, and divides the rest by their number of indices. Returns false if not even two
 /// columns fit.
 bool set_widths(Grid& grid, std::size_t width) {
   const std::size_t available = width - std::min(width, label_width(grid));
@@ -195,7 +195,7 @@ bool set_widths(Grid& grid, std::size_t width) {
   return least <= available;
 }
 
-/// A few rows are drawn to scale. If there are many, each is one line.
+/// A few rows are drawn to scale. If there are many, each gets one line.
 void set_heights(Grid& grid) {
   const std::size_t lines = grid.rows.size() <= 4 ? 3 * grid.rows.size() : grid.rows.size();
   const auto indices = std::max<std::int64_t>(1, indices_of(grid.rows));
@@ -290,7 +290,7 @@ std::string remarks(const Grid& grid, const std::vector<mesh::Shard>& shards, co
   return text;
 }
 
-/// Whether every part is a run of one and the same box.
+/// Whether all parts are runs of the same box.
 bool are_runs_of_whole(const std::vector<mesh::Shard>& shards) {
   return std::all_of(shards.begin(), shards.end(), [&](const mesh::Shard& shard) {
     return shard.box.run && shard.box.origin == shards.front().box.origin &&

@@ -9,8 +9,8 @@
 namespace shardrun::cli {
 
 /// Draws each part as a box that names the ranks that have it. The drawing is at most `width` columns wide.
-/// - Two dimensions are drawn, split ones first. A line below describes the others.
-/// - Parts in the middle are left out if there are too many for the width or a screen.
+/// - Two dimensions are drawn, preferably split ones. A line below describes the others.
+/// - If there are too many parts for the width or a screen, those in the middle are left out.
 /// - Runs of the whole tensor's elements are drawn as one dimension.
 /// `axes`: a name for each dimension. REQUIRES: there is a part.
 [[nodiscard]] std::string draw(const std::vector<mesh::Shard>& shards, const std::vector<std::string>& axes,

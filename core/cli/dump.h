@@ -12,7 +12,7 @@ namespace shardrun::cli {
 /// Whether --dump is given. Throws Error{usage} if --rank is given without a dump that differs between ranks, or if
 /// there is no such rank.
 [[nodiscard]] bool wants_dump(const Parsed& parsed, const job::Job& job);
-/// Prints what --dump asks for. REQUIRES: wants_dump.
+/// Prints what --dump asks for. REQUIRES: wants_dump() returned true.
 void dump(const Parsed& parsed, const job::Job& job, const compile::Compiled& compiled);
 
 }  // namespace shardrun::cli

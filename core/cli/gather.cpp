@@ -24,7 +24,7 @@ std::int64_t elements_of(const checkpoint::TensorInfo& info) {
   return static_cast<std::int64_t>(*checkpoint::tensor_bytes(info) / checkpoint::element_bytes(info.dtype));
 }
 
-/// A line for each row, an empty one between planes; float32 with as many digits as it has.
+/// Prints a line for each row, and an empty line between planes. float32 is printed with all its digits.
 void print_numbers(const checkpoint::OpenTensor& tensor) {
   const std::vector<std::int64_t>& shape = tensor.info.shape;
   const std::int64_t columns = shape.empty() ? 1 : shape.back();
@@ -55,7 +55,7 @@ void print_numbers(const checkpoint::OpenTensor& tensor) {
   }
 }
 
-/// bfloat16, which NumPy has not, becomes float32.
+/// Writes a .npy file. bfloat16, which NumPy lacks, becomes float32.
 void write_array(const checkpoint::OpenTensor& tensor, const std::filesystem::path& to) {
   const std::int64_t elements = elements_of(tensor.info);
   checkpoint::TensorInfo written = tensor.info;

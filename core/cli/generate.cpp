@@ -25,7 +25,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// With temperature 0 nothing is drawn.
+/// Throws for options that have no effect: with temperature 0 no random numbers are drawn.
 void require_effect(const Parsed& parsed, const train::SamplingSettings& settings) {
   for (const char* option : {"top-k", "seed"}) {
     if (settings.temperature == 0 && parsed.has(option)) {
@@ -36,7 +36,7 @@ void require_effect(const Parsed& parsed, const train::SamplingSettings& setting
   }
 }
 
-/// Prints whole characters on a terminal; tokens as numbers without a tokenizer.
+/// Prints a token: on a terminal only whole characters; without a tokenizer its number.
 void print_token(std::optional<data::Decoder>& decoder, std::int32_t token) {
   std::string text;
   if (decoder) {
@@ -48,7 +48,7 @@ void print_token(std::optional<data::Decoder>& decoder, std::int32_t token) {
   std::fflush(stdout);
 }
 
-/// The tokens of a prompt such as "17 4 250", for a model without a tokenizer; token 0 for an empty one.
+/// The tokens of a prompt such as "17 4 250", for a model without a tokenizer; token 0 for an empty prompt.
 std::vector<std::int32_t> numbers_of(const std::string& prompt, std::int64_t vocab) {
   std::vector<std::int32_t> tokens;
   const char* const end = prompt.data() + prompt.size();
@@ -82,7 +82,8 @@ std::vector<std::int32_t> encode(const std::optional<data::Tokenizer>& tokenizer
   return tokenizer->encode(prompt);
 }
 
-/// A model that others trained knows more tokens than are needed, and each takes the time of all.
+/// Reduces the model's context to what is needed: a model that others trained may have a much longer one, and every
+/// position takes time.
 void take_needed_context(checkpoint::TrainedModel& trained, const std::string& prompt, std::int64_t tokens) {
   constexpr std::int64_t step = 16;
   OptionValues& options = trained.settings.options;
@@ -121,7 +122,7 @@ int generate(std::span<const std::string> words) {
     write_to_standard_error(
         fmt::format("samples from the checkpoint of step {}: '{}'\n", given.step(), given.chosen()->native()));
   }
-  const std::optional<job::RawJob> job = given.job();  // a weights file has none, and no folders of plugins
+  const std::optional<job::RawJob> job = given.job();  // a weights file has no job, and so no folders of plugins
   const plugins::Directories directories =
       compile::directories_of(job ? job::plugin_path(*job) : std::vector<std::filesystem::path>());
   checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), compile::models_in(directories));

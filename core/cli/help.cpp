@@ -39,7 +39,7 @@ std::string job_help(const Parsed& parsed, const plugins::Directories& directori
   return job::job_reference_markdown();
 }
 
-/// The ops of shardrun, or those that the model of a job file brings: nothing else of the file has to be valid.
+/// Help on the ops of shardrun, or on those of the model that a job file names; only that setting has to be valid.
 std::string ops_help(const Parsed& parsed, const plugins::Directories& directories) {
   std::string model;
   if (parsed.positional.size() > 1) {

@@ -16,7 +16,7 @@ namespace shardrun::cli {
 /// An option of a subcommand: `--name VALUE`, or a switch without a value.
 struct OptionSyntax {
   std::string name;
-  std::string value;  ///< name of the value in the help; empty: a switch
+  std::string value;  ///< the value's name in the help; empty: a switch
   std::string help;
   bool repeated = false;
   char letter = 0;  ///< a short name, as in -o; 0: none
@@ -31,7 +31,7 @@ struct Parsed {
   [[nodiscard]] bool has(std::string_view name) const;
   [[nodiscard]] std::optional<std::string> get(std::string_view name) const;
   [[nodiscard]] std::vector<std::string> all(std::string_view name) const;
-  /// Throw Error{usage} for a value that is not such a number, or is outside [least, most].
+  /// Throw Error{usage} if the value is not a number of this kind, or is outside [least, most].
   [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t otherwise, std::int64_t least,
                                      std::int64_t most) const;
   [[nodiscard]] double real(std::string_view name, double otherwise, double least, double most) const;
@@ -43,25 +43,25 @@ struct Parsed {
                            const std::vector<OptionSyntax>& syntax, std::size_t least_positional,
                            std::size_t most_positional);
 
-/// The options of every command that takes a job file.
+/// --set, for every command that takes a job file.
 [[nodiscard]] OptionSyntax set_option();
-/// --replace, of a command that writes a file.
+/// --replace, for a command that writes a file.
 [[nodiscard]] OptionSyntax replace_option();
 /// Throws Error{usage} if the file exists, unless --replace is given.
 void require_new(const Parsed& parsed, const std::filesystem::path& file);
-/// The options of a command whose job may go on from a checkpoint: `--resume[=FOLDER]`, short for a setting of the job
-/// file, and `--force-data`.
+/// The options of a command whose job may continue from a checkpoint: `--resume[=FOLDER]`, which is short for a setting
+/// of the job file, and `--force-data`.
 [[nodiscard]] std::vector<OptionSyntax> resume_options();
-/// The words with `--resume` spelled out as `--set checkpoint.resume=…`.
+/// The words, with `--resume` replaced by `--set checkpoint.resume=…`.
 [[nodiscard]] std::vector<std::string> with_resume_set(std::span<const std::string> words);
-/// A word as a shell reads it.
+/// Quotes a word for a shell, if necessary.
 [[nodiscard]] std::string shell_word(const std::string& word);
-/// The folders of plugins for a command whose positional word number `job_file` may be a job file. Only [plugins] of
+/// The folders of plugins, for a command whose positional word number `job_file` may be a job file. Only [plugins] of
 /// that file has to be valid. Throws Error{usage} for overrides without a job file.
 [[nodiscard]] plugins::Directories directories_of(const Parsed& parsed, std::size_t job_file);
-/// Reads and checks the job of a command line, with its overrides and, where the command has it, `--force-data`.
+/// Reads and checks the job of a command line, with its overrides and, if the command has it, `--force-data`.
 [[nodiscard]] job::Job read_job(const Parsed& parsed);
-/// Checks a job that was read.
+/// Checks a job that has been read.
 [[nodiscard]] job::Job checked_job(const Parsed& parsed, const job::RawJob& raw);
 
 }  // namespace shardrun::cli

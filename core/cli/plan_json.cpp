@@ -5,7 +5,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// An integer if it fits 64 bits. It was counted as a double: 53 bits are exact.
+/// A number as an integer if it fits into 64 bits. It was counted in a double, so 53 bits are exact.
 boost::json::value whole_number(double number) {
   constexpr double first_beyond = 0x1p63;
   return number < first_beyond ? boost::json::value(static_cast<std::int64_t>(number)) : boost::json::value(number);

@@ -15,12 +15,12 @@
 namespace shardrun::cli {
 namespace {
 
-/// With more stages than this, neighbouring stages share a row.
+/// If there are more stages than this, neighbouring stages share a row.
 constexpr std::size_t most_stage_rows = 20;
 
 std::string human_flops(double flops) { return human_quantity(flops, "FLOP"); }
 
-/// Of a quantity over ranks.
+/// The minimum and the maximum of a quantity over ranks.
 template <typename T>
 struct Extremes {
   T least = std::numeric_limits<T>::max();
@@ -32,7 +32,7 @@ struct Extremes {
   }
 };
 
-/// "2.68 GiB", or "2.68-2.70 GiB" if their texts differ.
+/// A text: "2.68 GiB", or "2.68-2.70 GiB" if the two texts differ.
 template <typename T>
 std::string range(const Extremes<T>& extremes, const std::function<std::string(T)>& human) {
   const std::string least = human(extremes.least);
@@ -46,13 +46,13 @@ std::string range(const Extremes<T>& extremes, const std::function<std::string(T
   return fmt::format("{}-{}", is_one_unit ? least.substr(0, least.find(' ')) : least, most);
 }
 
-/// A row of bytes.
+/// A row of the table of bytes.
 struct Category {
   const char* name;
   std::function<std::uint64_t(const partition::MemoryUse&)> bytes;
 };
 
-/// If the host cannot address the device's memory, the peak is also shown for each memory.
+/// The rows of the table. If the host cannot address the device's memory, the peak is also shown for each memory.
 std::vector<Category> categories_of(const device::Device& device) {
   std::vector<Category> categories = {{"parameters", &partition::MemoryUse::parameters},
                                       {"gradients", &partition::MemoryUse::gradients},
@@ -91,7 +91,7 @@ std::string block(const forecast::RankForecast& ranks, const std::string& title,
   return text;
 }
 
-/// The least and the most over ranks that differ.
+/// The minimum and the maximum over ranks that differ.
 std::string summary_of_ranks(const forecast::Forecast& forecast, const std::vector<Category>& categories) {
   std::map<std::string, std::map<std::string, Extremes<std::uint64_t>>> sent;
   Extremes<double> flops;
@@ -145,7 +145,7 @@ std::string summary_of_ranks(const forecast::Forecast& forecast, const std::vect
   return text;
 }
 
-/// Stages that share a row.
+/// The stages that share a row.
 struct StageRow {
   std::size_t begin;
   std::size_t end;
@@ -246,7 +246,7 @@ std::string predicted_text(const forecast::Forecast& forecast) {
 
 /// REQUIRES: a pipeline.
 std::string timeline_text(const Planned& planned, std::size_t width) {
-  constexpr std::size_t around = 30;  // columns of a row that are not the drawing
+  constexpr std::size_t around = 30;  // columns of a row besides the drawing
   constexpr std::size_t least_width = 40;
   const forecast::Forecast& forecast = planned.forecast;
   const forecast::Timeline& timeline = *forecast.timeline;
@@ -290,7 +290,7 @@ std::string transients_text(const compile::Compiled& compiled) {
   return text;
 }
 
-/// "model toy, strategy named, 8 ranks (data 2 × model 2 × pipe 2), 1 thread each"
+/// The title: "model toy, strategy named, 8 ranks (data 2 × model 2 × pipe 2), 1 thread each".
 std::string title_text(const Planned& planned) {
   const compile::Compiled& compiled = planned.compiled;
   std::string mesh;
@@ -312,7 +312,7 @@ std::string title_text(const Planned& planned) {
                      counted(compiled.programs.threads, "thread"));
 }
 
-/// What `transport = auto` stands for, and how transfers reach the memory of a device that the host cannot address.
+/// What `transport = auto` chose, and how transfers reach device memory that the host cannot address.
 std::string transports_text(const Planned& planned) {
   const bool is_addressable = planned.compiled.device->is_addressable();
   std::string text;
@@ -327,7 +327,7 @@ std::string transports_text(const Planned& planned) {
   return text;
 }
 
-/// Of a model that is applied to arrays: what a step is, and how much it makes.
+/// For a model that is applied to arrays: what a step is, and how much it computes.
 std::string predictions_text(const compile::Compiled& compiled) {
   const std::int64_t batch = compiled.evaluation_rows.front();
   const std::string step = fmt::format("a step is a batch of {}", counted(batch, "sample"));

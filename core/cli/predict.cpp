@@ -22,11 +22,11 @@ bool is_any_of(std::string_view name, std::initializer_list<std::string_view> na
   return std::ranges::find(names, name) != names.end();
 }
 
-/// Whether a setting of the run's job is one of its training, or of a split that the command line replaces.
+/// Whether a setting of the run's job is left out: settings of training, and of a split that the command line replaces.
 bool is_left_out(const Parsed& parsed, std::string_view section, std::string_view key) {
   const bool is_alone = parsed.get("ranks") == "1";
   if (section == "model" && key == "from") {
-    return true;  // these weights take their place
+    return true;  // these weights replace it
   }
   if (is_any_of(section, {"data", "train", "iterate", "checkpoint", "infer"})) {
     return true;
@@ -47,7 +47,7 @@ bool is_left_out(const Parsed& parsed, std::string_view section, std::string_vie
           (key == "ranks" && parsed.has("ranks")) || (key == "strategy" && (parsed.has("strategy") || is_alone)));
 }
 
-/// A job file that applies the model of a run's job, with these weights.
+/// The text of a job file that applies the model of a run's job with these weights.
 std::string text_of_predictions(const Parsed& parsed, const job::RawJob& of_run, const std::filesystem::path& weights) {
   std::string text = fmt::format("[job]\ntask = infer\ncheckpoint = {}\n",
                                  job::write_value(std::filesystem::absolute(weights).string()));
@@ -71,7 +71,7 @@ constexpr std::pair<const char*, const char*> settings_of_options[] = {
     {"from", "infer.from"}, {"to", "infer.to"},           {"batch", "infer.batch"},
     {"ranks", "job.ranks"}, {"strategy", "job.strategy"}, {"transport", "job.transport"}};
 
-/// The settings that options of the command line stand for.
+/// The settings for which options of the command line stand.
 std::vector<std::string> overrides_of(const Parsed& parsed) {
   std::vector<std::string> overrides = parsed.all("set");
   for (const auto& [option, setting] : settings_of_options) {
@@ -82,7 +82,7 @@ std::vector<std::string> overrides_of(const Parsed& parsed) {
   return overrides;
 }
 
-/// With the places of these settings: "--from".
+/// Sets the places of these settings to the options that gave them, such as "--from".
 job::RawJob placed(job::RawJob raw, const Parsed& parsed) {
   for (job::RawSection& section : raw.sections) {
     for (job::RawSetting& each : section.settings) {
@@ -95,7 +95,7 @@ job::RawJob placed(job::RawJob raw, const Parsed& parsed) {
   return raw;
 }
 
-/// Where predictions go without --to.
+/// Adds the place to which predictions are written if --to is not given.
 std::vector<std::string> with_target(std::vector<std::string> overrides) {
   if (std::ranges::none_of(overrides, [](const std::string& each) { return each.starts_with("infer.to="); })) {
     if (::isatty(STDOUT_FILENO) == 1) {
@@ -123,7 +123,7 @@ job::RawJob job_of_weights(const Parsed& parsed, const std::filesystem::path& pa
                             with_target(overrides_of(parsed)));
 }
 
-/// The job that is given, or made of a run, a checkpoint or a weights file.
+/// The given job, or one that is made from a run, a checkpoint or a weights file.
 job::RawJob raw_job(const Parsed& parsed) {
   const std::filesystem::path path = parsed.positional.at(0);
   std::error_code none;

@@ -28,7 +28,7 @@ namespace {
 
 using launch::stop_signals;
 
-/// The first signal that asked to stop in the lowest byte, and when, in milliseconds, above it; 0 before.
+/// The first signal that asked to stop (lowest byte), and when it came, in milliseconds (above it); 0 if none has come.
 std::atomic<std::int64_t> first_request = 0;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 std::atomic<bool> is_pipe_broken = false;
@@ -48,7 +48,7 @@ void set_action(int signal, void (*action)(int)) noexcept {
   ::sigaction(signal, &wanted, nullptr);
 }
 
-/// Writes nothing if that would wait for a reader.
+/// Writes the message about a second signal, but nothing if that would wait for a reader.
 void say_ended_by(int signal) noexcept {
   std::array<char, 128> line{};
   // On a terminal the cursor is at the end of the live line.
@@ -77,14 +77,14 @@ extern "C" void on_stop_signal(int signal) {
   errno = error_number;
 }
 
-/// The reader of the output is gone. Each further line raises the same signal.
+/// The reader of the output has gone. Each further line raises the same signal.
 extern "C" void on_broken_pipe(int signal) {
   is_pipe_broken = true;
   request_stop(signal);
   std::signal(signal, SIG_IGN);
 }
 
-/// Who is to hear of the first request. Never destroyed: the thread that takes signals may outlive main().
+/// The listener for the first request. Never destroyed: the thread that takes signals may outlive main().
 struct Listener {
   std::mutex mutex;
   std::function<void(int)> call;
@@ -105,7 +105,7 @@ void tell_if_asked(Listener& who) noexcept {
   try {
     who.call(signal);
   } catch (const std::exception&) {
-    // The process stops without a word about it.
+    // Exceptions are dropped: the process stops anyway.
   }
 }
 
@@ -115,8 +115,8 @@ void tell_listener() {
   tell_if_asked(who);
 }
 
-/// Starts the thread that takes the signals. Computing threads must not take them: generated kernels keep numbers below
-/// their stack pointer, where the kernel puts a handler's return frame.
+/// Starts the thread that takes the signals. Computing threads must not take them: generated kernels store numbers
+/// below their stack pointer, where the kernel would put a handler's return frame.
 void start_taking(const sigset_t& signals) {
   sigset_t all;
   sigset_t mask;
@@ -131,7 +131,7 @@ void start_taking(const sigset_t& signals) {
         }
       }
       ::sigsuspend(&waiting);
-      // A listener may be slow; a second signal must not wait for it.
+      // A listener may be slow, but a second signal must not wait for it.
       ::pthread_sigmask(SIG_SETMASK, &waiting, nullptr);
       tell_listener();
       for (;;) {
@@ -144,7 +144,7 @@ void start_taking(const sigset_t& signals) {
       }
     }
   } catch (const std::system_error&) {
-    // Then this thread goes on taking them.
+    // If no thread can be started, this thread continues to take the signals.
   }
   ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
 }
@@ -154,7 +154,7 @@ void start_taking(const sigset_t& signals) {
 void secure_process() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) == -1 && errno == EBADF && ::open("/dev/null", O_RDWR) != stream) {
-      std::abort();  // no machine without /dev/null, and nowhere to say so
+      std::abort();  // a machine without /dev/null, and no place for a message
     }
   }
   std::signal(SIGXFSZ, SIG_IGN);

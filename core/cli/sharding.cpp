@@ -71,7 +71,7 @@ class Tensors {
     return tensor;
   }
 
-  /// The gradient within a step, to which every call adds, and at its end, as it is read.
+  /// Adds two roles: the gradient within a step, to which every call adds, and at its end, when it is read.
   void add_gradient(PlacedTensor& tensor, graph::StateId s) const {
     const partition::ShardedGraph& sharded = compiled_.partition.sharded;
     mesh::Placement accumulated = compiled_.partition.placements.states[s];
@@ -109,7 +109,7 @@ class Tensors {
     return function.rows == 0 ? function.name : fmt::format("{} of {} rows", function.name, function.rows);
   }
 
-  /// An input or output of the first function that has one of this name.
+  /// An input or output with this name, in the first function that has one.
   [[nodiscard]] PlacedTensor of_port(const std::string& name) const {
     const partition::Pipeline& pipeline = compiled_.partition.pipeline;
     std::optional<PlacedTensor> tensor;
@@ -134,7 +134,7 @@ class Tensors {
     return std::move(tensor).value();
   }
 
-  /// Its first role is its placement by the plan, or else as it is computed.
+  /// A cut point. Its first role is its placement by the plan or, without one, as it is computed.
   [[nodiscard]] PlacedTensor of_cut_point(const std::string& name) const {
     for (const partition::SplitFunction& function : compiled_.partition.sharded.functions) {
       if (function.role == graph::Role::on_demand) {
@@ -163,7 +163,7 @@ class Tensors {
   const compile::Compiled& compiled_;
 };
 
-/// By its summary; none if there is no summary.
+/// The places in a run's summary; empty if there is no summary.
 std::vector<RankPlace> places_of_run(const std::filesystem::path& output) {
   constexpr std::size_t most_bytes = std::size_t{1} << 28U;
   std::vector<RankPlace> places;
@@ -173,12 +173,12 @@ std::vector<RankPlace> places_of_run(const std::filesystem::path& output) {
       places.push_back({rank.host, rank.device});
     }
   } catch (const Error&) {
-    places.clear();  // not there, or another version's
+    places.clear();  // missing, or of another version
   }
   return places;
 }
 
-/// That the rank of this machine with this local number would compute on.
+/// The device on which the rank of this machine with this local number would compute.
 std::string device_of(const job::Job& job, const device::Device& device, std::int64_t local, std::int64_t ranks) {
   try {
     if (device.has_units()) {
@@ -187,7 +187,7 @@ std::string device_of(const job::Job& job, const device::Device& device, std::in
       return fmt::format("{}:{} ({}, {})", device.name(), number, unit.name, unit.architecture);
     }
   } catch (const Error&) {
-    // The job may be planned for another machine.
+    // The job may be planned for another machine, so the device need not exist here.
   }
   return device.name();
 }

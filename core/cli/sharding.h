@@ -23,33 +23,33 @@ struct PlacedTensor {
   std::string kind;
   graph::TensorType type;
   std::vector<PlacedRole> roles;
-  IdVector<partition::StageId, bool> stages = {};  ///< of a pipeline: whether a stage has the tensor
+  IdVector<partition::StageId, bool> stages = {};  ///< for a pipeline: whether a stage has the tensor
 
   [[nodiscard]] std::size_t element_bytes() const noexcept { return graph::element_bytes(type.dtype); }
 };
 
-/// The states and cut points whose names match `wanted`, a name or a glob. Throws Error{usage} if there is none.
+/// The states and cut points whose names match `wanted`, a name or a glob. Throws Error{usage} if there are none.
 [[nodiscard]] std::vector<PlacedTensor> find_tensors(const compile::Compiled& compiled, const std::string& wanted);
 
-/// The parts of a tensor in its first role, with the ranks that have them.
+/// The parts of a tensor in its first role, and the ranks that have them.
 [[nodiscard]] std::vector<mesh::Shard> shards_of(const PlacedTensor& tensor, const compile::Compiled& compiled);
 
-/// Where a rank is, as far as it is known: else "".
+/// Where a rank is. Unknown fields are "".
 struct RankPlace {
   std::string host;
   std::string device;  ///< as in a run's summary
 };
 
-/// Of all ranks. If the output folder has a run with as many ranks, as its summary says. Otherwise as a run would have
-/// them that is started as this process was: here, or by the launcher that has started this process, which knows the
-/// ranks of its own host.
+/// The places of all ranks. If the output folder has a run with as many ranks, they are those of its summary. Otherwise
+/// they are those that a run would have if it were started like this process: on this machine, or by the launcher that
+/// started this process, which only knows the ranks of its own host.
 [[nodiscard]] std::vector<RankPlace> places_of(const job::Job& job, const compile::Compiled& compiled);
 
-/// For people: a drawing and a table of the ranks' parts. `width`: of the screen.
+/// The sharding for people: a drawing and a table of the ranks' parts. `width`: that of the screen.
 [[nodiscard]] std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& compiled,
                                         const std::vector<RankPlace>& places, std::size_t width);
 
-/// For programs.
+/// The sharding as JSON.
 [[nodiscard]] std::string sharding_json(const std::vector<PlacedTensor>& tensors, const compile::Compiled& compiled,
                                         const std::vector<RankPlace>& places);
 

@@ -13,10 +13,10 @@
 namespace shardrun::cli {
 namespace {
 
-/// Of more ranks, those that have the same part share a line of the table.
+/// If there are more ranks than this, those with the same part share a line of the table.
 constexpr std::int64_t most_ranks_by_line = 16;
 
-/// Of the table: a rank, or ranks that have the same.
+/// A line of the table: one rank, or ranks with the same part.
 struct Line {
   std::string ranks;
   std::string ranges;
@@ -26,7 +26,7 @@ struct Line {
   std::string place;
 };
 
-/// "node1 cpu"; of several ranks each place once. What is not known is "?".
+/// The places of ranks as text, each once: "node1 cpu". Unknown fields are "?".
 std::string place_text(const std::vector<std::int64_t>& ranks, const std::vector<RankPlace>& places) {
   std::vector<std::string> texts;
   for (const std::int64_t rank : ranks) {
@@ -39,7 +39,7 @@ std::string place_text(const std::vector<std::int64_t>& ranks, const std::vector
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-/// "stages 0, 3 of 4"; empty without a pipeline.
+/// The stages that have a tensor: "stages 0, 3 of 4"; empty without a pipeline.
 std::string stages_having(const PlacedTensor& tensor) {
   std::vector<std::int32_t> having;
   for (const partition::StageId stage : tensor.stages.ids()) {
@@ -95,7 +95,7 @@ std::string table(const std::vector<Line>& lines) {
   return text;
 }
 
-/// A line for roles that are alike.
+/// One line for all roles with the same placement.
 std::string roles_text(const PlacedTensor& tensor, const mesh::Mesh& mesh) {
   std::vector<std::pair<std::string, std::string>> rows;  // placement, roles
   for (const PlacedRole& role : tensor.roles) {

@@ -21,8 +21,8 @@
 namespace shardrun::cli {
 namespace {
 
-/// With U+FFFD in place of what is not UTF-8: one for each byte or beginning of a character, as in Python's
-/// bytes.decode(errors="replace").
+/// Replaces invalid UTF-8 by U+FFFD: one for each byte or beginning of a character, as Python's
+/// bytes.decode(errors="replace") does.
 std::string with_replacements(std::string_view text) {
   std::string result;
   for (std::size_t at = 0; at < text.size();) {
@@ -37,7 +37,7 @@ std::string with_replacements(std::string_view text) {
   return result;
 }
 
-/// Calls `use(text)` for each document of a file: the whole file, or the field of each line of JSON. Its errors get the
+/// Calls `use(text)` for each document of a file: the whole file, or the field of each line of JSON. Errors get the
 /// document's place.
 template <typename Use>
 void for_each_document(const Parsed& parsed, const std::filesystem::path& path, const Use& use) {
@@ -85,7 +85,7 @@ void for_each_document(const Parsed& parsed, const std::filesystem::path& path, 
   }
 }
 
-/// A file of tokens: bare, or a .npy.
+/// A file of tokens: raw, or a .npy.
 class TokenFile {
  public:
   TokenFile(const std::filesystem::path& path, std::int64_t vocabulary)
@@ -117,7 +117,7 @@ class TokenFile {
   [[nodiscard]] const char* type() const noexcept { return is_wide_ ? "uint32" : "uint16"; }
 
  private:
-  /// The header has the same size for any count.
+  /// The header, whose size does not depend on the count.
   [[nodiscard]] std::string header() const { return data::npy_header(is_wide_ ? "<u4" : "<u2", {count_}); }
 
   bool is_npy_;

@@ -10,21 +10,21 @@ namespace shardrun::compile {
 
 /// The link of a mesh axis.
 struct AxisRate {
-  double bandwidth = 0;  ///< bytes a second
-  double latency = 0;    ///< seconds a message
+  double bandwidth = 0;  ///< bytes per second
+  double latency = 0;    ///< seconds per message
 };
 
-/// Per mesh axis. Nothing where the job gives no bandwidth.
+/// Per mesh axis; nothing if the job gives no bandwidth for it.
 using AxisRates = IdVector<mesh::AxisId, std::optional<AxisRate>>;
 
-/// Throws Error{job} if the mesh has no axis of this name. `where`: where the job names it.
+/// Throws Error{job} if the mesh has no axis of this name. `where`: the place where the job names it.
 void require_axis(const mesh::Mesh& mesh, const std::string& name, const std::string& where);
 
 /// Throws Error{job} if [cluster.AXIS] names an axis that the mesh does not have, or if [cluster] flops is given and an
 /// axis has no bandwidth.
 void check_cluster(const job::Job& job, const mesh::Mesh& mesh);
 
-/// What [cluster] says about each axis. REQUIRES: check_cluster passed.
+/// The rates that [cluster] gives for each axis. REQUIRES: check_cluster() passed.
 [[nodiscard]] AxisRates axis_rates(const job::Job& job, const mesh::Mesh& mesh);
 
 }  // namespace shardrun::compile

@@ -56,7 +56,8 @@ std::optional<graph::DType> mixed_gradients(const job::TrainSettings& train) {
   return train.gradients == job::RealType::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
 }
 
-/// A bfloat16 number has 8 significant bits. A mean that decays by less is rounded back to what it was.
+/// Throws if a decay rate is too close to 1 for bfloat16 moments: with 8 significant bits, a mean that decays by less
+/// than 1/256 is rounded back to its old value.
 void require_decaying_moments(const job::Job& job) {
   constexpr double most = 1 - 1.0 / 256;
   if (job.task != job::Task::train || job.train.moments == job::RealType::float32) {
@@ -82,7 +83,8 @@ void require_decaying_moments(const job::Job& job) {
   }
 }
 
-/// Each call is planned on its own. `key`: how many rows it has. `remedies`: others.
+/// Throws if there are too many calls, each of which is planned separately. `key`: the setting for the rows of a call.
+/// `remedies`: other remedies for the message.
 void require_few_calls(const job::Job& job, const char* what, const char* section, const char* key,
                        std::int64_t samples, std::int64_t rows, const char* remedies) {
   constexpr std::int64_t most = std::int64_t{1} << 24;
@@ -111,7 +113,8 @@ workload::TrainingSettings training_settings(const job::Job& job, const data::Da
           .optimizer = optimizer_settings(job.train)};
 }
 
-/// Errors of the graph itself, such as a tensor that is too large, have no place. Adds one.
+/// Builds the graph. Errors of the graph itself, such as a tensor that is too large, have no place in the job, so one
+/// is added.
 graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   workload::ModelSettings settings = compiled.settings;
   settings.job = &job;
@@ -133,7 +136,7 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   }
 }
 
-/// Not every device has a kernel for every op.
+/// Throws if the device lacks a kernel for an op of the graph.
 void require_kernels(const job::Job& job, const Compiled& compiled) {
   std::set<std::string> missing;
   for (const graph::Function& function : compiled.graph.functions) {
@@ -151,8 +154,8 @@ void require_kernels(const job::Job& job, const Compiled& compiled) {
   }
 }
 
-/// If the plan is impossible, the mistake may be in a setting of [train], or in a file that the strategy read. The
-/// partitioner does not know their places, so they are added here.
+/// Partitions the graph. If the plan is impossible, the cause may be a setting of [train], or a file that the strategy
+/// read. The partitioner does not know their places, so they are added here.
 partition::Partition split(const job::Job& job, const Compiled& compiled) {
   try {
     return partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);
@@ -177,7 +180,7 @@ void placing(const job::Job& job, const char* section, const char* key, const Ac
   }
 }
 
-/// Takes a size from [infer] where nothing else says it. Throws Error{job} if both say it and differ.
+/// Sets a size from [infer] if nothing else gives it. Throws Error{job} if both give it and differ.
 void take_given(const job::Job& job, const char* key, std::int64_t given, std::int64_t& size) {
   if (given > 0 && size > 0 && given != size) {
     throw Error(ErrorCode::job,
@@ -187,7 +190,7 @@ void take_given(const job::Job& job, const char* key, std::int64_t given, std::i
   size = given > 0 ? given : size;
 }
 
-/// Opens the weights that the job names, if it does.
+/// Opens the weights if the job names any.
 void open_weights(const job::Job& job, Compiled& compiled) {
   const std::filesystem::path& path = job.weights.empty() ? job.checkpoint : job.weights;
   if (path.empty()) {
@@ -201,12 +204,12 @@ void open_weights(const job::Job& job, Compiled& compiled) {
   });
 }
 
-/// Of a model that takes both, the data that it was trained on decides.
+/// If a model takes both tokens and numbers, the data on which it was trained decides.
 bool is_applied_to_tokens(const workload::Model& model, const workload::DataShape& trained_on) {
   return model.takes_tokens && trained_on.features == 0;
 }
 
-/// Throws Error{job} for data of a kind that the model is not trained on.
+/// Throws Error{job} if the data is of a kind on which the model cannot be trained.
 void require_kind_of_data(const job::Job& job, const workload::Model& model) {
   if (!job.data.arrays.empty() && model.takes_tokens && !model.takes_arrays) {
     throw Error(ErrorCode::job, fmt::format("{}: model {} is trained on tokens: use [data] text or tokens",
@@ -218,7 +221,7 @@ void require_kind_of_data(const job::Job& job, const workload::Model& model) {
   }
 }
 
-/// The sizes of samples and predictions of an engine by [infer] or the checkpoint.
+/// The sizes of an engine's samples and predictions, from [infer] or the checkpoint.
 workload::DataShape inferred_shape(const job::Job& job) {
   workload::DataShape shape;
   if (!job.checkpoint.empty()) {
@@ -234,7 +237,7 @@ workload::DataShape inferred_shape(const job::Job& job) {
   return shape;
 }
 
-/// Opens the weights and the array that a model is applied to. Sets what the model is told of the data.
+/// Opens the weights and the array to which a model is applied. Sets what the model learns about the data.
 void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, Compiled& compiled) {
   workload::DataShape& shape = compiled.settings.data;
   open_weights(job, compiled);
@@ -267,7 +270,7 @@ void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, C
 }
 
 /// The numbers of rows with which a model that is applied to arrays is called. A record may have any number of rows: it
-/// is computed in whole batches, and its rest in powers of two.
+/// is computed in whole batches, and the rest in powers of two.
 std::vector<std::int64_t> rows_of_calls(const job::Job& job, const Compiled& compiled) {
   const std::int64_t batch = job.infer.batch;
   if (compiled.dataset != nullptr) {
@@ -283,7 +286,7 @@ std::vector<std::int64_t> rows_of_calls(const job::Job& job, const Compiled& com
   return rows;
 }
 
-/// Sets the graph, and the rows of its calls.
+/// Sets the graph, and the numbers of rows of its calls.
 void add_graph(const job::Job& job, Compiled& compiled) {
   if (job.task == job::Task::infer) {
     compiled.evaluation_rows = rows_of_calls(job, compiled);
@@ -303,7 +306,7 @@ void add_graph(const job::Job& job, Compiled& compiled) {
   }
 }
 
-/// From the model to the partition.
+/// Does the steps from the model to the partition.
 void build_model(const job::Job& job, Compiled& compiled) {
   add_graph(job, compiled);
   plugins::StrategyRequest request =
@@ -321,7 +324,7 @@ plan::Plan plan_of_engine(const job::Job& job) {
   return {.strategy = job.engine.name, .mesh = {{"ranks", static_cast<std::uint32_t>(job.ranks)}}};
 }
 
-/// The ranks are one mesh axis, and nothing is split over it: each rank has its own graph.
+/// Builds an engine's part. The ranks are one mesh axis over which nothing is split: each rank has its own graph.
 void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
   if (!compiled.device->is_addressable()) {
     throw Error(ErrorCode::job, fmt::format("{}: [job] device = {}: an engine computes in memory of the host: {}",
@@ -349,7 +352,8 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
       partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);
 }
 
-/// The transports' answers. Where one lacks an operation, it is the job that has to choose another.
+/// The scratch that the transports need. If a transport lacks an operation, the error says that the job must choose
+/// another.
 partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compiled) {
   return [&job, &compiled, asked = runtime::scratch_of(compiled.transports)](const partition::Transfer& transfer,
                                                                              std::int64_t members) {
@@ -512,7 +516,7 @@ partition::Programs programs_of_rank(const job::Job& job, const Compiled& compil
 
 std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {
   if (compiled.graph.functions.empty()) {
-    return {};  // an engine that is not trained
+    return {};  // for an engine that is not trained
   }
   if (programs.has(workload::forward_function)) {
     return programs.find_calls(workload::forward_function, {compiled.evaluation_rows.front()});

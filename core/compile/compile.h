@@ -29,50 +29,52 @@ class Hooks;
 
 namespace shardrun::compile {
 
-/// A job between its file and the executor. Each member depends only on earlier ones.
+/// A job between its file and the executor. Each member depends only on earlier members.
 struct Compiled {
   std::shared_ptr<data::Dataset> dataset;   ///< null if the job names no data
   std::shared_ptr<const JobEngine> engine;  ///< null for a model
   workload::Model model;
   workload::ModelSettings settings;
-  std::int64_t iterated_rows = 0;                           ///< samples of data in an iteration
+  std::int64_t iterated_rows = 0;                           ///< samples of data per iteration
   std::shared_ptr<const checkpoint::GivenWeights> weights;  ///< of a model that is applied to arrays; null: none given
   checkpoint::SavedState saved_state;                       ///< the state of [iterate] from, as of compiling
-  /// The checkpoint that the run goes on from; null: it begins at the start. Set after compiling.
+  /// The checkpoint from which the run continues; null: it begins at the start. Set after compiling.
   std::shared_ptr<const checkpoint::OpenCheckpoint> resumed;
   graph::Graph graph;
   plan::Plan plan;
-  std::shared_ptr<const plugins::Hooks> hooks;  ///< the strategy's own functions; null where the plan has no hooks
+  std::shared_ptr<const plugins::Hooks> hooks;  ///< the strategy's own functions; null if the plan has no hooks
   partition::Partition partition;
   runtime::TransportSet transports;
-  partition::Programs programs;  ///< of one rank
+  partition::Programs programs;  ///< those of one rank
   const device::Device* device = nullptr;
   std::vector<std::int64_t> microbatch_rows;  ///< training
-  std::vector<std::int64_t> evaluation_rows;  ///< or of each call of `forward`; of records: each number that may occur
+  std::vector<std::int64_t> evaluation_rows;  ///< or of each call of `forward`; for records, each number of rows that
+                                              ///< may occur
 };
 
-/// Threads of a rank: the job's number, otherwise this machine's cores divided by its ranks, at least 1.
+/// Threads per rank: the job's number, otherwise this machine's cores divided by its ranks, at least 1.
 [[nodiscard]] int threads_of(const job::Job& job);
 [[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);
 
-/// Runs data, model, strategy and partitioner, in this order; starts nothing. The graph of an engine has only the part
-/// that the host computes on this rank: the loss and the optimizer's step. `now_at` gets the current activity.
+/// Runs data, model, strategy and partitioner, in this order; starts nothing. For an engine, the graph contains only
+/// what the host computes on this rank: the loss and the optimizer's step. `now_at` gets the current activity.
 /// `dataset`: the job's, if it is already open. Throws Error{job, data, plugin}.
 [[nodiscard]] Compiled compile(const job::Job& job, std::int64_t rank = 0,
                                const std::function<void(std::string_view activity)>& now_at = {},
                                std::shared_ptr<data::Dataset> dataset = nullptr);
 
-/// Whether the job applies a model to tokens, rather than to numbers.
+/// Whether the job applies a model to tokens. Otherwise it applies it to numbers.
 [[nodiscard]] bool is_applied_to_tokens(const job::Job& job);
 
-/// The model that an engine is compared with, as one device trains it on the engine's data: without a plan and
-/// programs. `engine`: of the job. Throws Error{job} if the job names no model, or its parameters are not the engine's.
+/// The model with which an engine is compared, as a single device would train it on the engine's data: without a plan
+/// and programs. `engine`: the compiled job. Throws Error{job} if the job names no model, or if its parameters differ
+/// from the engine's.
 [[nodiscard]] Compiled compile_reference(const job::Job& job, const Compiled& engine);
 
 /// The job's graph without remat.
 [[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);
 
-/// The graph that the job is compared with: without remat. Of a model that is applied, the function of a whole batch,
+/// The graph with which the job is compared: without remat. For a model that is applied, the function of a whole batch,
 /// whose output is a state.
 [[nodiscard]] graph::Graph reference_graph(const job::Job& job, const Compiled& compiled);
 
@@ -82,34 +84,34 @@ struct Compiled {
                                                    const device::Device& device,
                                                    const partition::StageFunctions& stage);
 
-/// The functions of one stage. Its messages move host or device memory, whichever the transport along the pipeline's
-/// axis moves.
+/// The functions of one stage. Its messages move host memory or device memory, depending on the transport along the
+/// pipeline's axis.
 [[nodiscard]] std::shared_ptr<const partition::StageFunctions> functions_of_stage(const Compiled& compiled,
                                                                                   partition::StageId stage);
 
-/// Indices of the programs of one optimizer step, iteration or batch that a model is applied to, in order. If the plan
-/// has a hook after_step: of a step that the hook follows.
+/// The indices of the programs of one optimizer step, of one iteration, or of one batch to which a model is applied, in
+/// order. If the plan has a hook after_step, they are those of a step that the hook follows.
 [[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);
 
-/// Bytes that a rank sends another in a step. Those of collectives are counted in a ring, as by
+/// Bytes that a rank sends to another in a step. Those of collectives are counted as in a ring, by
 /// partition::sent_bytes().
 using Traffic = std::map<std::pair<std::int64_t, std::int64_t>, std::uint64_t>;
 [[nodiscard]] Traffic traffic_of(const job::Job& job, const Compiled& compiled);
-/// The sum of those whose ranks are on different machines. Ranks from i · ranks_per_machine on, and as many, share one.
-/// `order`: renumbers the ranks; empty: it does not.
+/// The sum over pairs of ranks on different machines. Each machine has ranks i · ranks_per_machine to (i + 1) ·
+/// ranks_per_machine − 1. `order`: renumbers the ranks first; empty: it does not.
 [[nodiscard]] std::uint64_t bytes_between_machines(const Traffic& traffic, std::int64_t ranks_per_machine,
                                                    const std::vector<std::int64_t>& order = {});
-/// [mesh] order = topology: the order of the mesh's axes with which machines send each other least, and of several such
-/// the first. If [cluster] does not say how many ranks share a machine: the sum over all numbers that are possible.
+/// [mesh] order = topology: the order of the mesh's axes with which machines send each other the least; of several such
+/// orders the first. If [cluster] does not say how many ranks share a machine, uses the sum over all possible numbers.
 /// REQUIRES: `compiled` has no order yet.
 [[nodiscard]] std::vector<std::int64_t> order_by_traffic(const job::Job& job, const Compiled& compiled);
 
-/// What a checkpoint of the job holds.
+/// What a checkpoint of the job contains.
 [[nodiscard]] checkpoint::Contents contents_of(const job::Job& job, const Compiled& compiled);
-/// The facts of the job that a run which goes on must share.
+/// The facts of the job that a run which continues it must share.
 [[nodiscard]] checkpoint::RunIdentity identity_of(const job::Job& job, const Compiled& compiled);
 
-/// Floating-point operations of the same.
+/// Floating-point operations per step.
 [[nodiscard]] double flops_per_step(const Compiled& compiled);
 [[nodiscard]] double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows);
 

@@ -25,7 +25,8 @@ void add_axes(std::map<std::string, std::int64_t>& axes, const graph::TensorType
   }
 }
 
-/// The time of its FLOPs or of its operands' bytes, whichever is longer; 0 if the cluster has no rates.
+/// The time of a node in seconds, for its FLOPs or for its operands' bytes, whichever is longer; 0 if the cluster has
+/// no rates.
 double seconds_of(const graph::Function& function, const graph::Node& node, const job::ClusterSettings& cluster) {
   if (cluster.flops == 0) {
     return 0;
@@ -49,7 +50,7 @@ void add_cost(sdk::Layer& layer, graph::Phase phase, std::uint64_t flops) {
   }
 }
 
-/// The layers between what is before the first and what is behind the last.
+/// The costs of the layers, preceded by what comes before the first and followed by what comes after the last.
 std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector<const graph::Function*>& calls,
                                     const job::ClusterSettings& cluster) {
   std::vector<sdk::Layer> layers(static_cast<std::size_t>(graph.layers) + 2);
@@ -58,7 +59,7 @@ std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector
   for (std::int32_t l = 0; l < graph.layers; ++l) {
     layers[static_cast<std::size_t>(l) + 1].name = fmt::format("layer.{}", l);
   }
-  // A parameter counts where it is first used.
+  // A parameter belongs to the layer in which it is first used.
   IdVector<graph::StateId, std::int32_t> used_in(graph.states.size(), graph.layers);
   for (const graph::Function* const function : calls) {
     for (const graph::Node& node : function->nodes) {
@@ -83,7 +84,7 @@ std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector
 }
 
 std::vector<sdk::CutPoint> cut_points(const graph::Graph& graph) {
-  std::map<std::string_view, const graph::TensorType*> types;  // of the first function that has it
+  std::map<std::string_view, const graph::TensorType*> types;  // from the first function that has it
   for (const graph::CutPoint& point : graph.cut_points) {
     types.emplace(point.name, nullptr);
   }
@@ -129,7 +130,7 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
       add_axes(axes, state.type);
     }
   }
-  std::map<std::string, std::int64_t> made;  // by ops: indices, reshaped inputs
+  std::map<std::string, std::int64_t> made;  // values made by ops: indices, reshaped inputs
   for (const graph::Function& function : graph.functions) {
     for (const graph::Port& input : function.inputs) {
       add_axes(axes, function.values[input.value].type);

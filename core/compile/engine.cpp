@@ -48,7 +48,7 @@ struct Held {
   std::size_t rank;
 };
 
-/// Adds a rank's part to the parts of the same parameter, unless it is already there or has no elements.
+/// Adds a rank's part to the parts of the same parameter, unless an equal part is there or it has no elements.
 void add_part(std::vector<Held>& parts, const EngineParameter& part, std::size_t rank, const std::string& engine) {
   for (const Held& other : parts) {
     if (other.part->whole != part.whole) {
@@ -77,7 +77,7 @@ void add_part(std::vector<Held>& parts, const EngineParameter& part, std::size_t
   }
 }
 
-/// Whether the targets are labels, for which the loss is cross-entropy.
+/// Whether the targets are labels, for which the loss is cross-entropy. Throws if data and loss do not fit.
 bool checked_labels(const job::Job& job, const JobEngine& engine) {
   const bool has_labels = engine.data.vocab > 0;
   const job::Loss loss = job.train.loss;
@@ -92,7 +92,7 @@ bool checked_labels(const job::Job& job, const JobEngine& engine) {
   return has_labels;
 }
 
-/// All parameters, each with a part that says its whole shape.
+/// All parameters, each with one of its parts, from which the whole shape is known.
 std::map<std::string, const EngineParameter*> wholes_of(const JobEngine& engine) {
   std::map<std::string, const EngineParameter*> wholes;
   for (const std::vector<EngineParameter>& of_rank : engine.parameters) {
@@ -256,7 +256,7 @@ workload::EngineProgram program_of(const job::Job& job, const JobEngine& engine,
   program.labels = checked_labels(job, engine);
   program.outputs = engine.request.outputs;
   if (!program.labels && job.train.loss != job::Loss::squared_error) {
-    program.loss_scale = 2.0 / static_cast<double>(program.outputs);  // the mean is over the values of a sample too
+    program.loss_scale = 2.0 / static_cast<double>(program.outputs);  // the mean is also over the values of a sample
   }
   program.batch = job.data.batch;
   program.eval_samples = eval_samples;

@@ -7,10 +7,10 @@
 
 namespace shardrun::compile {
 
-/// A plugin as a model. Its errors get the place of the setting that they name.
+/// Makes a model of a plugin. Errors of the plugin get the place of the setting that they name.
 [[nodiscard]] workload::Model model_of(plugins::Model plugin);
 
-/// The models that the folders have.
+/// The models in these folders.
 [[nodiscard]] workload::Models models_in(plugins::Directories directories);
 
 }  // namespace shardrun::compile

@@ -11,10 +11,10 @@
 namespace shardrun::compile {
 namespace {
 
-/// More have too many orders.
+/// The largest number of axes: more would have too many orders.
 constexpr std::size_t most_axes = 7;
 
-/// Adds what a transfer sends from a rank, which has the program or one that is alike.
+/// Adds what a transfer sends from a rank. The transfer is of the rank's program, or of an equal one.
 void add(Traffic& traffic, const mesh::Mesh& mesh, std::int64_t rank, const partition::Transfer& transfer) {
   const std::vector<std::int64_t> line = mesh::line_through(mesh, transfer.axis, rank);
   const auto members = static_cast<std::int64_t>(line.size());
@@ -38,8 +38,8 @@ void add(Traffic& traffic, const mesh::Mesh& mesh, std::int64_t rank, const part
   }
 }
 
-/// The rank at each place if the coordinate along the last of `axes` changes fastest with the rank. Others have one
-/// rank.
+/// The rank at each place of the mesh, if the coordinate along the last of `axes` changes fastest with the rank. Axes
+/// that are not listed have one rank.
 std::vector<std::int64_t> order_of(const mesh::Mesh& mesh, const std::vector<mesh::AxisId>& axes) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(mesh.ranks()));
   for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
@@ -54,7 +54,7 @@ std::vector<std::int64_t> order_of(const mesh::Mesh& mesh, const std::vector<mes
   return order;
 }
 
-/// Numbers of ranks that a machine may have.
+/// The numbers of ranks that a machine may have.
 std::vector<std::int64_t> machine_sizes(const job::Job& job) {
   if (job.cluster.ranks_per_machine > 0) {
     return {job.cluster.ranks_per_machine};

@@ -25,7 +25,7 @@
 namespace shardrun::compile {
 namespace {
 
-/// The same values, with the contents of the files that they name. `setting`: names an option, with its place, for
+/// The same values, with the contents of the files that they name. `setting`: names an option with its place, for
 /// messages.
 OptionValues with_contents(OptionValues values, const std::vector<OptionSpec>& specs,
                            const std::function<std::string(const std::string& name)>& setting) {
@@ -56,7 +56,7 @@ OptionValues with_contents(const job::Job& job, const std::string& section, cons
   });
 }
 
-/// A number of ranks in the plugin interface's type.
+/// A number of ranks, converted to the type in the plugin interface.
 std::uint32_t counted(const job::Job& job, std::string_view section, std::string_view key, std::int64_t number) {
   constexpr std::int64_t most = std::int64_t{1} << 24;
   if (number > most) {
@@ -73,7 +73,7 @@ OptionValues transport_options(const job::Job& job, const std::string& name, con
                                         : with_contents(job, "transport." + chosen->name, chosen->options, specs);
 }
 
-/// Called before any process starts, so a refusal is an error of the job.
+/// Configures a transport. This happens before any process starts, so a refusal counts as an error of the job.
 void configure(const job::Job& job, plugins::Transport& transport) {
   const std::string& name = transport.manifest().name;
   OptionValues options = transport_options(job, name, transport.options());
@@ -99,7 +99,7 @@ std::vector<std::string> automatic_transports(const job::Job& job) {
   std::vector<std::string> names = plugins::plugin_names(directories, plugins::PluginKind::transport);
   std::erase_if(names, [&](const std::string& name) {
     const plugins::Transport transport = plugins::Transport::load(directories, name);
-    // One around another has the flags of that.
+    // A transport that wraps another has the flags of the inner one, so it is not chosen.
     return !transport.props().has(SR_TRANSPORT_AUTOMATIC) ||
            std::ranges::any_of(transport.options(), &OptionSpec::names_transport);
   });
@@ -160,7 +160,8 @@ job::SchemaProviders schema_providers() {
 
 namespace {
 
-/// A job sets the length of samples and the number of distinct tokens by options that the model's author declares.
+/// Throws unless the model declares the options by which a job sets the length of samples and the number of distinct
+/// tokens.
 void require_options_for_tokens(const job::Job& job, const plugins::Model& model) {
   const auto require = [&](const char* option, const char* key, const char* meaning) {
     if (std::ranges::find(model.options(), option, &OptionSpec::name) == model.options().end()) {
@@ -256,7 +257,7 @@ void require_memory(const job::Job& job, const device::Device& device, const plu
 
 namespace {
 
-/// Whether all groups along the axis are within a machine.
+/// Whether every group along the axis is within one machine.
 bool is_within_machines(const job::Job& job, const mesh::Mesh& mesh, mesh::AxisId axis) {
   const std::int64_t shared = job.machine_ranks > 0               ? job.machine_ranks
                               : job.cluster.ranks_per_machine > 0 ? job.cluster.ranks_per_machine
@@ -270,7 +271,7 @@ bool is_within_machines(const job::Job& job, const mesh::Mesh& mesh, mesh::AxisI
   return true;
 }
 
-/// What `transport = auto` stands for along an axis. Throws Error{job} if no transport suits it.
+/// The transport that `transport = auto` chooses for an axis. Throws Error{job} if none is suitable.
 std::string choose_transport(const job::Job& job, const mesh::Mesh& mesh, mesh::AxisId axis,
                              const device::Device& device) {
   const plugins::Directories directories = directories_of(job.plugins.path);
@@ -294,7 +295,7 @@ std::string choose_transport(const job::Job& job, const mesh::Mesh& mesh, mesh::
       if (error.code() != ErrorCode::job && error.code() != ErrorCode::plugin) {
         throw;
       }
-      continue;  // a library that it needs is not here
+      continue;  // a library that it needs is missing here
     }
     chosen = name;
     best = suits;

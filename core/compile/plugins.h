@@ -26,7 +26,8 @@ namespace shardrun::compile {
 /// Throws Error{plugin}; Error{job} if the job has a section [sharding] that the strategy does not read.
 [[nodiscard]] plugins::Strategy open_strategy(const job::Job& job);
 
-/// Adds ranks, mesh, option values and [sharding] of the job. Throws Error{job} if an option's file cannot be read.
+/// Adds the job's ranks, mesh, option values and [sharding] to the request. Throws Error{job} if an option's file
+/// cannot be read.
 void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugins::Strategy& strategy);
 
 /// The options of [strategy] whose values are files, as the beginning of a message: "job.ini:12: [strategy] schedule =
@@ -42,7 +43,7 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
 /// The place where the job names a transport, for an axis of the mesh or for all axes.
 [[nodiscard]] std::string place_of_transport(const job::Job& job, const std::string& name);
 
-/// Whether the transport of all mesh axes or of some is `auto`.
+/// Whether the transport of any mesh axis is `auto`.
 [[nodiscard]] bool chooses_transports(const job::Job& job);
 
 /// A transport that the job names, configured but not opened. Throws Error{plugin, job}.

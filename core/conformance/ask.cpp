@@ -22,7 +22,7 @@ using plan::DimSplits;
 using plan::Plan;
 
 constexpr unsigned char untouched = 0xA5;
-/// Bytes that a later release may append to structs.
+/// Bytes by which a later release's structs are larger.
 constexpr std::size_t growth = 24;
 
 /// The caller's error, between guard bytes.
@@ -54,7 +54,7 @@ struct GuardedError {
   }
 };
 
-/// An array whose elements have grown at their ends. The new bytes have unknown content.
+/// An array whose elements are larger than here. The additional bytes have unknown content.
 template <class T>
 class Grown {
  public:
@@ -76,7 +76,7 @@ class Grown {
   std::vector<std::byte> bytes_;
 };
 
-/// Calls `act` with the same request in a later release's structs.
+/// Calls `act` with the same request, in the structs of a later release.
 template <class Act>
 std::int32_t call_as_later(const sr_job& job, const sr_graph& graph, const sr_plan_writer& writer, Act act) {
   const Grown<sr_mesh_axis> mesh(job.mesh, job.mesh_count, job.mesh_stride);

@@ -12,7 +12,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Rank 0 waits for rank 1, which is member 0 here: a member's index is not its rank.
+/// A group in which rank 0 waits for rank 1, which is member 0: so a member's index is not its rank.
 MemberGroup reversed(Member& member, const std::string& name, std::uint64_t id) {
   return member.connect(name, id, {1, 0});
 }

@@ -25,15 +25,16 @@
 namespace shardrun::conformance {
 namespace {
 
-/// A transport may have to wait for deadlines; a strategy only computes. Models are trained many times in one case.
+/// The default silence limit in seconds. A transport may have to wait for deadlines; a strategy only computes. Models
+/// are trained many times in one case.
 std::int64_t usual_silence_s(plugins::PluginKind kind) noexcept {
   return kind == plugins::PluginKind::strategy ? 20 : 90;
 }
 
-/// One process of a check, and what it has reported. The destructor kills it and waits for it.
+/// One process of a check, and its reports. The destructor kills it and waits for it.
 class RankProcess {
  public:
-  /// `words`: its command line, except words.report, after `command`. Throws Error{io}.
+  /// `words`: the command line to append to `command`, except words.report. Throws Error{io}.
   RankProcess(std::vector<std::string> command, MemberWords words) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -52,10 +53,11 @@ class RankProcess {
     arguments.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    for (const int kept : {words.store, words.report}) {  // as what is duplicated onto itself is
+    for (const int kept : {words.store, words.report}) {  // a descriptor that is duplicated onto itself stays open in
+                                                          // the child
       posix_spawn_file_actions_adddup2(&actions, kept, kept);
     }
-    // A plugin's output is not the result of the check.
+    // Standard output goes to standard error, because a plugin's output is not the result of the check.
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
     const int problem = posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
@@ -74,11 +76,11 @@ class RankProcess {
 
   [[nodiscard]] int reports() const noexcept { return reports_.get(); }
   [[nodiscard]] bool is_open() const noexcept { return is_open_; }
-  /// One per finished case: empty, or what went wrong.
+  /// One line per finished case: empty, or the problem.
   [[nodiscard]] const std::vector<std::string>& lines() const noexcept { return lines_; }
-  /// With the number of finished cases before.
+  /// Each note, with the number of cases that had finished before.
   [[nodiscard]] const std::vector<std::pair<std::size_t, std::string>>& notes() const noexcept { return notes_; }
-  /// How it ended, if not with success. REQUIRES: wait() was called.
+  /// How the process ended, if not with success. REQUIRES: wait() was called.
   [[nodiscard]] const std::optional<std::string>& end() const noexcept { return end_; }
 
   void kill() const noexcept {
@@ -106,7 +108,7 @@ class RankProcess {
     }
   }
 
-  /// Waits for its end.
+  /// Waits until the process has ended.
   void wait() {
     int status = 0;
     while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
@@ -129,7 +131,7 @@ class RankProcess {
   std::optional<std::string> end_;
 };
 
-/// One set of processes, for cases that share a world.
+/// One set of processes, for cases that need the same number of ranks.
 class World {
  public:
   World(MemberWords words, std::optional<std::uint32_t> victim, const std::vector<std::string>& member_command,
@@ -142,7 +144,7 @@ class World {
     }
   }
 
-  /// Runs until all ranks have ended in some way. Calls `passed(i)` for each case i that all ranks passed.
+  /// Runs until all ranks have ended in some way. Calls `passed(i)` for each case i that passed on all ranks.
   template <class Passed>
   void run(Passed passed) {
     while (listen()) {
@@ -170,7 +172,7 @@ class World {
     return texts;
   }
 
-  /// Why nothing can be checked here, if all ranks say that.
+  /// Why nothing can be checked here, if all ranks give a reason.
   [[nodiscard]] std::optional<std::string> why_skipped() const {
     std::optional<std::string> why;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -185,9 +187,10 @@ class World {
     return why;
   }
 
-  /// The ranks' problems with the first case that not all passed; where all passed all, problems with their ends.
+  /// The ranks' problems with the first case that did not pass everywhere. If all cases passed, problems with how the
+  /// processes ended.
   [[nodiscard]] std::string problem() const {
-    std::vector<std::pair<std::string, std::vector<std::size_t>>> problems;  // what, and on which ranks
+    std::vector<std::pair<std::string, std::vector<std::size_t>>> problems;  // problems, and the ranks that have each
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       const std::string text = problem_of(i);
       const auto known = std::ranges::find(problems, text, &std::pair<std::string, std::vector<std::size_t>>::first);
@@ -208,7 +211,7 @@ class World {
   }
 
  private:
-  /// Empty where the rank has none.
+  /// The rank's problem with a case; empty if it has none.
   [[nodiscard]] std::string problem_of(std::size_t index) const {
     const RankProcess& rank = ranks_[index];
     if (rank.lines().size() > passed_) {
@@ -230,7 +233,7 @@ class World {
     return true;
   }
 
-  /// Returns false once no process can report any more.
+  /// Reads reports. Returns false once no process can report any more.
   [[nodiscard]] bool listen() {
     std::vector<pollfd> waiting;
     std::vector<std::size_t> of;
@@ -252,7 +255,7 @@ class World {
       if (waiting[i].revents != 0) {
         rank.read();
         if (!rank.is_open() && rank.lines().size() < cases_ && of[i] != victim_) {
-          store_.abort();  // it crashed, and the others must not wait for it
+          store_.abort();  // it crashed: the others must not wait for it
         }
       }
     }
@@ -268,13 +271,13 @@ class World {
   bool hangs_ = false;
 };
 
-/// Runs cases that share a world. After a case that fails, the rest get new processes.
+/// Runs cases that share a set of processes. After a case that fails, the rest get new processes.
 class Check {
  public:
   Check(MemberWords words, const CheckOptions& options)
       : options_(options), cases_(cases_of(words.kind).infos()), words_(std::move(words)) {}
 
-  /// Returns false where the plugin cannot be opened, so that going on is useless.
+  /// Returns false if the plugin cannot be opened, so that going on is useless.
   bool run(std::vector<std::size_t> indices) {
     while (!indices.empty()) {
       const CaseInfo& first = cases_[indices.front()];
@@ -309,7 +312,7 @@ class Check {
 
  private:
   void add(Finding finding) {
-    finding.problem = printable(finding.problem);  // it contains the plugin's text, as notes do
+    finding.problem = printable(finding.problem);  // because it contains the plugin's text, like the notes
     std::ranges::transform(finding.notes, finding.notes.begin(),
                            [](const std::string& note) { return printable(note); });
     if (options_.report) {

@@ -15,7 +15,7 @@ constexpr std::uint64_t large = 300'000;
 #endif
 constexpr std::uint64_t long_in_16_bits = 500'000;
 
-/// Prepares once and starts three times with different data, in all buffer layouts, from no elements to many.
+/// Prepares an op once and starts it three times with different data, in all buffer layouts, from no elements to many.
 void run_sizes(Member& member, MemberGroup& group, std::uint32_t opcode, std::uint64_t& id) {
   for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1021}, large}) {
     for (const bool in_place : {false, true}) {
@@ -51,7 +51,7 @@ void run_members(Member& member, std::uint32_t opcode) {
   }
 }
 
-/// Every opcode that moves elements, with every dtype.
+/// Tests every opcode that moves elements, with every dtype.
 void move_dtypes(Member& member) {
   std::uint64_t id = 0;
   for (const sdk::DtypeTraits& dtype : sdk::dtypes) {
@@ -85,7 +85,7 @@ void reduce_dtypes(Member& member, std::uint32_t opcode) {
   }
 }
 
-/// Sums and products of f16 and bf16 are rounded once, whatever the number of members and of elements.
+/// Sums and products of f16 and bf16 are rounded only once, for any number of members and of elements.
 void round_once(Member& member, std::uint32_t opcode) {
   const bool is_scattered = opcode == SR_OP_REDUCE_SCATTER || opcode == SR_OP_REDUCE_SCATTERV;
   std::uint64_t id = 0;
@@ -101,7 +101,7 @@ void round_once(Member& member, std::uint32_t opcode) {
                                .reduction = reduction,
                                .root = n - 1,
                                .rounds = true};
-          // Much data takes long to check.
+          // Large counts are tried in fewer layouts, because checking much data takes long.
           for (const bool in_place : {false, true}) {
             if (member.rank() < n && (count < long_in_16_bits || (in_place == (id % 2 == 0) && n == 3))) {
               Trial(member, member.first(n), shape, {.in_place = in_place}, 2 * id + (in_place ? 1 : 0)).run(0);
@@ -173,7 +173,7 @@ void barrier_holds(Member& member) {
   for (std::uint32_t last = 0; last < 4; ++last) {
     const std::string place = fmt::format("barrier {}", last);
     if (member.rank() == last) {
-      // The others have started by now, and must still be waiting.
+      // By now the others have started, and must still be waiting.
       for (std::uint32_t other = 0; other < 4; ++other) {
         if (other != last && member.hear(place, other) != "waiting") {
           throw Failure(fmt::format("rank {} left a barrier before rank {} had come", other, last));

@@ -15,8 +15,8 @@
 namespace shardrun::conformance {
 namespace {
 
-/// A rank that waits for rank 2 finds out that it died. A rank that waits only for the other survivor may need its
-/// host, which aborts once a rank has reported a failure.
+/// A rank that waits for rank 2 must notice that it died. A rank that waits only for the other survivor may need its
+/// host, which aborts it once a rank has reported a failure.
 void require_noticed(Member& member, MemberGroup& group, plugins::TransportOp& op, bool polled = false) {
   std::thread host([&] {
     try {
@@ -24,7 +24,7 @@ void require_noticed(Member& member, MemberGroup& group, plugins::TransportOp& o
         group.group.abort("the other survivor has reported a failure");
       }
     } catch (const Failure&) {
-      // The other rank reports it.
+      // This rank does not notice by itself; the other rank reports the death.
     }
   });
   const auto act = [&] {
@@ -138,7 +138,7 @@ class Messages {
     }
   }
 
-  /// Rank 2 has waited for a while before rank 1 starts.
+  /// Rank 1 starts only after rank 2 has waited for a while.
   void exchange_slowly(Member& member, float value) {
     for (std::size_t i = 0; i < ops_.size(); ++i) {
       const std::string place = fmt::format("message {} of {}", i, value);
@@ -176,7 +176,7 @@ class Messages {
 /// Waits until the process has ended.
 void wait_for_end(pid_t pid) {
   pollfd process = {.fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0)), .events = POLLIN, .revents = 0};
-  if (process.fd >= 0) {  // otherwise it is not even a zombie any more
+  if (process.fd >= 0) {  // otherwise the process has been reaped already
     require(poll(&process, 1, static_cast<int>(timeout_s * 1000)) == 1, "the rank that leaves does not end");
     close(process.fd);
   }

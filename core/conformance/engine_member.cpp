@@ -20,7 +20,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Sets the sizes of data among "key=value".
+/// Sets the sizes of data that are among the "key=value" settings.
 void set_sizes(plugins::EngineRequest& request, const std::vector<std::string>& settings) {
   for (const std::string& setting : settings) {
     const std::size_t sign = setting.find('=');
@@ -35,7 +35,7 @@ void set_sizes(plugins::EngineRequest& request, const std::vector<std::string>& 
 
 }  // namespace
 
-/// One of several ranks with a transport of their own. The members end in the reverse order.
+/// One of several ranks, with its own transport. Members are destroyed in reverse order.
 struct EngineMember::JobRanks {
   JobRanks(Store& store, const plugins::Directories& directories, std::uint32_t rank, std::uint32_t n, bool messages)
       : host(store, fmt::format("{} ranks", n)),
@@ -57,7 +57,7 @@ struct EngineMember::JobRanks {
   StoreHost host;
   std::shared_ptr<device::HostMemory> memory = std::make_shared<device::HostMemory>(1);
   runtime::FlightRecorder record;
-  runtime::TransportSet set = {.in_order = true};  // the same work has the same bits again
+  runtime::TransportSet set = {.in_order = true};  // so that repeated work gives the same bits
   std::optional<runtime::Collectives> collectives;
   std::optional<runtime::ArrayCollectives> arrays;
 };

@@ -16,7 +16,7 @@
 
 namespace shardrun::conformance {
 
-/// The most ranks that an engine is checked on.
+/// The largest number of ranks with which an engine is checked.
 constexpr std::uint32_t engine_members = 4;
 
 /// This process as a rank with an engine.
@@ -27,19 +27,19 @@ class EngineMember final : public Peer {
                std::vector<std::string> settings);
   ~EngineMember();
 
-  /// The first call opens it.
+  /// The engine. The first call opens it.
   [[nodiscard]] const plugins::Engine& engine();
   /// Opens another instance.
   [[nodiscard]] plugins::Engine open_another() const;
 
-  /// The numbers of ranks, up to engine_members, on which the engine accepts a small job. Throws Failure where there
-  /// are none.
+  /// The numbers of ranks, up to engine_members, with which the engine accepts a small job. Throws Failure if there are
+  /// none.
   [[nodiscard]] const std::vector<std::uint32_t>& sizes();
-  /// The job on so many ranks, with the parameters of all. REQUIRES: it is one of sizes().
+  /// The job with `n` ranks, and the parameters of all of them. REQUIRES: `n` is one of sizes().
   [[nodiscard]] compile::JobEngine job_on(std::uint32_t n);
   [[nodiscard]] plugins::EngineDeclaration declare(const plugins::Engine& engine, std::uint32_t rank, std::uint32_t n);
-  /// The collectives of the ranks below `n`, as in a job: over the transport of jobs that name none. Those ranks make
-  /// the first call at the same point.
+  /// The collectives of the ranks below `n`, as in a job, over the transport that jobs use by default. The first call
+  /// must be made by all those ranks at the same point.
   [[nodiscard]] runtime::ArrayCollectives& ranks(std::uint32_t n);
 
  private:
@@ -51,17 +51,17 @@ class EngineMember final : public Peer {
   std::string name_;
   std::vector<std::string> settings_;
   std::optional<plugins::Engine> engine_;
-  plugins::EngineRequest request_;  ///< that it accepts
+  plugins::EngineRequest request_;  ///< the request that the engine accepts
   std::vector<std::uint32_t> sizes_;
   runtime::ArrayCollectives alone_{nullptr, 0, 1, true};
-  std::map<std::uint32_t, std::unique_ptr<JobRanks>> ranks_;  ///< by their number
+  std::map<std::uint32_t, std::unique_ptr<JobRanks>> ranks_;  ///< by the number of ranks
 };
 
-/// The element of a parameter with this index in the whole.
+/// The value of the element with this index in a whole parameter.
 using ValueOf = std::function<float(const std::string& name, std::int64_t index)>;
 [[nodiscard]] float usual_value(const std::string& name, std::int64_t index);
 
-/// Floats with a margin on both sides that nobody may write.
+/// Floats with guards on both sides, which nobody may write.
 class GuardedFloats {
  public:
   explicit GuardedFloats(std::int64_t count);
@@ -77,35 +77,36 @@ class GuardedFloats {
 /// Whole parameters, or gradients, by name.
 using WholeValues = std::map<std::string, std::vector<float>>;
 
-/// An engine's rank at work. All ranks below `n` make one at the same point and call it alike.
+/// A running engine on this rank. All ranks below `n` make one at the same point and make the same calls.
 class EngineRun {
  public:
   EngineRun(EngineMember& member, std::uint32_t n, const ValueOf& values = usual_value);
 
   /// This rank's rows of the samples.
   [[nodiscard]] std::vector<float> inputs(std::int64_t rows) const;
-  /// The predictions for so many samples, whole.
+  /// The whole predictions for `rows` samples.
   [[nodiscard]] std::vector<float> predict(std::int64_t rows);
-  /// Those of this rank.
+  /// This rank's part of the last predictions.
   [[nodiscard]] const std::vector<float>& own_predictions() const noexcept { return predictions_; }
-  /// After predict(): the gradients of a weighted sum of the predictions, whole. Throws Failure where copies differ.
+  /// After predict(): the whole gradients of weighted_sum(predictions). Throws Failure if copies on different ranks
+  /// differ.
   [[nodiscard]] WholeValues differentiate();
-  /// That weighted sum.
+  /// The sum of the predictions, each times a fixed weight.
   [[nodiscard]] static double weighted_sum(const std::vector<float>& predictions);
 
   void load(const WholeValues& tensors);
-  /// Computes the step with this number; the first, 0, begins at the states of a run's start.
+  /// Computes the step with this number. Step 0 begins with the states of a new run.
   void step(std::int64_t number);
-  /// The parameters as they are in memory, whole.
+  /// The whole parameters, as they are in memory now.
   [[nodiscard]] WholeValues parameters();
-  /// The last call. Throws Error{plugin} if the engine leaves messages for which it has not waited.
+  /// Ends the engine; the last call. Throws Error{plugin} if the engine leaves messages for which it has not waited.
   void end();
 
   [[nodiscard]] plugins::EngineInstance& instance() noexcept { return *instance_; }
   [[nodiscard]] const compile::JobEngine& job() const noexcept { return job_; }
 
  private:
-  /// The numbers of all ranks, in their order.
+  /// Joins the numbers of all ranks, in the order of the ranks.
   [[nodiscard]] std::vector<float> gathered(std::vector<float> own);
   [[nodiscard]] WholeValues whole(std::vector<GuardedFloats>& parts);
   void require_intact() const;

@@ -28,8 +28,8 @@ void forbid(const std::byte*, std::size_t) {}
 void allow(const std::byte*, std::size_t) {}
 #endif
 
-/// Memory for a tensor, aligned as in the arena, between two guards. guards_are_whole() finds writes into the guards; in
-/// builds with AddressSanitizer, reads are found too. Each byte of the memory is `content` at first.
+/// Memory for a tensor, aligned as in the arena, between two guards. guards_are_whole() detects writes to the guards;
+/// in builds with AddressSanitizer, reads are detected too. Each byte of the memory is initially `content`.
 class Buffer {
  public:
   explicit Buffer(std::size_t bytes, unsigned char content = 0xFF)
@@ -50,7 +50,7 @@ class Buffer {
   /// The buffer with its guards, for a copy of it on a device. REQUIRES: unguard() was called.
   [[nodiscard]] std::span<std::byte> with_guards() noexcept { return {begin_ - guard_bytes, bytes_ + 2 * guard_bytes}; }
 
-  /// Call once, when the buffer has served, before all that looks at the guards.
+  /// Call it once, after the buffer's last use and before looking at the guards.
   void unguard() const noexcept { allow(memory_.data(), memory_.size()); }
   [[nodiscard]] bool guards_are_whole() const noexcept {
     const auto is_guard = [](std::byte byte) { return byte == guard; };
@@ -110,7 +110,7 @@ std::vector<graph::TensorType> types_of(const std::vector<Tensor>& tensors) {
   return types;
 }
 
-/// The buffer index of each output: its own, or that of the input whose memory it takes.
+/// The index of each output's buffer: its own, or that of the input whose memory it takes.
 std::vector<std::size_t> output_buffers(const Execution& execution) {
   std::vector<std::size_t> buffers;
   for (std::size_t o = 0; o < execution.outputs.size(); ++o) {
@@ -169,12 +169,12 @@ class RoomOfBuffers {
   }
   RoomOfBuffers(const RoomOfBuffers&) = delete;
   RoomOfBuffers& operator=(const RoomOfBuffers&) = delete;
-  /// Copies that are under way use the host's buffers, also after a failure.
+  /// Waits for copies in flight, which use the host's buffers, also after a failure.
   ~RoomOfBuffers() {
     try {
       room_.queue_->finish();
     } catch (const Error&) {
-      // It was thrown before, or comes again with the next use of the device.
+      // The error was thrown before, or comes again with the next use of the device.
     }
   }
 

@@ -12,11 +12,11 @@
 
 namespace shardrun::conformance {
 
-/// A queue of a device, and memory for the buffers of an execution.
+/// A device's queue, and memory on the device for the buffers of an execution.
 class DeviceRoom {
  public:
-  /// `separate`: each buffer has an allocation of its own of exactly its bytes, for tools that watch allocations.
-  /// Otherwise one allocation is used again and again, with guards around each buffer.
+  /// `separate`: each buffer gets its own allocation of exactly its size, for tools that watch allocations. Otherwise
+  /// one allocation is used for all executions, with guards around each buffer.
   explicit DeviceRoom(const device::Device& device, bool separate = false);
   ~DeviceRoom();
 
@@ -28,28 +28,27 @@ class DeviceRoom {
   std::unique_ptr<device::Queue> queue_;
 };
 
-/// One execution of one op's kernel, whose buffers are made for it.
+/// One execution of an op's kernel. execute() makes its buffers.
 struct Execution {
   std::string_view op;
   const graph::Attributes& attributes;
   const std::vector<Tensor>& inputs;
-  const std::vector<Tensor>& outputs;  ///< types and places; the values of output 0 matter when accumulating
+  const std::vector<Tensor>& outputs;  ///< types and places; if `accumulate`, the values of output 0 matter
   device::Scalars scalars = {};
   int threads = 1;
   bool accumulate = false;
   std::vector<std::pair<std::size_t, std::size_t>> in_place = {};  ///< (output, input) pairs that share memory
-  const device::Kernel* kernel = nullptr;                          ///< instead of the one that the device would choose
-  unsigned char content = 0xFF;  ///< of each byte of results and scratch before; all bits set is NaN
-  DeviceRoom* room = nullptr;    ///< of the device; REQUIRED where the host cannot address its memory
+  const device::Kernel* kernel = nullptr;                          ///< null: the kernel that the device chooses
+  unsigned char content = 0xFF;  ///< the initial value of each byte of results and scratch; all bits set is NaN
+  DeviceRoom* room = nullptr;    ///< the device's; required if the host cannot address its memory
 };
 
-/// Runs it and returns the outputs. Every buffer stands between guard bytes, results and scratch begin as `content`.
-/// Throws Error{internal} when the kernel wrote outside its outputs and scratch, or into an operand that it was not
-/// given.
+/// Runs the kernel and returns the outputs. Every buffer stands between guard bytes. Throws Error{internal} if the
+/// kernel wrote outside of its outputs and scratch, or to an operand that does not share an output's memory.
 [[nodiscard]] std::vector<Tensor> execute(const device::Device& device, const Execution& execution);
 
-/// Computes a function node by node, each value in memory of its own, and returns all its values. `given` has every
-/// input and every state that is read.
+/// Computes a function node by node, each value in its own memory, and returns all values. `given` has every input and
+/// every state that the function reads.
 [[nodiscard]] IdVector<graph::ValueId, Tensor> evaluate(const graph::Function& function, const device::Device& device,
                                                         const std::map<graph::ValueId, Tensor>& given,
                                                         const device::Scalars& scalars);

@@ -118,7 +118,7 @@ void receive_aborted(Member& member) {
     require(!op.wait(after(0.02)), "a receive was complete that nobody had sent anything for");
     member.meet("silence", 2);
     doomed.group.abort("nobody sends anything");
-    // Where the other rank's abort was noticed first, that rank counts as lost.
+    // If this rank noticed the other rank's abort first, it may report that rank as lost.
     const ErrorCode code = failure_of(op, "a receive of an aborted group");
     require(code == ErrorCode::aborted || code == ErrorCode::peer_lost,
             "a receive of an aborted group failed with another status than SR_ABORTED or SR_PEER_LOST");
@@ -169,7 +169,7 @@ void failing_together(Member& member) {
   }
 }
 
-/// Freeing and destroying wait for no peer, whatever is in flight.
+/// Freeing an op and destroying a group wait for no peer, whatever is in flight.
 void free_pending(Member& member) {
   if (member.rank() >= 2) {
     return;
@@ -187,7 +187,7 @@ void free_pending(Member& member) {
   member.forget();
 }
 
-/// The same while another op of the group is in flight, and the group is healthy.
+/// The same while another op of the group is in flight and the group has not failed.
 void free_during_another(Member& member) {
   if (member.rank() >= 2) {
     return;

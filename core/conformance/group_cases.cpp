@@ -15,7 +15,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Four ranks as two rows of two.
+/// Four ranks as a grid of two rows and two columns.
 struct Grid {
   explicit Grid(Member& member)
       : row(member.connect("row", 100, {member.rank() / 2 * 2, member.rank() / 2 * 2 + 1})),
@@ -61,7 +61,7 @@ void crossing_groups(Member& member) {
   member.forget();
 }
 
-/// Each group is used by its own thread.
+/// Each group is used by a thread of its own.
 void threads(Member& member) {
   Grid grid(member);
   Trial row(member, grid.row, sum_of(999, 2), {}, 1);
@@ -93,7 +93,7 @@ void threads(Member& member) {
   member.forget();
 }
 
-/// Eight different ops are in flight at the same time, waited for last to first, and polled.
+/// Eight different ops are in flight at the same time. They are waited for from last to first, and polled.
 void many_at_once(Member& member) {
   constexpr std::uint32_t opcodes[] = {SR_OP_ALL_REDUCE, SR_OP_ALL_GATHER, SR_OP_BROADCAST, SR_OP_REDUCE_SCATTER,
                                        SR_OP_ALL_TO_ALL, SR_OP_BARRIER,    SR_OP_REDUCE,    SR_OP_ALL_GATHERV};
@@ -139,7 +139,7 @@ void polled(Member& member) {
   member.forget();
 }
 
-/// Ids may be used again, by the same members and by others.
+/// Ids of freed groups may be reused, by the same members and by others.
 void ids_again(Member& member) {
   const std::uint32_t rank = member.rank();
   for (std::uint32_t turn = 0; turn < 6; ++turn) {
@@ -162,12 +162,13 @@ void reordered(Member& member) {
   member.forget();
 }
 
-/// The process's resources: descriptors, and mappings of files and shared memory.
+/// Counts the process's resources: descriptors, and mappings of files and shared memory.
 std::pair<std::size_t, std::size_t> held() {
   std::size_t descriptors = 0;
   for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
 #if defined(SHARDRUN_TSAN)
-    // ThreadSanitizer starts a symbolizer, with pipes, when it first looks whether a report is to be suppressed.
+    // Ignores pipes: ThreadSanitizer starts a symbolizer, with pipes, when it first checks whether to suppress a
+    // report.
     std::error_code is_gone;
     if (std::filesystem::read_symlink(each.path(), is_gone).native().starts_with("pipe:")) {
       continue;

@@ -48,16 +48,16 @@ class Guarded {
   std::vector<unsigned char> bytes_;
 };
 
-/// The buffers of each member.
+/// One list of buffers for each member.
 using GroupMemory = std::vector<std::vector<Guarded>>;
 
 struct GroupCase {
   const Hook& hook;
   std::uint64_t elements;
   std::uint32_t members;
-  bool varies;  ///< whether its tensors vary over the hook's axis
+  bool varies;  ///< its tensors vary over the hook's axis
 
-  /// Two tensors where there are elements for both.
+  /// The group that the hook is asked about: two tensors if there are enough elements.
   [[nodiscard]] plan::HookGroup asked() const {
     const auto all = static_cast<std::int64_t>(elements);
     plan::HookGroup made{.kind = hook.kind,
@@ -103,7 +103,7 @@ void carry_out(GroupMemory& memory, const HookStep& step) {
   }
 }
 
-/// The members' states before the first round: zeros, or a copy of the tensors.
+/// The members' memory before the first round. States are zeros, or copies of the tensors.
 GroupMemory first_memory(const GroupCase& group) {
   GroupMemory memory(group.members);
   for (std::vector<Guarded>& member : memory) {
@@ -115,8 +115,8 @@ GroupMemory first_memory(const GroupCase& group) {
   return memory;
 }
 
-/// Tensors that differ from round to round. They also differ from member to member where the hook allows that:
-/// gradients, and parameters that vary.
+/// Fills tensors with values that differ from round to round. If the hook allows it (gradients, and parameters that
+/// vary), they also differ from member to member.
 void fill_tensors(const GroupCase& group, GroupMemory& memory, std::int64_t round) {
   const bool differ = group.hook.kind == plan::HookKind::sync_gradients || group.varies;
   for (std::size_t m = 0; m < memory.size(); ++m) {
@@ -132,7 +132,7 @@ void fill_tensors(const GroupCase& group, GroupMemory& memory, std::int64_t roun
   }
 }
 
-/// The hook's own buffers have undefined content at first: different bytes each time.
+/// Adds the hook's own buffers. Their initial content is undefined, so it differs each time.
 void add_buffers(const HookPlan& plan, GroupMemory& memory, unsigned char& anything) {
   for (std::vector<Guarded>& member : memory) {
     for (const plan::HookBuffer& buffer : plan.buffers) {
@@ -162,15 +162,15 @@ void call(const Hooks& hooks, const GroupCase& group, const HookTables& tables, 
   made.own_samples = group.members == 1            ? 1
                      : member == 0                 ? 2
                      : member + 1 == group.members ? 0
-                                                   : 1;  // the sum is as many; one member may have none
+                                                   : 1;  // the sum has as many elements; one member may have none
   hooks.run(tables, made);
   if (!std::all_of(buffers.begin(), buffers.end(), [](const Guarded& buffer) { return buffer.is_kept(); })) {
     throw Failure(fmt::format("hook {}, call {}: it wrote outside of its buffers", to_string(group.hook.kind), number));
   }
 }
 
-/// The final content of all tensors and states. `of`: the member of each answer. `anything`: what buffers hold at
-/// first.
+/// Runs rounds and returns the final content of all tensors and states. `of`: the member of each answer. `anything`:
+/// the initial content of buffers.
 std::vector<float> do_rounds(const GroupCase& group, const HookTables& tables, const HookPlan& plan,
                              const std::function<const Hooks&(std::size_t)>& of, unsigned char anything) {
   GroupMemory memory = first_memory(group);

@@ -15,11 +15,11 @@
 
 namespace shardrun::conformance {
 
-/// The command line of a process of a check.
+/// The command line of one process of a check.
 struct MemberWords {
   pid_t parent = 0;
-  int store = -1;   ///< descriptor
-  int report = -1;  ///< descriptor; gets a line per case, empty or what went wrong, after its notes
+  int store = -1;   ///< descriptor of the store
+  int report = -1;  ///< descriptor that gets a line per case: notes, then the problem, or an empty line
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
   plugins::PluginKind kind = plugins::PluginKind::transport;
@@ -32,25 +32,25 @@ struct MemberWords {
 /// The first character of a line that is a note on the case that runs.
 constexpr char note_mark = '\t';
 
-/// The prefix of a process's report where its plugin cannot be opened.
+/// The prefix of a process's report if its plugin cannot be opened.
 [[nodiscard]] std::string opening_words(plugins::PluginKind kind);
 
 [[nodiscard]] std::vector<std::string> to_words(const MemberWords& words);
-/// Throws Error{usage} for words that to_words does not write.
+/// Parses words that to_words wrote. Throws Error{usage} for others.
 [[nodiscard]] MemberWords parse_words(std::span<const std::string> words);
 
 /// A description of a case, for the program that starts its processes.
 struct CaseInfo {
   std::string name;
-  std::uint32_t ranks = 4;                   ///< of the world that it needs
-  std::optional<std::uint32_t> victim = {};  ///< a rank that kills itself; then the case gets a world of its own
+  std::uint32_t ranks = 4;                   ///< the number of ranks that it needs
+  std::optional<std::uint32_t> victim = {};  ///< a rank that kills itself; the case then gets processes of its own
 };
 
-/// If the case of this name fails, no other can pass.
+/// The case on which all others depend: if it fails, no other can pass.
 constexpr const char* opening_case = "opening";
 
-/// Something that every plugin of a kind must do. Every rank of the world calls `run`, with a plugin of its own. It
-/// throws where the plugin does not.
+/// A fact that must hold for every plugin of a kind. Every rank calls `run`, with its own instance of the plugin. `run`
+/// throws if the fact does not hold.
 template <class RankMember, std::uint32_t usual_ranks>
 struct CaseOf {
   std::string name;
@@ -62,29 +62,29 @@ struct CaseOf {
 /// The cases of one kind of plugin.
 struct KindOfCases {
   plugins::PluginKind kind = plugins::PluginKind::transport;
-  /// All cases; those with the same world are adjacent.
+  /// Describes all cases. Those with the same number of ranks are adjacent.
   std::vector<CaseInfo> (*infos)() = nullptr;
-  /// Runs the cases that the words name in this process. `before`: the prefix for an exception's text, which tells
-  /// where no case was running.
+  /// Runs the cases that the words name in this process. `before`: the prefix for the text of an exception that is
+  /// thrown while no case runs.
   void (*go_through)(Store& store, const MemberWords& words, std::string& before) = nullptr;
 };
 
-/// Adds a kind to those that can be checked. A program that is linked with the cases of transports alone checks only
-/// those.
+/// Registers a kind of plugin that can be checked. A program that is linked only with the cases of transports checks
+/// only transports.
 class RegisterKind {
  public:
   explicit RegisterKind(const KindOfCases& kind);
 };
 
-/// Throws Error{usage} for a kind whose cases this program does not have.
+/// Throws Error{usage} if this program does not have the kind's cases.
 [[nodiscard]] const KindOfCases& cases_of(plugins::PluginKind kind);
 
-/// Reports the end of a case to the program that started this process: empty, or what went wrong.
+/// Reports the end of a case to the program that started this process. `problem` is empty if there was none.
 void report(int descriptor, std::string problem);
-/// Reports a note on the case that runs.
+/// Reports a note on the running case.
 void report_note(int descriptor, const std::string& note);
 
-/// KindOfCases::infos for these cases.
+/// Implements KindOfCases::infos for these cases.
 template <class Cases>
 [[nodiscard]] std::vector<CaseInfo> infos_of(const Cases& cases) {
   std::vector<CaseInfo> infos;
@@ -94,7 +94,7 @@ template <class Cases>
   return infos;
 }
 
-/// KindOfCases::go_through for these cases.
+/// Implements KindOfCases::go_through for these cases.
 template <class Cases, class RankMember>
 void go_through(const Cases& cases, RankMember&& member, const MemberWords& words, std::string& before) {
   for (const std::size_t index : words.cases) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t arena_bytes = std::size_t{64} << 20U;
 
-/// The value in "PREFIXkey=value", for keys without a dot.
+/// The options among "PREFIXkey=value" settings whose keys have no dot.
 OptionValues options_among(const std::vector<std::string>& settings, const std::string& prefix,
                            const std::vector<OptionSpec>& specs) {
   OptionValues values;
@@ -31,7 +31,7 @@ OptionValues options_among(const std::vector<std::string>& settings, const std::
   return values;
 }
 
-/// All members of a check have this secret.
+/// The secret that all members of a check share.
 std::array<std::uint8_t, 32> made_up_secret() {
   std::array<std::uint8_t, 32> secret = {};
   secret.fill(0x5A);

@@ -21,10 +21,11 @@ struct MemberGroup {
   std::uint32_t size = 0;
 };
 
-/// The store of a check as the host of a transport.
+/// A check's store, as the host of a transport.
 class StoreHost final : public plugins::TransportHost {
  public:
-  /// `place`: of this transport's keys in the store; the ranks that open it have the same, and no others.
+  /// `place`: the prefix of this transport's keys in the store. Exactly the ranks that open it together share the
+  /// prefix.
   StoreHost(Store& store, std::string place) : store_(store), place_(std::move(place)) {}
 
   [[nodiscard]] bool aborted() const noexcept override { return store_.aborted(); }
@@ -38,7 +39,7 @@ class StoreHost final : public plugins::TransportHost {
   std::string place_;
 };
 
-/// This process as one rank, with the transport opened.
+/// This process as a rank, with its transport opened.
 class Member final : public Peer {
  public:
   Member(Store& store, const plugins::Directories& directories, const std::string& transport, std::uint32_t rank,
@@ -46,12 +47,12 @@ class Member final : public Peer {
 
   [[nodiscard]] std::uint32_t world_size() const noexcept { return world_size_; }
   [[nodiscard]] plugins::Transport& transport() noexcept { return transport_; }
-  /// Whether the transport's headers have sr_error::awaited.
+  /// Whether the headers with which the transport was built have sr_error::awaited.
   [[nodiscard]] bool knows_awaited() const noexcept { return transport_.manifest().abi_minor >= 5; }
 
-  /// Connects a group. `ranks` contains this one.
+  /// Connects a group. `ranks` must contain this rank.
   [[nodiscard]] MemberGroup connect(const std::string& name, std::uint64_t id, const std::vector<std::uint32_t>& ranks);
-  /// The group of the ranks below `n`, which contains this one. The first call connects it.
+  /// The group of the ranks below `n`, one of which is this rank. The first call connects it.
   [[nodiscard]] MemberGroup& first(std::uint32_t n);
 
   /// Registered memory, valid until the next `forget`.
@@ -68,17 +69,17 @@ class Member final : public Peer {
   std::map<std::uint32_t, MemberGroup> first_;
 };
 
-/// A group that fails has one second to end its ops. A loaded machine gets some more.
+/// Seconds in which a failed group's ops must end. The rule is one second; a loaded machine gets more.
 constexpr double failure_limit_s = 5;
 
-/// Waits for an op that is to fail by itself, soon. Returns its error code.
+/// Waits for an op that must soon fail by itself. Returns its error code.
 ErrorCode failure_of(plugins::TransportOp& op, const std::string& what);
-/// The same with op_test only.
+/// The same, but uses op_test only.
 ErrorCode polled_failure_of(plugins::TransportOp& op, const std::string& what);
 
 using Case = CaseOf<Member, 4>;
 
-// One function for each file of cases.
+// Each of these functions adds the cases of one file.
 void add_collective_cases(std::vector<Case>& cases);
 void add_group_cases(std::vector<Case>& cases);
 void add_message_cases(std::vector<Case>& cases);
@@ -90,7 +91,7 @@ void add_restart_cases(std::vector<Case>& cases);
 void add_death_cases(std::vector<Case>& cases);
 void add_queue_cases(std::vector<Case>& cases);
 
-/// All cases; those with the same world are adjacent.
+/// All cases. Those with the same number of ranks are adjacent.
 [[nodiscard]] std::vector<Case> transport_cases();
 
 }  // namespace shardrun::conformance

@@ -10,7 +10,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// The message number `index` with that id from `from` to `to`. Every third is empty.
+/// Message number `index` with this id from `from` to `to`. Every third message is empty.
 std::vector<float> message(std::uint32_t from, std::uint32_t to, std::uint64_t id, std::uint32_t index,
                            std::uint32_t round) {
   const std::size_t size = (from + to + id + index) % 3 == 0 ? 0 : 1 + 997 * ((from + 2 * to + id) % 4) * (index + 1);
@@ -83,7 +83,7 @@ class Batch {
   }
 
   std::uint32_t rank_;
-  std::deque<TestMessage> sent_;  // requests point to their data
+  std::deque<TestMessage> sent_;  // requests point to these messages' data
   std::deque<TestMessage> received_;
   std::vector<sdk::OpSpec> requests_;
 };
@@ -95,7 +95,8 @@ void run(plugins::TransportOp& op) {
   }
 }
 
-/// Every member sends four messages to every other, two of them with one id. Each member lists them in its own order.
+/// Every member sends four messages to every other member, two of them with the same id. Each member lists them in its
+/// own order.
 void batches(Member& member) {
   MemberGroup& group = member.first(4);
   Batch batch(group.rank);
@@ -144,7 +145,7 @@ void pipeline(Member& member) {
   }
 }
 
-/// Messages are sent before they are asked for, and asked for before they are sent.
+/// Some messages are sent before they are asked for, others are asked for before they are sent.
 void early_and_late(Member& member) {
   if (member.rank() >= 2) {
     return;

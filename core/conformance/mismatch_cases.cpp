@@ -30,7 +30,7 @@ std::vector<Difference> differences() {
       {"counts of a small op", SR_OP_ALL_GATHER, [](OpSpec& op) { ++op.count; }, 10},
       {"recv_counts", SR_OP_ALL_GATHERV, [](OpSpec& op) { ++op.recv_counts[0]; }},
       {"recv_counts of one sum", SR_OP_REDUCE_SCATTERV, [](OpSpec& op) { --op.recv_counts[0], ++op.recv_counts[1]; }},
-      // Only the two members of the mismatched exchange can see these differences.
+      // Only the two members of the mismatched exchange can see the following differences.
       {"send_counts to member 0", SR_OP_ALL_TO_ALLV, [](OpSpec& op) { ++op.send_counts[0]; }},
       {"recv_counts from member 0", SR_OP_ALL_TO_ALLV, [](OpSpec& op) { op.recv_counts[0] = 0; }},
   };
@@ -58,7 +58,7 @@ sdk::OpSpec request_of(std::uint32_t opcode, std::uint64_t id, std::uint64_t cou
   return request;
 }
 
-/// All members get an error before anything moves, also those whose own part matches.
+/// All members get an error before any data moves, also those whose own part matches.
 void differ(Member& member, MemberGroup& group, const Difference& difference, std::uint64_t id) {
   std::vector<float> send;
   std::vector<float> recv;
@@ -96,8 +96,8 @@ void mismatches(Member& member) {
   }
 }
 
-/// Two ops that the members start in different orders, which is not allowed. No result is wrong, and no rank waits past
-/// its deadline.
+/// Members start two ops in different orders, which is not allowed. Still no result may be wrong, and no rank may wait
+/// past its deadline.
 void start_misordered(Member& member, std::uint64_t first, std::uint64_t second, std::uint64_t id) {
   MemberGroup doomed = member.connect("misordered", id, {0, 1});
   {
@@ -121,7 +121,7 @@ void start_misordered(Member& member, std::uint64_t first, std::uint64_t second,
         trial->verify();
       }
     } catch (const Error&) {
-      // This is expected.
+      // An error is expected here.
     }
     member.meet(fmt::format("end of {}", id), 2);
     doomed.group.abort("over");

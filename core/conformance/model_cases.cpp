@@ -50,7 +50,7 @@ void declared_by_model(ModelMember& member) {
   }
 }
 
-/// The graph, or the refusal.
+/// The graph as text, or the refusal.
 std::string answer_of(const Model& model, const ModelJob& job) {
   try {
     return to_string(build_graph(model, job));
@@ -83,7 +83,7 @@ std::size_t size_of(const graph::Graph& graph) {
   return size;
 }
 
-/// What `ask` returns for the job with this value of the option. A Failure names both.
+/// Calls `ask` for the job with this value of the option. A Failure names both.
 template <class Ask>
 auto ask_with(ModelJob job, const OptionSpec& option, const OptionValue& value, Ask ask) {
   job.settings.options.set(option.name, value);
@@ -95,8 +95,8 @@ auto ask_with(ModelJob job, const OptionSpec& option, const OptionValue& value, 
   }
 }
 
-/// Whether the graph has more states or ops with a larger number. Then the largest that the option allows would take
-/// all memory.
+/// Whether a larger value of the option adds states or ops to the graph. If so, the largest allowed value would exhaust
+/// memory.
 bool is_structural(const Model& model, const ModelJob& small, const OptionSpec& option) {
   std::vector<std::size_t> sizes;
   for (const std::int64_t number : {8, 12}) {
@@ -151,7 +151,8 @@ void pure_writing(ModelMember& member) {
               });
 }
 
-/// The parameters that the model declares, with values of their own: element i of all is the float with the bits i.
+/// Values for the parameters that the model declares. Element i, counted over all of them, is the float with the bits
+/// i.
 checkpoint::TensorSource numbered_parameters(const graph::Graph& graph) {
   checkpoint::TensorSource source;
   std::vector<std::uint32_t> before;
@@ -179,7 +180,7 @@ std::vector<std::byte> bytes_of(const checkpoint::TensorSource& source, const st
   return bytes;
 }
 
-/// config.json as it is written makes the same model, and the tensors of a folder the same parameters, to the bit.
+/// A written config.json gives the same model again, and the tensors of a folder give the same parameters, bit for bit.
 void folders_of_others(ModelMember& member) {
   const workload::Model model = compile::model_of(member.model());
   if (model.architectures.empty()) {
@@ -218,7 +219,7 @@ void folders_of_others(ModelMember& member) {
   }
 }
 
-/// Those with the same number of ranks are adjacent.
+/// Cases with the same number of ranks are adjacent.
 std::vector<ModelCase> model_cases() {
   std::vector<ModelCase> cases;
   cases.push_back({.name = opening_case, .run = opens_model});

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* data_settings[] = {"data.vocab", "data.features", "data.outputs"};
 
-/// Sizes of rows that a model may accept: some are those of images.
+/// Row sizes that a model may accept; some are those of images.
 constexpr std::int64_t feature_counts[] = {5, 12, 64, 784, 3072};
 
 std::vector<workload::DataShape> shapes_of(std::uint32_t data) {
@@ -53,7 +53,7 @@ workload::TrainingSettings training(const plugins::Model& model, const ModelJob&
           .optimizer = {.weight_decay = 0.1, .clip = 1}};
 }
 
-/// The number of "data.features=784". Throws Error{usage} for none.
+/// The number in "data.features=784". Throws Error{usage} if there is none.
 std::int64_t size_from(const std::string& setting) {
   const std::string text = setting.substr(std::min(setting.find('=') + 1, setting.size()));
   std::int64_t size = 0;
@@ -77,7 +77,8 @@ workload::DataShape with_settings(workload::DataShape shape, const std::vector<s
   return shape;
 }
 
-/// The job with every size 1 that is not given: those of rows, and options that are integers, as far as they go down.
+/// The job with every size that is not given set to 1: the sizes of rows, and integer options as far as their minimum
+/// allows.
 ModelJob of_ones(ModelJob job, const std::vector<OptionSpec>& specs, const OptionValues& given,
                  const std::vector<std::string>& settings) {
   for (std::int64_t* const size : {&job.settings.data.vocab, &job.settings.data.features, &job.settings.data.outputs}) {
@@ -96,7 +97,7 @@ ModelJob of_ones(ModelJob job, const std::vector<OptionSpec>& specs, const Optio
   return job;
 }
 
-/// "hidden = 8, mistake = 3": the options that do not have their defaults.
+/// The options that do not have their defaults, as text: "hidden = 8, mistake = 3".
 std::string text_of(const OptionValues& options, const std::vector<OptionSpec>& specs) {
   std::string text;
   for (const OptionValues::Entry& entry : options.entries()) {
@@ -184,7 +185,7 @@ std::vector<std::int64_t> evaluation_rows_of(const ModelJob& job) {
 ModelMember::ModelMember(Store& store, const plugins::Directories& directories, std::string model, std::uint32_t rank,
                          std::vector<std::string> settings)
     : Peer(store, rank), directories_(directories), name_(std::move(model)), settings_(std::move(settings)) {
-  // Set as for a rank of a job. Graphs must not depend on it.
+  // Set as for a rank of a job, because graphs must not depend on it.
   setenv("RANK", fmt::format("{}", rank).c_str(), 1);
 }
 

@@ -8,7 +8,7 @@
 
 namespace shardrun::conformance {
 
-/// Samples that are functions of their number: integers below `limit`, or reals of [-1, 1).
+/// Samples that are functions of their number. Elements are integers below `limit`, or reals in [-1, 1).
 class NumberedSamples final : public data::Dataset {
  public:
   explicit NumberedSamples(std::int32_t limit) : limit_(limit) {}
@@ -43,7 +43,7 @@ class NumberedSamples final : public data::Dataset {
     }
   }
 
-  /// Steele, Lea & Flood 2014, SplitMix64.
+  /// The mixing function of SplitMix64 (Steele, Lea & Flood 2014).
   static std::uint64_t mixed(std::uint64_t state) {
     state += 0x9e3779b97f4a7c15U;
     state = (state ^ (state >> 30U)) * 0xbf58476d1ce4e5b9U;

@@ -23,7 +23,7 @@ using plugins::ModelOp;
 const device::Device& fast() { return device::Device::find("cpu"); }
 const device::Device& reference() { return device::Device::find("reference"); }
 
-constexpr double of_floats = 1e-5;  // by which sums of float32 may differ from float64
+constexpr double of_floats = 1e-5;  // by how much float32 sums may differ from float64, relatively
 constexpr double of_doubles = 1e-12;
 
 constexpr const char* no_ops = "nothing to check: the model has no ops of its own";
@@ -52,7 +52,8 @@ void check_kernels(const OpTrial& trial) {
 
 void equal_kernels(ModelMember& member) { for_each_trial(member, check_kernels); }
 
-/// The part of each tensor that a shard of the factor has: of operands that read it through a window, what it reads.
+/// The operands and results that a shard of the factor has. For an operand that is read through a window, the part that
+/// the shard reads.
 OpTrial shard_of(const OpTrial& whole, graph::FactorId factor, std::int64_t begin, std::int64_t end) {
   OpTrial part = whole;
   const auto cut = [&](Tensor& tensor, const std::vector<graph::FactorId>& dims, const auto& window_of) {
@@ -75,7 +76,7 @@ OpTrial shard_of(const OpTrial& whole, graph::FactorId factor, std::int64_t begi
   return part;
 }
 
-/// One result of all shards, according to the rule.
+/// Combines one result of all shards into the whole, as the rule says.
 Tensor joined(const std::vector<Tensor>& parts, const graph::ShardingRule& rule, graph::FactorId factor,
               std::size_t result) {
   const std::vector<graph::FactorId>& dims = rule.outputs[result];
@@ -125,16 +126,16 @@ void split_factors(ModelMember& member) {
       check_cut(trial, f, {size * 2 / 3, size});
       check_cut(trial, f, {size / 5, size * 4 / 5, size});
       if (factor.kind == FactorClass::pass_through) {
-        check_cut(trial, f, {size, size});  // the second has nothing
+        check_cut(trial, f, {size, size});  // the second shard is empty
       }
     }
   });
 }
 
-/// The op in a function, with the results' gradients as inputs: what <results, cotangents> has as its gradient.
+/// The op in a function, with gradients of its results as inputs. Computes the gradient of <results, cotangents>.
 class OpGradient {
  public:
-  /// `flows`: of each result, whether anything flows back into it.
+  /// `flows`: for each result, whether a gradient arrives.
   OpGradient(const OpTrial& trial, std::vector<bool> flows)
       : trial_(trial), flows_(std::move(flows)), cotangents_(trial.results) {
     Random random(7);
@@ -143,7 +144,7 @@ class OpGradient {
     }
   }
 
-  /// No values where the gradient is zero.
+  /// The gradient that the model's ops compute. No values if the gradient is zero.
   [[nodiscard]] Tensor built(std::size_t operand) const {
     graph::Graph graph;
     graph::FunctionBuilder builder(graph, "gradient", graph::Role::on_demand, 1);
@@ -167,7 +168,7 @@ class OpGradient {
     return gradient.exists() ? evaluate(builder.function(), reference(), given, {})[gradient] : Tensor();
   }
 
-  /// By central differences.
+  /// The gradient by central differences.
   [[nodiscard]] double numeric(std::size_t operand, std::size_t element, double step) {
     double& value = trial_.operands[operand].values[element];
     const double centre = std::exchange(value, value + step);
@@ -209,7 +210,7 @@ void check_gradient(const OpTrial& trial, const std::vector<bool>& flows, std::s
   }
   for (std::size_t e = 0; e < count; ++e) {
     const double found = built.values.empty() ? 0 : built.values[e];
-    // Where a step crosses a kink, a smaller one does not.
+    // If a step of the differences crosses a kink, a smaller step does not.
     const auto agrees = [&](double difference) { return std::abs(found - difference) <= 1e-5 * largest; };
     if (!agrees(numeric[e]) && !agrees(gradient.numeric(operand, e, 1e-6)) &&
         !agrees(gradient.numeric(operand, e, 1e-7))) {
@@ -221,7 +222,7 @@ void check_gradient(const OpTrial& trial, const std::vector<bool>& flows, std::s
   }
 }
 
-/// All results together, and each by itself.
+/// The cases to test: a gradient for all results together, and for each alone.
 std::vector<std::vector<bool>> flows_of(const OpTrial& trial) {
   std::vector<bool> all;
   for (const Tensor& result : trial.results) {
@@ -257,7 +258,7 @@ void gradients_of_ops(ModelMember& member) {
   });
 }
 
-/// The example with this value.
+/// The example attributes with one value replaced.
 graph::Attributes with(const ModelOp& op, const std::string& name, const graph::Attributes::Scalar& value) {
   graph::Attributes attributes;
   for (const auto& [key, given] : op.example.entries()) {

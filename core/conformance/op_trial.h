@@ -12,7 +12,7 @@
 
 namespace shardrun::conformance {
 
-/// One use of an op that a model brings: attributes, drawn operands, and results of the types that its rule gives.
+/// A call of a model's op: attributes, random operands, and results of the types that its rule gives.
 struct OpTrial {
   const plugins::ModelOp* declared = nullptr;
   const graph::Op* op = nullptr;
@@ -23,15 +23,15 @@ struct OpTrial {
   std::string what;             ///< "op 'swish' of model 'mine' (/path) {slope=1.5} f32[b 5, d 3]"
 };
 
-/// A use with these attributes for each number of operands that the op takes and for several sizes: small odd ones, and
-/// 1 where the op does not give a factor's size.
+/// Trials with these attributes, for each number of operands that the op takes and for several sizes: small odd ones,
+/// and 1 if the op does not fix a factor's size.
 [[nodiscard]] std::vector<OpTrial> trials_of(const plugins::ModelOp& op, const graph::Attributes& attributes);
 
-/// Runs the kernel of a device. Throws Failure, which names the op, where it fails, writes past a tensor or its
+/// Runs a device's kernel. Throws Failure, which names the op, if the kernel fails, writes past a tensor or its
 /// scratch, changes an operand, or leaves an element unwritten.
 [[nodiscard]] std::vector<Tensor> run_trial(const OpTrial& trial, const device::Device& device, int threads = 1);
 
-/// Throws Failure where an element is off by more than a share of the tensor's largest. Two NaN are equal.
+/// Throws Failure if an element's error exceeds a fraction of the tensor's largest element. Two NaN count as equal.
 void require_close(const OpTrial& trial, const std::string& what, const std::vector<Tensor>& found,
                    const std::vector<Tensor>& expected, double share);
 

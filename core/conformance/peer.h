@@ -14,11 +14,12 @@
 
 namespace shardrun::conformance {
 
-/// A key-value store in memory that processes share through a descriptor. Any thread. A process may end at any time.
+/// A key-value store in shared memory, which processes share through a descriptor. Any thread may use it. A process may
+/// end at any time.
 class Store {
  public:
   Store();
-  /// Opens one that another process made.
+  /// Opens a store that another process made.
   explicit Store(int descriptor);
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
@@ -26,11 +27,11 @@ class Store {
 
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
 
-  /// Others have the value when it returns, even if this process is killed at once. Throws Error{internal} where the
-  /// key is already set or the store is full.
+  /// Sets a key. When it returns, other processes can read the value, even if this process is killed at once. Throws
+  /// Error{internal} if the key is already set or the store is full.
   void set(std::string_view key, std::string_view value);
-  /// Waits until `deadline` (nanoseconds of CLOCK_MONOTONIC). Nothing where the key is not set by then, or after
-  /// `abort`.
+  /// Waits for a key until `deadline` (nanoseconds of CLOCK_MONOTONIC). Returns nothing if it is not set by then, or
+  /// after `abort`.
   [[nodiscard]] std::optional<std::string> get(std::string_view key, std::int64_t deadline);
 
   /// Tells every process to end.
@@ -46,20 +47,20 @@ class Store {
   Shared* shared_;
 };
 
-/// What a plugin did wrong.
+/// Thrown when a plugin did something wrong. The text says what.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Throws Failure.
+/// Throws Failure unless `holds`.
 inline void require(bool holds, const std::string& what) {
   if (!holds) {
     throw Failure(what);
   }
 }
 
-/// The error that `act` fails with. Throws Failure where it does not fail.
+/// Calls `act`, which must fail, and returns its error. Throws Failure if it does not fail.
 template <class Act>
 Error error_of(const std::string& what, Act act) {
   try {
@@ -75,31 +76,31 @@ ErrorCode code_of(const std::string& what, Act act) {
   return error_of(what, std::move(act)).code();
 }
 
-/// What a rank reports that fails only because another did.
+/// The report of a rank that failed only because another rank did.
 constexpr const char* other_failed = "ended because another rank had failed";
 
-/// That many seconds from now, in nanoseconds of CLOCK_MONOTONIC.
+/// The time `seconds` from now, in nanoseconds of CLOCK_MONOTONIC.
 [[nodiscard]] std::int64_t after(double seconds);
 
-/// Longer than anything here may take.
+/// Seconds: longer than anything here may take.
 constexpr double timeout_s = 20;
 
-/// This process as one of those that run the cases together, for any kind of plugin.
+/// This process as one of those that run the cases together. Used for every kind of plugin.
 class Peer {
  public:
   Peer(Store& store, std::uint32_t rank) : store_(store), rank_(rank) {}
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
 
-  /// A barrier of the ranks below `n`. Each barrier has its own name.
+  /// Waits at a barrier for the ranks below `n`. Each barrier needs a name of its own.
   void meet(const std::string& place, std::uint32_t n);
   /// Sets a value under this name, for the other ranks to read.
   void tell(const std::string& name, const std::string& value);
   [[nodiscard]] std::string hear(const std::string& name, std::uint32_t from);
 
-  /// Says what the case leaves out, and why. A note that is there already is not repeated.
+  /// Notes what the case leaves out, and why. A note that exists already is not repeated.
   void note(std::string text);
-  /// The notes since the last call.
+  /// Removes and returns the notes since the last call.
   [[nodiscard]] std::vector<std::string> take_notes() { return std::exchange(notes_, {}); }
 
  protected:

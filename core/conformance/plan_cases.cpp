@@ -13,7 +13,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Runs `act` and prefixes its failure with the job.
+/// Calls `act` and puts the job before the text of its failure.
 template <class Act>
 auto naming(const StrategyJob& job, Act act) {
   try {
@@ -38,7 +38,7 @@ void plan_program(StrategyMember& member, const std::string& program, std::uint3
   }
 }
 
-/// A strategy that refuses everything would break no other rule.
+/// The strategy plans at least something: one that refuses everything would break no other rule.
 void plan_something(StrategyMember& member) {
   std::optional<std::string> refusal;
   for (const std::string& program : program_names()) {
@@ -78,14 +78,14 @@ void many_instances(StrategyMember& member) {
       require_same(answers[which], ask(instances[i], jobs[which].request),
                    fmt::format("one of {} instances answers otherwise than a fresh one", count));
     }
-    // Closed in another order than opened.
+    // Closes instances in another order than they were opened.
     for (std::size_t i = 0; i < instances.size(); ++i) {
       instances.erase(instances.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
 }
 
-/// A host of a later release has larger structs, with new fields at their ends.
+/// A host of a later release has larger structs, with new fields at their ends. The answers stay the same.
 void later_host(StrategyMember& member) {
   for (const std::string& program : program_names()) {
     for (const StrategyJob& job : jobs_of(program, 4)) {
@@ -97,7 +97,7 @@ void later_host(StrategyMember& member) {
   }
 }
 
-/// A reason stays within its buffer, whatever it quotes.
+/// A reason stays within its buffer, however long the names are that it quotes.
 void long_names(StrategyMember& member) {
   for (const std::string& program : program_names()) {
     for (StrategyJob& job : jobs_of(program, 4)) {
@@ -127,7 +127,7 @@ void instances_left(StrategyMember& member) {
   }
 }
 
-/// The library is loaded beforehand, since that opens files.
+/// Making an instance opens nothing. The library is loaded beforehand, because loading opens files.
 void pure_opening(StrategyMember& member) {
   plugins::OpenFunction open = nullptr;
   watch_calls([&] { open = plugins::load_library(member.file()); },
@@ -171,7 +171,7 @@ void add_plan_cases(std::vector<StrategyCase>& cases) {
 }
 
 void add_purity_cases(std::vector<StrategyCase>& cases) {
-  // In new processes, where nothing was opened or asked before: a plugin may keep what it read once.
+  // These run in new processes, in which nothing was opened or asked before: a plugin may cache what it has read.
   cases.push_back({.name = "no file or socket to make an instance", .run = pure_opening, .ranks = 1});
   cases.push_back({.name = "no file or socket to make a plan", .run = pure_planning, .ranks = 1});
 }

@@ -18,7 +18,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Values for options that have no default. `number`: of integers, where they may be that.
+/// Values for the options that have no default. `number`: for integers, if the option allows it.
 OptionValues required_options(const std::vector<OptionSpec>& specs, std::int64_t number) {
   OptionValues values;
   for (const OptionSpec& option : specs) {
@@ -57,7 +57,7 @@ void require_choices(const OptionSpec& option) {
   }
 }
 
-/// A bound of an option of integers; the end of their range if it has no bound within it.
+/// The bound of an integer option; if it has none, the end of the type's range.
 std::int64_t integer_bound(const std::optional<double>& bound, std::int64_t end) {
   return bound && std::abs(*bound) < 0x1p63 ? static_cast<std::int64_t>(*bound) : end;
 }

@@ -59,7 +59,7 @@ void write_line(int descriptor, std::string line) {
   }
 }
 
-/// The kinds whose cases this program has. Only static objects add to it.
+/// The kinds whose cases are in this program. Static objects register them.
 std::vector<KindOfCases>& kinds() {
   static std::vector<KindOfCases> known;
   return known;
@@ -130,7 +130,7 @@ void report(int descriptor, std::string problem) {
 
 int run_member(std::span<const std::string> words) {
   const MemberWords parsed = parse_words(words);
-  // The process ends with its parent, and a crash leaves no file.
+  // The process dies with its parent, and a crash leaves no core file.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const rlimit none = {.rlim_cur = 0, .rlim_max = 0};
   setrlimit(RLIMIT_CORE, &none);

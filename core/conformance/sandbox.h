@@ -8,8 +8,8 @@ namespace shardrun::conformance {
 /// memory are refused with EPERM and reported: opening a file, making or connecting a socket, starting a program,
 /// reading random numbers. Memory, threads and open descriptors are not restricted. The clock cannot be watched.
 ///
-/// Throws Failure with the first problem: a refused call, an exception, or how the child ended. Watches nothing where
-/// the system has no filters of system calls (seccomp).
+/// Throws Failure with the first problem: a refused call, an exception, or how the child ended. If the system cannot
+/// filter system calls (seccomp), nothing is watched.
 void watch_calls(const std::function<void()>& prepare, const std::function<void()>& act);
 
 }  // namespace shardrun::conformance

@@ -7,18 +7,18 @@
 
 namespace shardrun::conformance {
 
-/// A job for a strategy to split, without options: each has its default.
+/// A job for a strategy to split. All options have their defaults.
 struct StrategyJob {
-  std::string mesh;  ///< its [mesh], for messages; "no [mesh]" where it has none
+  std::string mesh;  ///< the job's [mesh], for messages; "no [mesh]" if it has none
   plugins::StrategyRequest request;
 };
 
-/// The built-in programs, similar to those that models make, so that a check needs no model. `gpt` has layers, tied
-/// weights, cut points and every axis that models name. `mlp` has little of that. `field` is one state that is
-/// iterated, without parameters.
+/// The names of the built-in programs. They are similar to those that models make, so a check needs no model. `gpt` has
+/// layers, tied weights, cut points and every axis that models name. `mlp` has few of these. `field` is a single state
+/// that is iterated, without parameters.
 [[nodiscard]] const std::vector<std::string>& program_names();
 
-/// The program over that many ranks, with each form of [mesh] that the suite knows: none, one axis, grids.
+/// Jobs that run the program on `ranks` ranks, with each form of [mesh] that the suite knows: none, one axis, grids.
 [[nodiscard]] std::vector<StrategyJob> jobs_of(const std::string& program, std::uint32_t ranks);
 
 /// The numbers of ranks that the suite uses.

@@ -11,27 +11,28 @@
 
 namespace shardrun::conformance {
 
-/// Processes that ask a strategy the same, like the ranks of a job.
+/// The number of processes that make the same calls to a strategy, like the ranks of a job.
 constexpr std::uint32_t strategy_members = 2;
 
 /// A strategy's answer.
 struct Answer {
-  bool is_plan = false;  ///< otherwise a refusal
-  std::string text;      ///< the plan, one statement a line; or the reason
+  bool is_plan = false;  ///< false: it is a refusal
+  std::string text;      ///< the plan, one statement per line; or the reason of the refusal
   std::optional<plan::Plan> plan = std::nullopt;
 
   bool operator==(const Answer&) const = default;
 };
 
-/// This host, or one built from headers of a later release of the same major, whose structs have grown.
+/// The host that calls the plugin: this one, or one built from headers of a later release of the same major, whose
+/// structs are larger.
 enum class HostRelease { current, later };
 
 /// Asks for a plan. Throws Failure unless the answer is a plan that the host accepts, or a refusal with a reason. Also
-/// throws where the strategy wrote to other memory than the error.
+/// throws if the strategy wrote to memory other than the error.
 [[nodiscard]] Answer ask(const plugins::Plugin& strategy, const plugins::StrategyRequest& request,
                          HostRelease host = HostRelease::current);
 
-/// Throws Failure with the first line that differs.
+/// Throws Failure if the texts differ; it names the first line that does.
 void require_same(const Answer& expected, const Answer& found, const std::string& what);
 
 /// This process as a rank with a strategy.
@@ -39,7 +40,7 @@ class StrategyMember final : public Peer {
  public:
   StrategyMember(Store& store, const plugins::Directories& directories, std::string strategy, std::uint32_t rank);
 
-  /// The first call opens it.
+  /// The strategy. The first call opens it.
   [[nodiscard]] const plugins::Plugin& strategy();
   /// Opens another instance.
   [[nodiscard]] plugins::Plugin open_another() const;
@@ -53,7 +54,7 @@ class StrategyMember final : public Peer {
 
 using StrategyCase = CaseOf<StrategyMember, strategy_members>;
 
-// Those of other files than option_cases.cpp.
+// Each of these functions adds the cases of another file than option_cases.cpp.
 void add_plan_cases(std::vector<StrategyCase>& cases);
 void add_purity_cases(std::vector<StrategyCase>& cases);
 void add_hook_cases(std::vector<StrategyCase>& cases);

@@ -8,8 +8,8 @@
 
 namespace shardrun::conformance {
 
-/// A tensor on its own, apart from any device, whole or one shard. Elements are doubles whatever the dtype: every f32
-/// and every i32 is one exactly.
+/// A tensor that belongs to no device, either whole or a shard. Elements are stored as doubles, which represent every
+/// f32 and i32 exactly.
 struct Tensor {
   graph::TensorType type;
   std::vector<double> values;
@@ -17,19 +17,21 @@ struct Tensor {
   std::vector<std::int64_t> global;  ///< the whole tensor's shape
 };
 
-/// A type whose axes are called "a0", "a1", ...
+/// A type whose axes are named "a0", "a1", …
 [[nodiscard]] graph::TensorType type_of(std::vector<std::int64_t> shape, graph::DType dtype = graph::DType::f32);
 
 /// A whole tensor of zeros.
 [[nodiscard]] Tensor zeros(graph::TensorType type);
 
-/// Elements [begin, end) of dimension `dim`, as the shard that it is.
+/// The shard that has the indices [begin, end) of dimension `dim`.
 [[nodiscard]] Tensor slice(const Tensor& tensor, std::size_t dim, std::int64_t begin, std::int64_t end);
 
-/// The inverse of cutting along `dim`. Types and places are those of the first part, with `dim` made whole.
+/// Joins parts along `dim`, as the inverse of slice(). Types and places are those of the first part, with `dim` made
+/// whole.
 [[nodiscard]] Tensor concatenate(const std::vector<Tensor>& parts, std::size_t dim);
 
-/// Random elements, each of them exact in float. Normal draws keep a distance of 0.01 from zero, where relu has a kink.
+/// Random elements, each exactly representable as a float. Normal draws keep a distance of 0.01 from zero, where relu
+/// has a kink.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}

@@ -38,7 +38,7 @@ NumberedSamples samples_of(const ModelJob& job) {
   return NumberedSamples(static_cast<std::int32_t>(std::max<std::int64_t>(job.settings.data.vocab, 1)));
 }
 
-/// The first microbatch of a step on the float64 device, which is computed again for other parameters.
+/// The first microbatch of a step on the float64 device. It can be computed again with other parameters.
 class Microbatch {
  public:
   Microbatch(const ModelJob& job, const graph::Graph& graph)
@@ -52,7 +52,7 @@ class Microbatch {
     runtime::initialize(graph, 17, executor_);
     Random random(5);
     for (const StateId s : graph.states.ids()) {
-      if (graph.states[s].kind == graph::StateKind::parameter) {  // some begin as zeros, which hide gradients
+      if (graph.states[s].kind == graph::StateKind::parameter) {  // because some begin as zeros, which hide gradients
         Tensor noise = zeros(graph.states[s].type);
         random.fill_normal(noise, 0, 0.1);
         for (std::size_t e = 0; e < noise.values.size(); ++e) {
@@ -85,7 +85,8 @@ class Microbatch {
   std::size_t program_;
 };
 
-/// Whether some step of central differences gives the gradient: one may cross a kink of the loss.
+/// Compares a gradient with central differences of several step sizes, because one may cross a kink of the loss.
+/// Returns the problem; empty if one step size agrees.
 std::string differs(Microbatch& batch, StateId parameter, std::size_t element, double expected, double largest) {
   double numeric = 0;
   for (const double step : {1e-5, 1e-6, 1e-4}) {
@@ -103,7 +104,7 @@ std::string differs(Microbatch& batch, StateId parameter, std::size_t element, d
                      numeric);
 }
 
-/// Element numbers: the largest gradient, and some others.
+/// Indices of elements to check: the largest gradient, and some others.
 std::vector<std::size_t> chosen_elements(const std::vector<double>& gradient) {
   const auto larger = [](double a, double b) { return std::abs(a) < std::abs(b); };
   std::vector<std::size_t> chosen = {
@@ -158,7 +159,7 @@ void gradient_of_loss(ModelMember& member) {
 }
 
 /// Runs the job as the plan splits it and compares all tensors with the float64 device. Returns why the plan cannot
-/// split this graph; empty where it can.
+/// split this graph; empty if it can.
 std::string check_plan(const ModelJob& job, const graph::Graph& graph, const plan::Plan& plan, const std::string& how) {
   const NumberedSamples samples = samples_of(job);
   const verify::Workload workload = workload_of(job, graph, samples);
@@ -182,13 +183,13 @@ std::string check_plan(const ModelJob& job, const graph::Graph& graph, const pla
       job.name, how, to_string(worst.what), worst.tensor, worst.relative(), worst.multiple(), verify::limit));
 }
 
-/// Reasons may be long, and there may be many.
+/// The first part of a reason: reasons may be long, and there may be many.
 std::string shortened(const std::string& reason) {
   constexpr std::size_t most = 100;
   return reason.size() <= most ? reason : fmt::format("{:.{}}…", reason, most);
 }
 
-/// Every axis by itself.
+/// Splits every axis alone and compares.
 void split_by_hand(ModelMember& member) {
   for (const ModelJob& job : member.jobs()) {
     const graph::Graph graph = build_graph(member.model(), job);
@@ -206,7 +207,7 @@ void split_by_hand(ModelMember& member) {
   }
 }
 
-/// Splits the job by a strategy and compares it. Returns why not; empty where it is compared.
+/// Splits the job by a strategy and compares. Returns why it could not be split; empty if it was compared.
 std::string check_strategy(const plugins::Strategy& strategy, const plugins::StrategyRequest& request,
                            const ModelJob& job, const graph::Graph& graph) {
   plan::Plan plan;

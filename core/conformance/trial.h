@@ -14,7 +14,7 @@ namespace shardrun::conformance {
 
 /// How a trial's buffers are arranged.
 struct BufferLayout {
-  bool in_place = false;  ///< where the op allows it
+  bool in_place = false;  ///< if the op allows it
   bool registered = true;
 };
 
@@ -31,14 +31,14 @@ class Memory {
   sdk::Buffer all_;  ///< includes the guards
 };
 
-/// A prepared collective with its data: fill, start, wait, verify, any number of times. Throws Failure, and Error where
-/// the transport does.
+/// A prepared collective with its data. Any number of times: fill, start, wait, verify. Throws Failure, and the Errors
+/// of the transport.
 class Trial {
  public:
   Trial(Member& member, MemberGroup& group, const Shape& shape, const BufferLayout& layout, std::uint64_t id,
         std::uint32_t flags = 0);
 
-  /// Writes the round's data. The receive buffer gets numbers that the result does not contain.
+  /// Writes the round's data. The receive buffer gets numbers that do not occur in the result.
   void fill(std::uint32_t round);
   void start();
   void wait();
@@ -50,7 +50,7 @@ class Trial {
 
   [[nodiscard]] plugins::TransportOp& op() noexcept { return op_; }
   [[nodiscard]] const void* received() const noexcept { return recv_->data; }
-  /// All buffers of the op, scratch included.
+  /// All buffers of the op, including scratch.
   [[nodiscard]] std::vector<sdk::Buffer> buffers() const;
 
  private:

@@ -19,13 +19,13 @@ namespace {
 
 using device::TensorView;
 
-/// Arrays and the setting that names them.
+/// Arrays, and the setting that names them.
 struct NamedArrays {
   ArraySet set;
   Named name;
 };
 
-/// One row of either must be one row of the other.
+/// Throws unless a row of one could also be a row of the other.
 void require_same_kind(const ArraySet& training, const ArraySet& validation) {
   const auto describe = [](const ArraySet& set) {
     return fmt::format("{} features and {}", set.features(),
@@ -42,7 +42,7 @@ void require_same_kind(const ArraySet& training, const ArraySet& validation) {
 
 class ArrayDataset final : public Dataset {
  public:
-  /// Without `validation` the last rows of the training data are for that.
+  /// Without `validation`, the last rows of the training data are used for validation.
   ArrayDataset(NamedArrays training, std::optional<NamedArrays> validation)
       : training_(std::move(training)), validation_(std::move(validation)) {
     if (validation_) {
@@ -136,7 +136,7 @@ class ArrayDataset final : public Dataset {
     }
   }
 
-  /// Rows of reals in the tensor's type. Only types other than f32 need memory for the conversion.
+  /// Fills rows of reals in the tensor's type. Only types other than f32 need memory for the conversion.
   static void fill_reals(const ArraySet& set, std::span<const std::int64_t> rows, const TensorView& view,
                          std::int64_t at,
                          void (ArraySet::*fill)(std::span<const std::int64_t>, std::span<float>) const) {

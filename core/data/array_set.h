@@ -10,7 +10,7 @@
 
 namespace shardrun::data {
 
-/// Samples as arrays in .npy files. x: [n, …] numbers, a sample per row, flattened to `features`. y: labels ([n]
+/// Samples as arrays in .npy files. x: [n, …] numbers, one sample per row, flattened to `features`. y: labels ([n]
 /// integers) or targets ([n] or [n, outputs] floats). The first `training_rows` rows are for training.
 class ArraySet {
  public:
@@ -27,24 +27,23 @@ class ArraySet {
 
   /// The file of x, then the file of y if there is one.
   [[nodiscard]] std::vector<const files::SteadyFile*> files() const;
-  /// As files::SteadyFile::require_unchanged, for both files.
+  /// As files::SteadyFile::require_unchanged(), for both files.
   void require_unchanged() const;
 
-  /// One more than the largest label. Throws Error{data} that names the first negative one. Reads all labels: call it
-  /// once. REQUIRES: has_labels().
+  /// One more than the largest label. Throws Error{data}, which names the first negative label. Reads all labels, so
+  /// call it once. REQUIRES: has_labels().
   [[nodiscard]] std::int64_t classes() const;
 
-  /// Throws Error{data} as data::require_finite does, for the first number that cannot be trained on. Reads all
-  /// numbers.
+  /// Reads all numbers. For the first one that cannot be used, throws Error{data} as data::require_finite() does.
   void require_finite(int threads) const;
 
-  // Each fills row i of its output with row rows[i] of the set and allocates nothing. Call require_unchanged()
-  // afterwards: if it passes, the values are the values of the files as opened. Throw Error{internal} if the output has
-  // another size, a row does not exist, or there is no such y; Error{io} if a file was cut short.
+  // Each fills row i of its output with row rows[i] of the set, and allocates nothing. Call require_unchanged()
+  // afterwards: if it passes, the values are those of the files as opened. Throw Error{internal} if the output has
+  // another size, a row does not exist, or y is of the other kind or missing; Error{io} if a file was truncated.
 
   void fill_features(std::span<const std::int64_t> rows, std::span<float> to) const;
   void fill_targets(std::span<const std::int64_t> rows, std::span<float> to) const;
-  /// Throws Error{data} that names the first label outside [0, classes); Error{io} instead if the file has changed.
+  /// Throws Error{data}, which names the first label outside [0, classes); or Error{io} if the file has changed.
   void fill_labels(std::span<const std::int64_t> rows, std::int64_t classes, std::span<std::int32_t> to) const;
 
  private:
@@ -55,7 +54,7 @@ class ArraySet {
   std::int64_t outputs_ = 0;
 };
 
-/// The rows of the global samples first_sample, first_sample + 1, …: `permuted_sample` over the training rows.
+/// The rows of the global samples first_sample, first_sample + 1, …: `permuted_sample` applied to the training rows.
 void training_samples(const ArraySet& set, std::uint64_t seed, std::int64_t first_sample, std::span<std::int64_t> rows);
 
 }  // namespace shardrun::data

@@ -72,7 +72,7 @@ std::unique_ptr<Dataset> open_with(const job::Job& job, DataFiles& files, std::o
 
 namespace {
 
-/// Whether another array follows the first in a file.
+/// Whether a file has another array after the first.
 bool has_several_arrays(const std::filesystem::path& path) {
   try {
     constexpr std::string_view magic = "\x93NUMPY";
@@ -89,7 +89,7 @@ bool has_several_arrays(const std::filesystem::path& path) {
     file.read(end - magic.size(), std::as_writable_bytes(std::span(next)));
     return next == magic;
   } catch (const Error&) {
-    return false;  // who opens it says why
+    return false;  // opening the file reports why
   }
 }
 
@@ -189,7 +189,7 @@ std::vector<std::string> handles_of(const Dataset& dataset) {
 }
 
 InheritedData::InheritedData(const Dataset& dataset) {
-  constexpr int lowest = 16;  // a process that is started uses lower descriptors itself
+  constexpr int lowest = 16;  // a started process uses the descriptors below this itself
   for (const files::SteadyFile* const file : dataset.files()) {
     copies_.emplace_back(::fcntl(file->descriptor().get(), F_DUPFD, lowest));
     if (!copies_.back().is_open()) {

@@ -12,12 +12,12 @@ namespace {
 using device::HostTensor;
 using device::TensorView;
 
-/// Whether a part has whole rows.
+/// Whether a part consists of whole rows.
 bool has_whole_rows(const TensorView& view) {
   return std::equal(view.shape.begin() + 1, view.shape.begin() + view.rank, view.global.begin() + 1);
 }
 
-/// All rows and columns of a tensor, in host memory of its own.
+/// All rows and columns of a tensor, in separate host memory.
 struct Whole {
   explicit Whole(const TensorView& part) : view(part) {
     view.shape = part.global;
@@ -47,7 +47,7 @@ void copy_part(const Whole& whole, const HostTensor& part_of_rank) {
   }
 }
 
-/// `fill(first, inputs, targets)` writes whole rows, as many as the views have.
+/// `fill(first, inputs, targets)` must write whole rows, as many as the views have.
 template <typename Fill>
 void feed(std::int64_t first, HostTensor& x, HostTensor& y, const Fill& fill) {
   const TensorView& inputs = x.view();

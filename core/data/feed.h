@@ -8,8 +8,9 @@
 
 namespace shardrun::data {
 
-// Writes samples to a function's inputs, whole or this rank's parts. `first`: the global sample of the whole's first
-// row. `host`: of the inputs' device. On the cpu device, parts by rows allocate nothing.
+// Write samples to a function's inputs, whole or only this rank's parts. `first`: the global number of the sample in
+// the whole input's first row. `host`: access to the inputs' device. On the cpu device, parts that consist of whole
+// rows need no allocation.
 
 void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const device::HostAccess& host,
                    const device::TensorView& inputs, const device::TensorView& targets);
@@ -17,7 +18,7 @@ void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t firs
 void feed_evaluation(const Dataset& dataset, std::int64_t first, const device::HostAccess& host,
                      const device::TensorView& inputs, const device::TensorView& targets);
 
-/// `fill(row, rows)` writes the rows of a view, of which the first is that row of the whole input.
+/// `fill(row, rows)` must write the rows of a view whose first row is row `row` of the whole input.
 void feed_inputs(const device::HostAccess& host, const device::TensorView& inputs,
                  const std::function<void(std::int64_t row, const device::TensorView& rows)>& fill);
 

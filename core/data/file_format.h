@@ -6,13 +6,14 @@
 
 namespace shardrun::data {
 
-/// Formats that [data] reads, or that people give instead of one that it reads.
+/// Formats that [data] reads, or that people pass by mistake.
 enum class FileFormat : std::uint8_t { unknown, npy, zip, gzip, safetensors };
 
-/// The format of a file that begins with `head`. A safetensors file is known by its first 16 bytes, the others by less.
+/// The format of a file that begins with `head`. 16 bytes are enough to recognise a safetensors file, fewer for the
+/// others.
 [[nodiscard]] FileFormat format_of(std::span<const std::byte> head) noexcept;
 
-/// "a .npy file"; empty for an unknown format.
+/// A name for messages: "a .npy file"; empty for an unknown format.
 [[nodiscard]] const char* to_string(FileFormat format) noexcept;
 
 }  // namespace shardrun::data

@@ -18,10 +18,10 @@
 namespace shardrun::data {
 namespace {
 
-/// Values that are read at once and looked at without a branch, so that the compiler can make vectors of them.
+/// Values that are read at once and checked without a branch, so that the compiler can vectorize the check.
 constexpr std::int64_t block = 16384;
 
-/// NaN compares as false.
+/// Whether a value can be used. NaN compares as false.
 template <class Real>
 bool is_usable(Real value) noexcept {
   if constexpr (std::is_same_v<Real, sdk::Half>) {
@@ -49,7 +49,8 @@ std::int64_t first_bad(const NpyArray& array, std::int64_t begin, std::int64_t e
   return end;
 }
 
-/// As `first_bad` of all, or `count`. Each thread has a run of consecutive values, as files are best read.
+/// Like `first_bad`, over all values; `count` if there is none. Each thread reads consecutive values, because files are
+/// read fastest so.
 template <class Real>
 std::int64_t first_bad_of_all(const NpyArray& array, int threads) {
   constexpr std::int64_t worth_a_thread = std::int64_t{1} << 20U;
@@ -62,7 +63,7 @@ std::int64_t first_bad_of_all(const NpyArray& array, int threads) {
     const auto p = static_cast<std::size_t>(part);
     const std::int64_t end = count / parts * (part + 1) + (part + 1 == parts ? count % parts : 0);
     try {
-      // Pieces, between which this hears that the process is asked to stop.
+      // Works in pieces, between which it checks whether the process is asked to stop.
       for (std::int64_t begin = count / parts * part; begin < end && !ends; begin += worth_a_thread) {
         stop_point();
         const std::int64_t last = std::min(begin + worth_a_thread, end);
@@ -91,7 +92,7 @@ std::int64_t first_bad_of_all(const NpyArray& array, int threads) {
   return std::ranges::min(found);
 }
 
-/// "row 3", "row 3, column 17", or "row 3, at [2, 5]" of it.
+/// The place of an element as text: "row 3", "row 3, column 17", or "row 3, at [2, 5]".
 std::string place_of(const NpyArray& array, std::int64_t element) {
   const std::vector<std::int64_t>& shape = array.shape();
   std::vector<std::int64_t> index(shape.size());

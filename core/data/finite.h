@@ -4,8 +4,8 @@
 
 namespace shardrun::data {
 
-/// Throws Error{data} that names, by row and column, the first value that is NaN, infinite or too large for float32, in
-/// which runs compute. Reads an array of reals once, divided among `threads`. Integers are not read.
+/// Throws Error{data}, which names by row and column the first value that is NaN, infinite or too large for float32,
+/// the type in which runs compute. Reads an array of reals once, with `threads` threads. Does not read integers.
 void require_finite(const NpyArray& array, int threads);
 
 }  // namespace shardrun::data

@@ -15,10 +15,11 @@ namespace {
 
 using device::TensorView;
 
-/// An array of which each row is a sample, without targets.
+/// An array in which each row is a sample, without targets.
 class InputDataset final : public Dataset {
  public:
-  /// `context`: tokens in a sample; 0: the samples are real numbers. `vocab`: of the tokens; 0: not known.
+  /// `context`: tokens in a sample; 0: the samples are real numbers. `vocab`: the vocabulary of the tokens; 0: not
+  /// known.
   InputDataset(Named name, files::SteadyFile file, std::int64_t context, std::int64_t vocab)
       : name_(std::move(name)),
         array_(with_name(name_, [&] { return NpyArray(std::move(file)); })),
@@ -90,7 +91,7 @@ class InputDataset final : public Dataset {
     }
   }
 
-  /// The tokens of samples from `first` on. Throws Error{data} for one that the model does not have.
+  /// Reads the tokens of samples from `first` on. Throws Error{data} for one that the model does not have.
   void read_tokens(std::int64_t first, std::span<std::int32_t> to) const {
     std::array<std::int64_t, 1024> block = {};
     for (std::size_t done = 0; done < to.size();) {
@@ -119,7 +120,7 @@ class InputDataset final : public Dataset {
   NpyArray array_;
   std::int64_t context_;
   std::int64_t vocab_;
-  std::int64_t width_ = 0;  ///< numbers in a sample
+  std::int64_t width_ = 0;  ///< numbers per sample
 };
 
 }  // namespace

@@ -28,23 +28,25 @@ struct NpyHeader {
   std::size_t data_offset = 0;
 };
 
-/// Every header that parse_npy() accepts fits in so many bytes.
+/// Every header that parse_npy() accepts is at most this long.
 inline constexpr std::size_t most_header_bytes = std::size_t{1} << 20U;
 
-/// Reads a header of version 1 to 3 from `head`, the start of a file of `bytes`, and checks that exactly the values
-/// follow it. `source` names the file in messages. Throws Error{data}: another format, cut short or too long, Fortran
-/// order, big-endian, or a type that is not in NpyType. REQUIRES: `head` is the file, or its first most_header_bytes.
+/// Parses a header of version 1 to 3 from `head`, the start of a file of `bytes` bytes, and checks that exactly the
+/// values follow it. `source` names the file in messages. Throws Error{data} for another format, a file that is too
+/// short or too long, Fortran order, big-endian numbers, or a type that is not in NpyType. REQUIRES: `head` is the
+/// whole file, or its first most_header_bytes.
 [[nodiscard]] NpyHeader parse_npy(std::span<const std::byte> head, std::size_t bytes, std::string_view source);
 
-/// The same without the check of the values, for an array that other bytes follow.
+/// The same without the check of the file's size, for an array that is followed by other bytes.
 [[nodiscard]] NpyHeader parse_npy_header(std::span<const std::byte> head, std::size_t bytes, std::string_view source);
 
-/// The header of an array, as numpy.save writes it, version 1. `descr`: the element type in NumPy's words, "<f4".
+/// The header of an array, as numpy.save writes it (version 1). `descr`: NumPy's code of the element type, such as
+/// "<f4".
 [[nodiscard]] std::string npy_header(std::string_view descr, const std::vector<std::int64_t>& shape);
 
-/// Converts elements of a .npy file. Real numbers are rounded to nearest, ties to even. Throws Error{data} that names
-/// the first element that `dtype` lacks: one that is NaN or infinite, or becomes so; of integer types one out of range,
-/// and any real number. REQUIRES: `from` and `to` have as many elements.
+/// Converts elements of a .npy file. Real numbers are rounded to nearest, ties to even. Throws Error{data}, which names
+/// the first element that `dtype` cannot hold: for real types one that is, or becomes, NaN or infinite; for integer
+/// types one out of range, or any real number. REQUIRES: `from` and `to` have the same number of elements.
 void convert_elements(NpyType type, std::span<const std::byte> from, graph::DType dtype, std::span<std::byte> to);
 
 /// An array in a .npy file. Elements are read on demand; the file must not change.
@@ -59,10 +61,10 @@ class NpyArray {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }
   [[nodiscard]] const files::SteadyFile& file() const noexcept { return file_; }
 
-  // Fill `to` with the elements first, first + 1, …. Allocate nothing. REQUIRES: they exist. Throw as
-  // files::SteadyFile::read.
+  // The following fill `to` with the elements first, first + 1, …, and allocate nothing. REQUIRES: the array has them.
+  // They throw as files::SteadyFile::read does.
 
-  /// Converted as a C++ cast does.
+  /// Converts elements as a C++ cast does.
   void read(std::int64_t first, std::span<float> to) const;
   void read(std::int64_t first, std::span<std::int64_t> to) const;
   /// Copies elements as the file stores them: little-endian.

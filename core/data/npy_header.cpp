@@ -13,8 +13,8 @@
 #include "core/data/npy.h"
 
 // The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
-// "\x93NUMPY", version (2 bytes), length of the header (2 bytes, from version 2 on 4), the header, the values. The
-// header is a Python dictionary of exactly three keys: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+// "\x93NUMPY", version (2 bytes), length of the header (2 bytes; 4 from version 2 on), the header, the values. The
+// header is a Python dictionary with exactly three keys: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
 
 namespace shardrun::data {
 namespace {
@@ -37,7 +37,7 @@ constexpr std::size_t magic_and_version_bytes = 8;
   throw Error(ErrorCode::data, fmt::format("cannot read array '{}': {}", source, fault));
 }
 
-/// Reads the dictionary, token by token.
+/// Parses the dictionary, token by token.
 class HeaderReader {
  public:
   HeaderReader(std::string_view text, std::string_view source) : rest_(text), source_(source) {}
@@ -208,7 +208,7 @@ std::size_t little_endian(std::span<const std::byte> bytes) {
   return value;
 }
 
-/// Where the dictionary starts and ends.
+/// Where the dictionary begins and ends.
 std::pair<std::size_t, std::size_t> header_bounds(std::span<const std::byte> file, std::size_t bytes,
                                                   std::string_view source) {
   const FileFormat format = format_of(file);

@@ -17,7 +17,7 @@ __extension__ using Wide = unsigned __int128;
 constexpr std::uint32_t low_word(std::uint64_t value) noexcept { return static_cast<std::uint32_t>(value); }
 constexpr std::uint32_t high_word(std::uint64_t value) noexcept { return static_cast<std::uint32_t>(value >> 32U); }
 
-/// Four rounds make a Feistel network a good permutation of a large domain; small ones, of a few rows, need more.
+/// Four rounds make a Feistel network a good permutation of a large domain. Small domains of a few rows need more.
 constexpr std::uint32_t feistel_rounds = 8;
 
 /// A permutation of [0, 2^(2 * half_bits)).
@@ -43,14 +43,14 @@ void fill_row(const Windows& windows, std::int64_t start, std::int64_t row, std:
   const auto context = static_cast<std::size_t>(windows.context);
   const std::span<std::int32_t> input = inputs.subspan(static_cast<std::size_t>(row) * context, context);
   const std::span<std::int32_t> target = targets.subspan(static_cast<std::size_t>(row) * context, context);
-  // The first token, then all others: those that are inputs too are copied.
+  // Reads the first token, then all others. Those that are inputs, too, are copied.
   const std::int64_t first = windows.part.first + start;
   windows.stream.read(first, input.first(1));
   windows.stream.read(first + 1, target);
   std::ranges::copy(target.first(context - 1), input.begin() + 1);
 }
 
-/// Rows that both outputs hold.
+/// The number of rows, which both outputs hold.
 std::int64_t rows_of(std::span<std::int32_t> inputs, std::span<std::int32_t> targets, std::int64_t context) {
   const auto size = static_cast<std::int64_t>(inputs.size());
   if (inputs.size() != targets.size() || context <= 0 || size % context != 0) {

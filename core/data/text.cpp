@@ -26,14 +26,15 @@ namespace {
 constexpr std::size_t piece_of_others = std::size_t{1} << 20U;
 constexpr std::size_t widest_character = 4;
 
-/// Calls `use(piece, offset)` for the text that the file had when it was opened, piece by piece: the whole text where a
-/// tokenizer of a file needs it, else no piece ends within a character. Returns the hash of the whole text.
+/// Calls `use(piece, offset)` for the text that the file had when it was opened. The text comes as a whole if a
+/// tokenizer of kind `file` needs it, else in pieces that do not end within a character. Returns the hash of the whole
+/// text.
 template <typename Use>
 std::uint64_t for_each_piece(const files::SteadyFile& file, TokenizerKind kind, const Use& use) {
   const std::size_t piece_bytes = kind == TokenizerKind::file ? file.size() : piece_of_others;
   std::vector<char> buffer(piece_bytes + widest_character);
   std::uint64_t hash = 0;
-  std::size_t kept = 0;  // of the piece before
+  std::size_t kept = 0;  // bytes kept from the piece before
   for (std::size_t read = 0; read < file.size();) {
     stop_point();
     const std::span<char> next = std::span(buffer).subspan(kept, std::min(piece_bytes, file.size() - read));
@@ -55,7 +56,7 @@ void require_text(const files::SteadyFile& file) {
   if (file.size() == 0) {
     throw Error(ErrorCode::data, fmt::format("{} is empty: it has no tokens", quoted(file)));
   }
-  // A token has at least a byte, and a character at most four.
+  // A lower bound of the memory: a token has at least one byte, and a character at most four.
   const std::optional<memory::MemoryRoom> room = memory::available_memory();
   if (const std::uint64_t least = file.size() / widest_character; room && least > room->bytes) {
     throw Error(
@@ -67,7 +68,7 @@ void require_text(const files::SteadyFile& file) {
   }
 }
 
-/// As use() does; its errors name the file.
+/// Calls use(). Its errors get the name of the file.
 template <typename Use>
 void naming(const files::SteadyFile& file, const Use& use) {
   try {
@@ -80,13 +81,13 @@ void naming(const files::SteadyFile& file, const Use& use) {
 constexpr std::string_view magic = "tokens\n1";
 constexpr std::size_t tokens_begin = 4096;
 
-/// The memfd's beginning. Tokens follow at tokens_begin, then the tokenizer as JSON.
+/// The beginning of the memfd. Tokens follow at tokens_begin, then the tokenizer as JSON.
 struct Head {
   std::array<char, 8> magic;
   std::uint64_t text_bytes;
   std::uint64_t text_hash;
   std::uint64_t tokens;
-  std::uint64_t token_bytes;  ///< of one
+  std::uint64_t token_bytes;  ///< bytes per token
   std::uint64_t tokenizer_bytes;
 };
 
@@ -98,8 +99,8 @@ std::string fingerprint_text(std::uint64_t bytes, std::uint64_t hash) {
   return fmt::format("{} bytes, hash {:016x}", bytes, hash);
 }
 
-/// Says which limit is in the way before any token is made: a write past it fails with EFBIG only, as SIGXFSZ is
-/// ignored.
+/// Throws if a limit on file sizes is too low, before any token is made. A write past the limit would only fail with
+/// EFBIG, because SIGXFSZ is ignored.
 void require_file_size(const files::SteadyFile& file, std::uint64_t bytes) {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {
@@ -111,7 +112,7 @@ void require_file_size(const files::SteadyFile& file, std::uint64_t bytes) {
   }
 }
 
-/// The tokens of a piece, written after those of the previous piece.
+/// Writes the tokens of the text, piece by piece. Returns the hash of the text.
 template <typename Token>
 std::uint64_t write_tokens(const files::SteadyFile& text, TokenizerKind kind, Encoder& encoder,
                            const files::FileDescriptor& to, const std::filesystem::path& name) {
@@ -188,7 +189,7 @@ files::SteadyFile TextFile::tokenise() const {
     if (error.code() != ErrorCode::data) {
       throw;
     }
-    // A character that was not there before.
+    // The text has changed: it has a character that was not there before.
   }
   if (hash != hash_) {
     file_.require_unchanged();

@@ -16,7 +16,7 @@ namespace {
 
 using device::TensorView;
 
-/// Tokens and the setting that names them. A text has no tokens until they are made.
+/// Tokens, and the setting that names them. A text has no tokens until they are made.
 class Tokens {
  public:
   Tokens(Named name, TokenStream stream)
@@ -67,7 +67,7 @@ class Tokens {
   std::string source_;
   std::int64_t size_;
   std::optional<Tokenizer> tokenizer_;
-  std::string fingerprint_;  ///< of a text
+  std::string fingerprint_;  ///< for a text
   std::uint64_t host_bytes_ = 0;
   std::optional<TextFile> text_;
   std::optional<TokenStream> stream_;
@@ -75,7 +75,7 @@ class Tokens {
 
 class TokenDataset final : public Dataset {
  public:
-  /// Without `validation` a part of the training data is for that.
+  /// Without `validation`, a part of the training data is used for validation.
   TokenDataset(Tokens training, std::optional<Tokens> validation, double split, std::int64_t context,
                std::int64_t vocab)
       : training_(std::move(training)), validation_(std::move(validation)), context_(context), vocab_(vocab) {
@@ -108,7 +108,7 @@ class TokenDataset final : public Dataset {
     return evaluation_windows(split_.validation.size, context_);
   }
 
-  /// Of a text all was read when it was opened.
+  /// A text was read as a whole when it was opened, so there is nothing to check.
   void check(int) const override {
     if (tokenizer() != nullptr) {
       return;
@@ -196,7 +196,7 @@ std::int64_t context_of(const job::Job& job) {
   return job.model.options.integer("context");
 }
 
-/// `maker`: the tokenizer, or the kind of it.
+/// `maker`: the tokenizer, or the kind of tokenizer to make.
 template <typename Maker>
 Tokens open_one_text(const job::Job& job, DataFiles& files, std::string_view key, const std::filesystem::path& path,
                      const Maker& maker) {
@@ -241,7 +241,7 @@ std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files) {
   }
   const std::int64_t vocab = job.model.options.integer("vocab");
   const std::size_t bytes = job.data.token_type == job::TokenType::uint32 ? 4 : 2;
-  // The default may be a guess. A job that names the narrow type is believed.
+  // The default token type may be a guess, so the file is examined. A job that names the narrow type is believed.
   const bool is_surely_narrow = bytes == 2 && job.is_given("data", "token_type");
   const auto open = [&](std::string_view key, const std::filesystem::path& path) {
     const Named name = name_of(job, key);

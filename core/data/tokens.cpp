@@ -20,12 +20,12 @@ static_assert(std::endian::native == std::endian::little, "tokens are used as th
 
 namespace {
 
-/// Bytes of a file that are enough to know its format.
+/// Bytes of a file that are enough to recognise its format.
 constexpr std::size_t format_bytes = 16;
 constexpr std::size_t most_judged_tokens = 512;
 constexpr std::size_t least_judged_tokens = 64;
 
-/// The first bytes, at most `most` of them.
+/// The first bytes of a file, at most `most`.
 std::vector<std::byte> head_of(const files::SteadyFile& file, std::size_t most) {
   std::vector<std::byte> head(std::min(file.size(), most));
   file.read(0, head);
@@ -40,7 +40,8 @@ void require_bare_tokens(const files::SteadyFile& file, std::size_t token_bytes)
   }
 }
 
-/// Whether `head`, read as tokens of `width` bytes, is below the vocabulary, and at least an eighth of it is not 0.
+/// Whether `head`, read as tokens of `width` bytes, has only tokens below the vocabulary, of which at least an eighth
+/// are not 0.
 bool looks_like(std::span<const std::byte> head, std::size_t width, std::uint64_t vocabulary) {
   const std::size_t count = head.size() / width;
   std::size_t others = 0;
@@ -55,7 +56,7 @@ bool looks_like(std::span<const std::byte> head, std::size_t width, std::uint64_
   return 8 * others >= count;
 }
 
-/// What to do about tokens of 2 or 4 bytes that look like `width` bytes each.
+/// Advice for a file whose tokens of 2 or 4 bytes look like tokens of `width` bytes.
 std::string width_remedy(std::size_t token_bytes, std::size_t width) {
   const std::string remedy = width == 8 ? "tokens of 8 bytes are not read: write them as uint32" : "";
   if (token_bytes == 4) {
@@ -101,7 +102,7 @@ void TokenStream::read_as(std::int64_t first, std::span<std::int32_t> to) const 
     if (largest >= layout_.vocabulary) {
       file_.require_unchanged();
       const auto bad = std::ranges::find_if(part, [&](Token token) { return token >= layout_.vocabulary; });
-      // Two tokens of 2 bytes that are read as one.
+      // Whether two tokens of 2 bytes may have been read as one.
       const bool may_be_two =
           sizeof(Token) == 4 && *bad % 65536U < layout_.vocabulary && *bad / 65536U < layout_.vocabulary;
       throw Error(
@@ -147,7 +148,7 @@ void require_plausible_width(const TokenStream& stream) {
   const auto vocabulary = static_cast<std::uint64_t>(layout.vocabulary);
   for (std::size_t width = 8; width > layout.token_bytes; width /= 2) {
     if (looks_like(head, width, vocabulary)) {
-      // The upper half of every token below the vocabulary is at most this.
+      // The upper half of a token below the vocabulary is never larger than this.
       const std::uint64_t upper = (vocabulary - 1) >> (8 * layout.token_bytes);
       throw Error(ErrorCode::data,
                   fmt::format("'{}' looks as if its tokens had {} bytes each: of its first {} as uint{}, every second "

@@ -9,26 +9,25 @@
 
 namespace shardrun::device {
 
-/// The kinds of memory, and of queues, that transports tell apart.
+/// The kinds of memory, and of queues on it, that transports distinguish.
 enum class MemoryKind : std::uint8_t {
   cuda,  ///< memory of CUDA; its queues are streams
 };
 
-/// A device whose memory the host cannot address. A transport may move that memory, in the order of the device's
-/// queues.
+/// A device whose memory the host cannot address. A transport may move that memory, in the order of the queues.
 class DeviceApart : public Device {
  public:
   using Device::Device;
 
   [[nodiscard]] bool is_addressable() const noexcept final { return false; }
   [[nodiscard]] virtual MemoryKind memory_kind() const noexcept = 0;
-  /// The unit that this process uses (Device::use_unit).
+  /// The number of the unit that this process uses (set by Device::use_unit).
   [[nodiscard]] virtual std::size_t unit() const = 0;
-  /// A queue of transfers. Other ranks wait for them, so its work goes before the kernels of other queues.
+  /// Opens a queue for transfers. Its work runs before other queues' kernels, because other ranks wait for it.
   [[nodiscard]] virtual std::unique_ptr<Queue> open_transfer_queue(Threads& threads) const = 0;
 };
 
-/// The same device. Null: the host can address its memory.
+/// The device as a DeviceApart, or null if the host can address its memory.
 [[nodiscard]] inline const DeviceApart* apart(const Device& device) noexcept {
   return dynamic_cast<const DeviceApart*>(&device);
 }

@@ -19,7 +19,7 @@ std::string list_of(const std::vector<Unit>& units) {
   return fmt::format("{}", fmt::join(lines, ", "));
 }
 
-/// One for each rank, of units that neighbours share.
+/// The unit of each rank if neighbouring ranks share units.
 std::vector<std::size_t> shared_units(std::size_t ranks, std::size_t units) {
   std::vector<std::size_t> shared(ranks);
   for (std::size_t i = 0; i < ranks; ++i) {

@@ -9,22 +9,22 @@
 
 namespace shardrun::device {
 
-/// A device, and which of its units the ranks of a machine use: `cuda`, or `cuda:0,2`.
+/// A device, and which of its units the ranks of a machine use. Written as `cuda`, or as `cuda:0,2`.
 struct DeviceChoice {
   std::string name;
-  /// By local rank. Empty: local rank i uses unit i. One that stands twice is shared by two ranks.
+  /// The unit of each local rank. Empty: local rank i uses unit i. A unit listed twice is shared by two ranks.
   std::vector<std::size_t> units;
 };
 
-/// Throws Error{usage} unless a list of numbers follows the colon.
+/// Throws Error{usage} if a colon is not followed by a list of numbers.
 [[nodiscard]] DeviceChoice parse_device(std::string_view text);
 
 /// Throws Error{usage} if the choice names units of a device that has none.
 void require_units(const Device& device, const DeviceChoice& choice);
 
-/// The unit of a local rank; 0 for a device without units. Throws Error{usage}, listing the units of this machine, if
-/// the choice names one that is not there, or if `local_ranks` ranks have too few; Error{job} from Device::units().
-/// `local_ranks`: 0 if unknown.
+/// Returns the unit of a local rank; 0 for a device without units. `local_ranks` is 0 if unknown.
+/// Throws Error{usage} if the choice names a unit that this machine does not have (the message lists those it has), or
+/// if there are fewer units than `local_ranks`. Throws Error{job} as Device::units() does.
 [[nodiscard]] std::size_t unit_of(const Device& device, const DeviceChoice& choice, std::int64_t local_rank,
                                   std::int64_t local_ranks);
 

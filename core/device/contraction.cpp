@@ -7,10 +7,11 @@ namespace {
 
 bool has(const std::string& letters, char letter) { return letters.find(letter) != std::string::npos; }
 
-/// The stride of several letters together, outermost first, if they are like one; 0 if they have one index.
+/// The stride of several letters taken as one dimension, outermost first, or nothing if they cannot be; 0 if they have
+/// only one index.
 std::optional<std::int64_t> joint_stride(const Lettered& tensor, const std::string& letters) {
   std::int64_t stride = 0;
-  std::int64_t next = 0;  // the stride that the letter before has if both are like one
+  std::int64_t next = 0;  // the stride that the next outer letter needs
   for (auto letter = letters.rbegin(); letter != letters.rend(); ++letter) {
     const std::int64_t size = tensor.size(*letter);
     if (size == 1) {
@@ -65,10 +66,10 @@ std::optional<Operand> Lettered::matrix(const std::string& rows, const std::stri
 
 namespace {
 
-/// Fewer multiplications than this are not worth a call of a library.
+/// A product with fewer multiplications is not worth a library call.
 constexpr std::int64_t small_product = 512;
 
-/// Distributes the letters over batch, rows, columns and inner. False if one is in a single operand and summed over.
+/// Sorts the letters into batch, rows, columns and inner. Returns false if a summed letter is in one operand only.
 bool classify(Contraction& made) {
   const auto& [a, b, y] = made.tensors;
   for (const char letter : y.letters) {
@@ -84,7 +85,7 @@ bool classify(Contraction& made) {
   return true;
 }
 
-/// Moves outer letters of the result to the batch until it lies as matrices, if these are large enough.
+/// Moves outer letters of the result to the batch until the rest is a matrix, if the matrices stay large enough.
 void split_result(Contraction& made) {
   constexpr std::int64_t large_product = 1 << 18;
   constexpr std::int64_t large_side = 16;
@@ -105,7 +106,7 @@ void split_result(Contraction& made) {
   }
 }
 
-/// The tensor as a matrix, copied so that it lies as one if it does not.
+/// The tensor as a matrix. If its elements are not laid out as one, it gets a packed copy that is.
 Operand as_matrix(Contraction& made, std::size_t number, const std::string& rows, const std::string& columns) {
   const Lettered& tensor = made.tensors[number];
   made.packed[number] = tensor;

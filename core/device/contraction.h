@@ -12,7 +12,7 @@
 
 namespace shardrun::device {
 
-/// A tensor of an einsum: of each of its letters, the size and the stride in elements.
+/// A tensor of an einsum: the size and the stride (in elements) of the dimension that each letter names.
 struct Lettered {
   std::string letters;
   graph::DType dtype = graph::DType::f32;
@@ -20,39 +20,40 @@ struct Lettered {
   std::vector<std::int64_t> strides;
 
   Lettered() = default;
-  /// Without gaps, the last letter innermost.
+  /// Strides without gaps; the last letter is innermost.
   Lettered(std::string text, graph::DType type, std::vector<std::int64_t> shape);
 
-  [[nodiscard]] std::int64_t size(char letter) const;    ///< 1 for a letter that it lacks
-  [[nodiscard]] std::int64_t stride(char letter) const;  ///< 0 for a letter that it lacks
+  [[nodiscard]] std::int64_t size(char letter) const;    ///< 1 for a letter that the tensor lacks
+  [[nodiscard]] std::int64_t stride(char letter) const;  ///< 0 for a letter that the tensor lacks
   [[nodiscard]] std::int64_t count(const std::string& some) const;
   [[nodiscard]] std::int64_t elements() const { return count(letters); }
-  /// The operand as a matrix whose rows are the indices of `rows`. Nothing: its elements do not lie as a matrix.
+  /// The tensor as a matrix: the letters `rows` make the row index, the letters `columns` the column index. Returns
+  /// nothing if the elements are not laid out as such a matrix.
   [[nodiscard]] std::optional<Operand> matrix(const std::string& rows, const std::string& columns) const;
 };
 
-/// How an einsum is computed: as a product of matrices for each index of a batch, if its letters allow that and the
-/// matrices are worth it. Tensors that do not lie as matrices are first copied so that they do.
+/// How an einsum is computed: one matrix product for each index of a batch, if the letters allow that and the matrices
+/// are large enough. Tensors whose elements are not laid out as matrices are first copied into that layout.
 struct Contraction {
-  /// `einsum`: what the op computes. `shape`: its operands and its result.
+  /// `einsum`: what the op computes. `shape`: the types of its operands and its result.
   Contraction(const graph::Einsum& einsum, const graph::OpShape& shape);
 
   [[nodiscard]] std::int64_t size(char letter) const;
-  /// Where the matrix of index `number` of the batch begins in packed[tensor].
+  /// The element of packed[tensor] at which the matrix for batch index `number` begins.
   [[nodiscard]] std::int64_t offset(std::size_t tensor, std::int64_t number) const;
 
   std::array<Lettered, 3> tensors;  ///< a, b and the result
   std::string summed;               ///< letters that the result lacks
   bool products = false;
-  // Of products:
+  // The letters of each role in the products:
   std::string batch;     ///< letters of the result
   std::string rows;      ///< other letters of a and the result
   std::string columns;   ///< other letters of b and the result
   std::string inner;     ///< letters of a and b
   bool swapped = false;  ///< `a` is the op's second operand, and tensors[0] is too
   std::array<bool, 3> copied = {};
-  std::array<Lettered, 3> packed;  ///< as they are multiplied
-  Product product = {};            ///< of one index of the batch, without data
+  std::array<Lettered, 3> packed;  ///< the tensors as they are laid out for the products
+  Product product = {};            ///< the product for one batch index, without data
 };
 
 }  // namespace shardrun::device

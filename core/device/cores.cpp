@@ -17,12 +17,12 @@ std::int64_t cores_of_affinity() {
 
 constexpr std::int64_t no_limit = INT64_MAX;
 
-/// Microseconds of processor time in each period of so many; "max" and -1 are no limit.
+/// Cores for a quota of microseconds per period, rounded up. A quota of "max" or -1 is no limit.
 std::int64_t cores_worth(std::int64_t quota, std::int64_t period) {
   return quota > 0 && period > 0 ? (quota + period - 1) / period : no_limit;
 }
 
-/// Version 2 has both in one file, version 1 each in its own.
+/// Version 2 of control groups has quota and period in one file, version 1 in one file each.
 std::int64_t cores_of_group(const std::filesystem::path& group) {
   std::int64_t quota = 0;
   std::int64_t period = 0;
@@ -34,7 +34,7 @@ std::int64_t cores_of_group(const std::filesystem::path& group) {
   return first >> quota && second >> period ? cores_worth(quota, period) : no_limit;
 }
 
-/// A group has no more than any that it is in. Inside a container its own may be mounted as the root.
+/// The least limit of a group and all groups that contain it. In a container, the group may be mounted as the root.
 std::int64_t cores_of_groups(const std::filesystem::path& mounted, std::filesystem::path group) {
   std::int64_t cores = cores_of_group(mounted);
   for (; group.has_relative_path(); group = group.parent_path()) {
@@ -43,7 +43,7 @@ std::int64_t cores_of_groups(const std::filesystem::path& mounted, std::filesyst
   return cores;
 }
 
-/// A line of /proc/self/cgroup is "0::/group" or "4:cpu,cpuacct:/group".
+/// Whether the controllers in a line of /proc/self/cgroup ("0::/group", "4:cpu,cpuacct:/group") include the processor.
 bool has_processor_time(const std::string& controllers) {
   return controllers.empty() || ("," + controllers + ",").find(",cpu,") != std::string::npos;
 }

@@ -21,18 +21,18 @@ namespace {
 struct Registered {
   Kernel kernel;
   int level = 0;
-  std::unique_ptr<const AddedKernel> added = {};  ///< Kernel::added
+  std::unique_ptr<const AddedKernel> added = {};  ///< owns Kernel::added
 };
 
 using Kernels = std::map<std::string, Registered, std::less<>>;
 
-/// Filled by static objects before main, and when a plugin with ops is opened.
+/// The kernels of all devices, by device name. Filled by static objects before main, and when a plugin brings ops.
 std::map<std::string, Kernels, std::less<>>& registry() {
   static std::map<std::string, Kernels, std::less<>> kernels;
   return kernels;
 }
 
-/// The program's own devices; others are added before main.
+/// The devices of the program itself; others are registered before main.
 std::vector<std::unique_ptr<const Device>>& devices() {
   static std::vector<std::unique_ptr<const Device>> known = [] {
     std::vector<std::unique_ptr<const Device>> own;
@@ -73,7 +73,7 @@ const Device& Device::find(std::string_view name) {
       names.emplace_back(in_library);
     }
   }
-  // "gpu" is close to "cpu" in letters, and means a device of a library.
+  // "gpu" is spelled almost like "cpu", but means a device in a library.
   const std::string meant = name == "gpu" ? fmt::format(" (did you mean '{}'?)", fmt::join(library_devices(), "', '"))
                                           : did_you_mean(name, names);
   throw Error(ErrorCode::usage,

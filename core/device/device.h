@@ -24,13 +24,14 @@ class Threads;
 
 inline constexpr std::size_t max_rank = 8;
 
-/// A contiguous, row-major tensor, or one shard of one. `origin` is the global index of its first element per dimension
-/// (zero for a whole tensor). Kernels that depend on the position use it: look-ups in a sharded vocabulary, random
-/// numbers.
+/// A contiguous, row-major tensor, or one shard of one. `origin` is the global index of its first element in each
+/// dimension (zero for a whole tensor). Kernels whose results depend on the position use it, such as look-ups in a
+/// sharded vocabulary and random numbers.
 struct TensorView {
   void* data = nullptr;
   graph::DType dtype = graph::DType::f32;    ///< of the elements in memory
-  graph::DType rounded = graph::DType::f32;  ///< the graph's type of the elements, to which run_kernel() rounds results
+  graph::DType rounded = graph::DType::f32;  ///< the type that the graph gives the elements; run_kernel() rounds
+                                             ///< results to it
   std::uint32_t rank = 0;
   std::array<std::int64_t, max_rank> shape = {};
   std::array<std::int64_t, max_rank> origin = {};
@@ -46,23 +47,23 @@ struct TensorView {
   [[nodiscard]] std::size_t bytes() const noexcept {
     return static_cast<std::size_t>(elements()) * graph::element_bytes(dtype);
   }
-  /// The address of an element, on the device.
+  /// The device address of element number `element`.
   [[nodiscard]] std::byte* address_of(std::int64_t element) const noexcept {
     return static_cast<std::byte*>(data) + static_cast<std::size_t>(element) * graph::element_bytes(dtype);
   }
 };
 
-/// Their element types in memory and shapes. Axes have no names.
+/// The shapes and the element types in memory. Axes have no names.
 [[nodiscard]] std::vector<graph::TensorType> types_of(std::span<const TensorView> tensors);
 
-/// Numbers of a step in the device's memory, by which updates are held back: once the loss or the gradient's norm is
-/// not finite, they leave parameters and moments as they are. See Device::can_hold_updates.
+/// Addresses of a step's numbers in the device's memory, which decide whether updates are held back: once the loss or
+/// the gradient's norm is not finite, updates leave parameters and moments unchanged. See Device::can_hold_updates.
 struct Guard {
   const float* loss = nullptr;
-  std::int32_t* held = nullptr;  ///< not 0: updates are held; null: they never are
+  std::int32_t* held = nullptr;  ///< not 0: updates are held back; null: they never are
 };
 
-/// Hashes (hash.h) of an operand as a kernel has read it and of the result that it has written in its place.
+/// Two hashes (hash.h) of an in-place pair: of the operand as a kernel has read it, and of the result that replaced it.
 struct InPlaceHash {
   std::uint64_t read = 0;
   std::uint64_t written = 0;
@@ -70,22 +71,21 @@ struct InPlaceHash {
 
 struct KernelCall;
 
-/// Rounds the results of a call of a kernel.
+/// Rounds the results of a kernel call.
 using RoundResults = std::function<void(const KernelCall& call)>;
 
-/// Arguments that change from call to call of a function.
+/// Arguments that differ between the calls of a function.
 struct Scalars {
   std::uint64_t seed = 0;
-  std::int64_t step = 0;          ///< of the optimizer, from 0
+  std::int64_t step = 0;          ///< the optimizer's step, from 0
   double learning_rate = 0;       ///< of this step
   std::int64_t first_sample = 0;  ///< global index of row 0 of this call's batch: step * batch + rows before
-  std::int64_t position = 0;      ///< position in the sequence to predict (prediction)
+  std::int64_t position = 0;      ///< for predictions: the position in the sequence that is predicted
   bool first_microbatch = true;
-  Guard guard = {};  ///< of an update
-  /// Kernel::hashes: one for each of the op's in-place pairs that the call has; the kernel adds to them. Null: none are
-  /// asked for.
+  Guard guard = {};  ///< for updates
+  /// For Kernel::hashes: one entry for each in-place pair of the op; the kernel adds to them. Null: none are wanted.
   InPlaceHash* hashes = nullptr;
-  /// Rounds results in place of run_kernel(). Null: run_kernel() does.
+  /// Rounds results instead of run_kernel(). Null: run_kernel() does it.
   const RoundResults* round = nullptr;
 };
 
@@ -94,12 +94,12 @@ struct KernelCall {
   const graph::Attributes& attributes;
   std::span<const TensorView> inputs;
   std::span<const TensorView> outputs;
-  bool accumulate = false;  ///< add to outputs[0] instead of overwriting it (ops that declare `accumulates` only)
+  bool accumulate = false;  ///< add to outputs[0] instead of overwriting it (only ops that declare `accumulates`)
   std::span<std::byte> scratch;
   const Scalars& scalars;
   Threads& threads;
-  void* prepared = nullptr;  ///< what Kernel::prepare made
-  void* stream = nullptr;    ///< of a GPU, on which the kernel is enqueued; devices of the processor have none
+  void* prepared = nullptr;  ///< the result of Kernel::prepare
+  void* stream = nullptr;    ///< the GPU stream on which the kernel is enqueued; null on the processor
 };
 
 /// A kernel as an object, for an op that is added while the program runs. Its functions have the contracts of Kernel's.
@@ -113,27 +113,26 @@ struct AddedKernel {
 /// One device's implementation of one op.
 struct Kernel {
   void (*run)(const KernelCall& call) = nullptr;
-  /// Bytes of scratch for these (local) shapes and threads, exactly what `run` uses. Null: none.
+  /// Bytes of scratch that `run` uses for these (local) shapes and threads, exactly. Null: none.
   std::size_t (*scratch_bytes)(const graph::OpShape& shape, int threads) = nullptr;
-  /// Makes what calls with these (local) shapes need in addition to memory, such as a library's descriptors. Called
-  /// once for an instruction, before its first call; one call at a time uses the result. Null, or a null result:
-  /// nothing.
+  /// Makes state that calls with these (local) shapes need besides memory, such as a library's descriptors. It is made
+  /// once per instruction, before its first call, and used by one call at a time. Null, or a null result: no state.
   std::shared_ptr<void> (*prepare)(const graph::OpShape& shape) = nullptr;
-  /// For people: how it multiplies bfloat16 matrices on this machine. Null: it has no ways to choose from.
+  /// For people: how the kernel multiplies bfloat16 matrices on this machine. Null: there is only one way.
   std::string_view (*bf16_products)() noexcept = nullptr;
-  /// Whether it fills Scalars::hashes, where the pairs have elements of four bytes.
+  /// Whether the kernel fills Scalars::hashes if the pairs have four-byte elements.
   bool hashes = false;
-  /// In place of the functions. Null: these count.
+  /// If not null, its functions are used instead of the pointers above.
   const AddedKernel* added = nullptr;
   /// The op's name, set when the kernel is registered.
   std::string_view op = {};
 };
 
-/// Kernel::prepare, for every kernel.
+/// Calls Kernel::prepare, or the function of Kernel::added.
 [[nodiscard]] std::shared_ptr<void> prepare_kernel(const Kernel& kernel, const graph::OpShape& shape);
 
-/// A kernel with the arguments that stay the same from call to call, as Device::prepare() made it. A device may derive
-/// from it to keep more.
+/// A kernel with the arguments that stay the same in all calls, as Device::prepare() made it. A device may derive from
+/// it to keep more.
 struct PreparedKernel {
   PreparedKernel() = default;
   PreparedKernel(const PreparedKernel&) = delete;
@@ -145,41 +144,41 @@ struct PreparedKernel {
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;
   std::span<std::byte> scratch;
-  std::shared_ptr<void> prepared;  ///< what Kernel::prepare made
-  std::string_view makes;          ///< the name of the tensor that it makes, for messages
+  std::shared_ptr<void> prepared;  ///< the result of Kernel::prepare
+  std::string_view makes;          ///< the name of the tensor that it computes, for messages
 };
 
-/// What a device is, for people.
+/// A description of a device for people.
 struct DeviceFacts {
   std::string kind;  ///< "cpu"
   std::int64_t cores = 0;
   std::optional<std::uint64_t> memory;  ///< bytes available; nothing: unknown
   std::string vectors;                  ///< the instruction set of the fastest kernels
-  std::vector<graph::DType> computes;   ///< real types that its kernels take
+  std::vector<graph::DType> computes;   ///< real types that its kernels support
   std::string bf16_products;            ///< how it multiplies bfloat16 matrices; empty: not known
-  std::string unit;                     ///< that this process uses: "0 (NVIDIA H200, …)"; empty: it has none
+  std::string unit;                     ///< the unit that this process uses: "0 (NVIDIA H200, …)"; empty: no units
 };
 
-/// One of a device's processors, each with memory of its own, such as a GPU.
+/// One of a device's processors with its own memory, such as a GPU.
 struct Unit {
   std::string name;          ///< "NVIDIA H200"
-  std::uint64_t memory = 0;  ///< bytes in all
+  std::uint64_t memory = 0;  ///< total bytes
   std::string architecture;  ///< "compute capability 9.0"
 };
 
-/// Programs run on a device. It owns the memory of tensors, decides when kernels run, and says in which type it stores
-/// each element type. It has one kernel for each op.
+/// Where programs run. A device owns the memory of tensors, decides when kernels run, and chooses the type in which it
+/// stores each element type. It has at most one kernel for each op.
 ///
 /// Addresses in views are the device's. Outside this folder only host tensors (host_tensor.h) are dereferenced.
 class Device {
  public:
-  /// A device by name. One that is in a library (library.h) is loaded and registered first. Throws Error{usage} for an
-  /// unknown name, listing the known ones, and for a library that is not there.
+  /// Finds a device by name. A device in a library (library.h) is first loaded and registered. Throws Error{usage} if
+  /// the name is unknown (the message lists the known ones), or if the library is missing.
   [[nodiscard]] static const Device& find(std::string_view name);
-  /// The devices that are registered, in that order.
+  /// The registered devices, in the order of registration.
   [[nodiscard]] static const std::vector<std::unique_ptr<const Device>>& all();
 
-  /// `kernels`: the name under which its kernels are registered.
+  /// `kernels`: the device name under which its kernels are registered.
   /// `reals`: the type in which it stores all real numbers; nothing: each in its own type.
   explicit Device(std::string name, std::string kernels, std::optional<graph::DType> reals = std::nullopt)
       : name_(std::move(name)), kernels_(std::move(kernels)), reals_(reals) {}
@@ -188,47 +187,48 @@ class Device {
   virtual ~Device() = default;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// The type in which it stores the elements of a graph's tensor.
+  /// The type in which the device stores elements of this graph type.
   [[nodiscard]] graph::DType stored(graph::DType dtype) const noexcept {
     return graph::is_real(dtype) ? reals_.value_or(dtype) : dtype;
   }
-  /// Throws Error{internal} when the device has no kernel for the op.
+  /// Throws Error{internal} if the device has no kernel for the op.
   [[nodiscard]] const Kernel& kernel(std::string_view op) const;
-  /// Null when the device has no kernel for the op.
+  /// Returns null if the device has no kernel for the op.
   [[nodiscard]] const Kernel* find_kernel(std::string_view op) const;
 
   [[nodiscard]] virtual DeviceFacts facts() const = 0;
-  /// Whether it has units: then units() is not empty, unless it throws.
+  /// Whether the device has units. If so, units() is not empty, unless it throws.
   [[nodiscard]] virtual bool has_units() const noexcept { return false; }
-  /// The processors (GPUs) on this machine; a process uses one. Throws Error{job}, with what is missing, if the device
-  /// cannot be used on this machine.
+  /// The processors (GPUs) on this machine, of which a process uses one. Throws Error{job}, saying what is missing, if
+  /// the device cannot be used on this machine.
   [[nodiscard]] virtual std::vector<Unit> units() const { return {}; }
-  /// The unit, by its index in units(), that this process computes on. Until it is called: the first. REQUIRES: no
+  /// Chooses the unit on which this process computes, by its index in units(). The default is the first. REQUIRES: no
   /// memory has been allocated.
   virtual void use_unit(std::size_t unit) const;
-  /// Whether the host, and so every transport, may use the addresses of its memory.
+  /// Whether the host, and so every transport, can use addresses in the device's memory.
   [[nodiscard]] virtual bool is_addressable() const noexcept = 0;
-  /// Whether its kernels of updates heed Scalars::guard. The host then reads the loss of a step after the next step's
-  /// work was given.
+  /// Whether the device's update kernels obey Scalars::guard. If so, the host reads the loss of a step after it has
+  /// given the next step's work.
   [[nodiscard]] virtual bool can_hold_updates() const noexcept { return false; }
-  /// Makes copies between the device and this host memory fast: it is not moved and not swapped out while the result
-  /// lives. Null: they are as fast without. Throws Error{io} when the system refuses.
+  /// Pins host memory, for fast copies to and from the device: it is not moved or swapped out while the result lives.
+  /// Returns null if copies are as fast without. Throws Error{io} if the system refuses.
   [[nodiscard]] virtual std::shared_ptr<const void> pin(std::span<std::byte> memory) const;
-  /// Memory for tensors, with undefined contents. Throws Error{io} if there is not enough. It outlives the queues that
-  /// use it.
+  /// Allocates memory for tensors, with undefined contents. It outlives the queues that use it. Throws Error{io} if
+  /// there is not enough.
   [[nodiscard]] virtual std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const = 0;
-  /// A queue whose kernels share `threads`, which outlive it.
+  /// Opens a queue whose kernels share `threads`. They outlive the queue.
   [[nodiscard]] virtual std::unique_ptr<Queue> open_queue(Threads& threads) const = 0;
-  /// Bytes of scratch that prepare() needs for these (local) shapes and threads: by default Kernel::scratch_bytes.
+  /// Bytes of scratch that prepare() needs for these (local) shapes and threads. By default those of
+  /// Kernel::scratch_bytes.
   [[nodiscard]] virtual std::size_t scratch_bytes(const Kernel& kernel, const graph::OpShape& shape, int threads) const;
-  /// Prepares a kernel of this device for arguments in its memory. `makes`: the name of the result, for messages.
-  /// `attributes`, `kernel` and `makes` outlive the returned kernel.
+  /// Prepares a kernel of this device for arguments in its memory. `makes` names the result in messages. `attributes`,
+  /// `kernel` and `makes` outlive the result.
   [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> prepare(
       const Kernel& kernel, const graph::Attributes& attributes, std::vector<TensorView> inputs,
       std::vector<TensorView> outputs, std::span<std::byte> scratch, std::string_view makes = {}) const;
-  /// One kernel for two kernels of this device that would run one directly after the other, without adding to their
-  /// results. It writes all that both write, perhaps rounded less often. Null: there is none. It needs the same objects
-  /// to outlive it as the two kernels.
+  /// Returns one kernel in place of two that would run directly one after the other, and that do not add to their
+  /// results. It writes everything that the two write, but may round less often. What had to outlive the two kernels
+  /// must outlive it. Null: the device does not fuse these two.
   [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> fuse(const PreparedKernel& first,
                                                                    const PreparedKernel& next) const;
 
@@ -238,26 +238,26 @@ class Device {
   std::optional<graph::DType> reals_;
 };
 
-/// Runs a kernel at once. All arguments are in host memory. If results are stored in float64 and the graph's type is
-/// bf16 or f16, they are rounded to it, unless Scalars::round does. Results of type f32 keep all digits.
+/// Runs a kernel at once. All arguments are in host memory. Results that are stored in float64 but are bf16 or f16 in
+/// the graph are rounded to that type, unless Scalars::round does it. Results of type f32 keep all digits of the
+/// float64.
 void run_kernel(const Kernel& kernel, const KernelCall& call);
 
-/// `const RegisterDevice d(std::make_unique<Mine>());` at namespace scope.
+/// Registers a device. At namespace scope: `const RegisterDevice d(std::make_unique<Mine>());`
 class RegisterDevice {
  public:
   explicit RegisterDevice(std::unique_ptr<const Device> device);
 };
 
-/// `const RegisterKernel k("cpu", "matmul", kernel, level);` at namespace scope. Of several kernels for one device and
-/// op the one with the highest level is used. An instruction-set variant passes the level that it needs, and registers
-/// only on machines that have it.
+/// Registers a kernel. At namespace scope: `const RegisterKernel k("cpu", "matmul", kernel, level);` If several kernels
+/// are registered for one device and op, the one with the highest level is used. A variant for an instruction set
+/// passes the level that it needs, and registers only on machines that have it.
 class RegisterKernel {
  public:
   RegisterKernel(std::string_view device, std::string_view op, Kernel kernel, int level = 0);
 };
 
-/// Adds the kernel of an op that was added while the program runs (graph::add_op). REQUIRES: no other thread looks for
-/// kernels.
+/// Registers the kernel of an op added while the program runs (graph::add_op). REQUIRES: no other thread uses kernels.
 void add_kernel(std::string_view device, std::string_view op, std::unique_ptr<const AddedKernel> kernel);
 
 }  // namespace shardrun::device

@@ -22,9 +22,8 @@ double widened(T value) noexcept {
   return static_cast<double>(value);
 }
 
-/// Rounds to odd: the float next to `value` whose last bit is set if `value` is between two floats. A second rounding,
-/// to 16 bits, then gives what one rounding of `value` would have given (Boldo & Melquiond 2008,
-/// doi:10.1109/TC.2007.70819).
+/// Rounds to odd: if `value` is between two floats, gives the one whose last bit is set. A second rounding, to 16 bits,
+/// then gives the same as one rounding of `value` (Boldo & Melquiond 2008, doi:10.1109/TC.2007.70819).
 float to_odd(double value) noexcept {
   const auto nearest = static_cast<float>(value);
   const auto back = static_cast<double>(nearest);

@@ -11,14 +11,14 @@
 namespace shardrun::device {
 namespace {
 
-/// Small enough that threads share the work evenly.
+/// The size of a block: small enough that threads share the work evenly.
 constexpr std::size_t block_bytes = std::size_t{256} * 1024;
-/// Read of a device at once: 4 MiB.
+/// Blocks that are read from a device at once: 4 MiB.
 constexpr std::size_t blocks_of_read = 16;
 
 using Sum = std::uint64_t (*)(const std::byte* words, std::size_t count, std::uint32_t place);
 
-/// Written so that compilers make vectors of it, in each of the functions below for other instructions.
+/// Written so that compilers vectorize it. Each of the functions below inlines it for another instruction set.
 [[gnu::always_inline]] inline std::uint64_t sum_of(const std::byte* words, std::size_t count, std::uint32_t place) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < count; ++i) {
@@ -117,7 +117,7 @@ void TensorHashes::add_read(std::span<const Block> all, Queue& queue, Threads& t
   for (std::size_t first = 0; first < all.size(); first += blocks_of_read) {
     const Event reading = done;
     if (first + blocks_of_read < all.size()) {
-      done = read(first + blocks_of_read);  // while the host computes
+      done = read(first + blocks_of_read);  // runs while the host computes
     }
     queue.finish(reading);
     add_all(blocks_at(first), threads, copies_[first / blocks_of_read % copies_.size()].data());

@@ -34,8 +34,8 @@ void copy_box(const StridedCopy& copy, std::size_t d, const std::byte* from, std
   }
 }
 
-/// Everything is done when it is given, so events are always past. While a gate is closed, the thread that gives work
-/// waits.
+/// A queue that does all work when it is given, so events have always passed. While a gate is closed, the thread that
+/// gives work waits.
 class HostQueue final : public Queue {
  public:
   HostQueue(const Device& device, Threads& threads) : Queue(device), threads_(threads) {}
@@ -83,7 +83,7 @@ class HostQueue final : public Queue {
   }
 
  private:
-  /// Each gate is opened once, so the number of those that are open tells whether all are.
+  /// Waits for all gates. Each gate is opened once, so comparing the number of open gates with all is enough.
   void pass_gates() {
     if (passed_ != gates_) {
       std::unique_lock lock(mutex_);
@@ -100,8 +100,8 @@ class HostQueue final : public Queue {
   }
 
   Threads& threads_;
-  std::uint64_t gates_ = 0;   ///< added so far
-  std::uint64_t passed_ = 0;  ///< of them, known to be open
+  std::uint64_t gates_ = 0;   ///< gates added so far
+  std::uint64_t passed_ = 0;  ///< gates known to be open
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t opened_ = 0;
@@ -161,7 +161,7 @@ void fill_on_host(const TensorView& tensor, double value, Threads& threads) {
     for (std::int64_t first = begin; first < end; first += static_cast<std::int64_t>(values.size())) {
       const auto count =
           static_cast<std::size_t>(std::min<std::int64_t>(end - first, static_cast<std::int64_t>(values.size())));
-      std::fill_n(values.begin(), count, value);  // anew: writing rounds them
+      std::fill_n(values.begin(), count, value);  // set again, because writing rounds them
       write_elements(tensor, first, {values.data(), count});
     }
   });

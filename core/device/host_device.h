@@ -9,8 +9,8 @@
 
 namespace shardrun::device {
 
-/// The processor. Its queue does all work at once, on the calling thread: `cpu` with fast kernels, `reference` with
-/// readable ones in float64.
+/// The processor as a device. Its queue does all work at once, on the calling thread. There are two: `cpu` with fast
+/// kernels, and `reference` with readable ones in float64.
 class HostDevice final : public Device {
  public:
   /// Kernels are registered under the device's name.
@@ -23,7 +23,7 @@ class HostDevice final : public Device {
   [[nodiscard]] std::unique_ptr<Queue> open_queue(Threads& threads) const override;
 };
 
-/// A device on the processor. Its kernels take these types.
+/// Describes a device on the processor whose kernels support these types.
 [[nodiscard]] DeviceFacts facts_of_host(std::vector<graph::DType> computes);
 
 /// Runs a prepared kernel at once. All its arguments are in host memory.

@@ -7,11 +7,11 @@
 
 namespace shardrun::device {
 
-/// Memory of the host: a memfd between two inaccessible guard pages. A memfd leaves no name behind, and a container's
-/// limit of shared memory does not apply. Zero until it is written.
+/// Memory of the host: a memfd between two inaccessible guard pages. A memfd leaves no file name behind, and a
+/// container's limit of shared memory does not apply to it. It is zero until it is written.
 class HostMemory final : public Memory {
  public:
-  /// Throws Error{io} when the system will not give that much.
+  /// Throws Error{io} if the system does not grant so much.
   explicit HostMemory(std::uint64_t bytes);
   ~HostMemory() override;
 

@@ -9,53 +9,53 @@
 
 namespace shardrun::device {
 
-/// How the host uses a tensor's elements.
+/// What the host does with a tensor's elements.
 enum class Access : std::uint8_t {
-  read,   ///< their values
-  write,  ///< to give all of them new values
+  read,   ///< it reads their values
+  write,  ///< it gives all of them new values
 };
 
-/// How the host reaches tensors: through a queue of their device, with host memory for copies.
+/// How the host reaches tensors: a queue of their device, and host memory for copies.
 struct HostAccess {
   HostAccess(Queue& with_queue) : queue(with_queue) {}
   /// `with_writes` outlives the copies.
   HostAccess(Queue& with_queue, std::span<std::byte> with_room, Event& with_writes)
       : queue(with_queue), room(with_room), writes(&with_writes) {}
 
-  /// Without the room that a copy of the tensor takes.
+  /// The same access, less the room that a copy of the tensor takes.
   [[nodiscard]] HostAccess without(const TensorView& tensor) const noexcept;
 
   Queue& queue;
-  std::span<std::byte> room;  ///< a copy that does not fit has memory of its own
-  Event* writes = nullptr;    ///< the end of the device's last copy from the room: after it the room is free
+  std::span<std::byte> room;  ///< a copy that does not fit allocates its own memory
+  Event* writes = nullptr;    ///< the end of the device's last copy from the room; the room is free then
 };
 
-/// A tensor's elements where the host may use them: in the device's memory if the host can address that, else in a
-/// copy.
+/// A tensor's elements at an address that the host can use: in the device's memory if it can address it, else a copy.
 class HostTensor {
  public:
-  /// Waits for the queue's work. To write a copy in the room it waits only until the room is free. `host`: of the
-  /// tensor's device; outlives this.
+  /// Waits for the queue's work. For a write copy in the room it waits only until the room is free. `host` belongs to
+  /// the tensor's device and outlives this object.
   HostTensor(const HostAccess& host, const TensorView& tensor, Access access);
 
-  /// The tensor, with an address that the host may use. A copy that is to be written begins as anything.
+  /// The tensor, at an address that the host can use. A copy for writing starts with undefined contents.
   [[nodiscard]] const TensorView& view() const noexcept { return view_; }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept {
     return {static_cast<std::byte*>(view_.data), view_.bytes()};
   }
 
-  /// Writes the elements to the tensor, and waits for that unless the copy is in the room. REQUIRES: Access::write.
+  /// Copies the elements to the device's tensor. Waits until that is done, unless the copy is in the room.
+  /// REQUIRES: Access::write.
   void store();
 
  private:
   Queue& queue_;
-  TensorView tensor_;  ///< on the device
+  TensorView tensor_;  ///< the device's tensor
   TensorView view_;
   Event* writes_ = nullptr;  ///< see HostAccess; null: the copy is not in the room
   std::vector<std::byte> own_;
 };
 
-/// The elements of a tensor in host memory, as numbers of their own type. Throws Error{internal} if they have another.
+/// The elements of a tensor in host memory, as numbers of type T. Throws Error{internal} if it has another type.
 template <typename T>
 [[nodiscard]] std::span<T> elements_of(const TensorView& view);
 

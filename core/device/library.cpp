@@ -40,7 +40,7 @@ const Device& load_device(std::string_view device, const std::vector<std::filesy
     throw Error(ErrorCode::plugin, fmt::format("the library of device '{}', {}, {}", device, file->string(), what));
   };
   files::require_trusted(*file);
-  // Never unloaded: queues and kernels of it may live as long as the process.
+  // Never unloaded, because queues and kernels of it may live as long as the process.
   void* const library = dlopen(file->c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     refuse(fmt::format("cannot be loaded: {}", dlerror()));
@@ -54,7 +54,7 @@ const Device& load_device(std::string_view device, const std::vector<std::filesy
     refuse(fmt::format("is of build {}, and this program is of build {}: build or install both together", given.build,
                        build_of_devices()));
   }
-  std::unique_ptr<const Device> opened = given.open();  // first: it may refuse
+  std::unique_ptr<const Device> opened = given.open();  // first, because it may throw
   for (const LibraryKernel& each : given.kernels()) {
     const RegisterKernel registered(device, each.op, each.kernel);
   }

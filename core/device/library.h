@@ -7,12 +7,12 @@
 
 #include "core/device/device.h"
 
-/// Devices in libraries. A library is loaded when its device is asked for, so the program itself needs none of the
-/// libraries that it needs. The file of a device NAME is libshardrun_NAME.so, beside the program's plugins. A library
-/// is of the same build as the program: objects and exceptions cross the border.
+/// Devices in libraries. A library is loaded when its device is asked for, so the program itself does not need the
+/// libraries on which it depends. The file of device NAME is libshardrun_NAME.so, beside the program's plugins. Library
+/// and program must come from the same build, because objects and exceptions cross between them.
 namespace shardrun::device {
 
-/// How refusals of a device end that every machine can avoid.
+/// The advice at the end of messages that refuse a device. Every machine can follow it.
 inline constexpr std::string_view choose_cpu = "choose device cpu, and transports for host memory";
 
 struct LibraryKernel {
@@ -33,17 +33,18 @@ struct DeviceLibrary {
 inline constexpr const char* library_entry = "shardrun_device_v1";
 using LibraryEntry = const DeviceLibrary* (*)();
 
-/// Of this build: the version, and a hash of the headers that a library shares with the program.
+/// Identifies this build: the version, and a hash of the headers that a library shares with the program.
 [[nodiscard]] const char* build_of_devices() noexcept;
 
-/// The devices that may be in libraries: "cuda".
+/// The names of the devices that may be in libraries: "cuda".
 [[nodiscard]] std::vector<std::string_view> library_devices();
 
-/// Where the library of a device is looked for: beside the program as built, and as installed.
+/// The files in which the library of a device may be: beside the program as built, and as installed.
 [[nodiscard]] std::vector<std::filesystem::path> library_files(std::string_view device);
 
-/// Loads a device's library for good and registers the device and its kernels. Throws Error{usage} when there is no
-/// file, and Error{plugin} when it is not trusted (core/files/trust.h), cannot be loaded or is of another build.
+/// Loads a device's library and registers the device and its kernels. The library stays loaded. Throws Error{usage} if
+/// no file exists, and Error{plugin} if it is not trusted (core/files/trust.h), cannot be loaded or is of another
+/// build.
 const Device& load_device(std::string_view device, const std::vector<std::filesystem::path>& files);
 
 /// The kernels that are registered for a device, by op.

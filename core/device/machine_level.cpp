@@ -4,7 +4,7 @@ namespace shardrun::device {
 
 int machine_level() noexcept {
 #if defined(SHARDRUN_KERNEL_X86_LEVELS)
-  // Exactly the features that CMakeLists.txt compiles the variants for.
+  // These are exactly the features for which CMakeLists.txt compiles the variants.
   __builtin_cpu_init();
   const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -10,12 +10,12 @@ namespace shardrun::device {
 
 /// A row-major matrix, used as stored or transposed.
 struct Operand {
-  std::byte* data;  ///< null where only sizes are asked
+  std::byte* data;  ///< null if only sizes are needed
   graph::DType dtype;
   std::int64_t stride;  ///< elements from one stored row to the next
   bool transposed = false;
 
-  /// The matrix from this row and column on, of the matrix as it is used.
+  /// The part of the matrix from this row and column on. Rows and columns are those after transposing.
   [[nodiscard]] Operand from(std::int64_t row, std::int64_t column) const noexcept {
     const std::int64_t elements = transposed ? column * stride + row : row * stride + column;
     const std::int64_t bytes = dtype == graph::DType::bf16 ? 2 : 4;

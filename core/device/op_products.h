@@ -6,7 +6,7 @@
 #include "core/device/device.h"
 #include "core/device/matrices.h"
 
-/// The products of matrices that `matmul` and `matmul_gradient_weights` compute.
+/// The matrix products that `matmul` and `matmul_gradient_weights` compute.
 namespace shardrun::device {
 
 /// The shape and type of a product's operand, with or without memory.

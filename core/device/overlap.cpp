@@ -27,7 +27,7 @@ void add(Overlap& overlap, Stretch x, Stretch y) {
   overlap.to_first[d] = begin - y.origin;
 }
 
-/// Dimensions [begin, end) as one. REQUIRES: the part has all of each of them but the first.
+/// Dimensions [begin, end) as one. REQUIRES: all of them except the first are whole in this part.
 Stretch joined(const TensorView& view, std::size_t begin, std::size_t end) {
   Stretch all{begin < end ? view.origin[begin] : 0, begin < end ? view.shape[begin] : 1};
   for (std::size_t d = begin + 1; d < end; ++d) {

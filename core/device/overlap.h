@@ -7,7 +7,7 @@
 
 namespace shardrun::device {
 
-/// The box of elements that an op copies from its operand's part to its result's part, in the indices of the parts.
+/// The box of elements that an op copies from its operand's local part to its result's local part, in local indices.
 struct Overlap {
   std::uint32_t rank = 0;
   std::array<std::int64_t, max_rank> sizes = {};
@@ -21,10 +21,11 @@ struct Overlap {
   void require_all() const;
 };
 
-/// y's index i of dimension `dim` is x's index i + shift; the other dimensions are the same in both.
+/// Index i of dimension `dim` of y is index i + shift of x. The other dimensions are the same in both.
 [[nodiscard]] Overlap shifted_overlap(const TensorView& x, const TensorView& y, std::uint32_t dim, std::int64_t shift);
 
-/// y has the elements of x in the same order. A group of dimensions that becomes another one counts as one dimension.
+/// y has the elements of x in the same order, with other dimensions. A group of dimensions that becomes another group
+/// counts as one dimension.
 [[nodiscard]] Overlap reshaped_overlap(const TensorView& x, const TensorView& y);
 
 }  // namespace shardrun::device

@@ -10,7 +10,7 @@ namespace shardrun::device {
 
 class Queue;
 
-/// The end of all work that a queue had been given when the event was recorded.
+/// Marks the end of all work that a queue had been given when the event was recorded.
 struct Event {
   Queue* queue = nullptr;
   std::uint64_t number = 0;
@@ -26,60 +26,60 @@ struct StridedCopy {
   std::span<const std::int64_t> to_strides;
 };
 
-/// Work of a device, done in the order in which it was given. Work of different queues is ordered by events alone. A
-/// queue is used by one thread.
+/// Does work on a device in the order in which it was given. Only events order the work of different queues. A queue is
+/// used by one thread.
 ///
-/// Work may be done long after the call that gives it. Until then its arguments in host memory must stay. Scalars and
-/// StridedCopy are copied, but not the memory that they point to. An error of work is thrown by a later call.
+/// Work may run long after the call that gave it. Until then its arguments in host memory must stay valid. Scalars and
+/// StridedCopy are copied, but not the memory to which they point. An error of the work is thrown by a later call.
 class Queue {
  public:
   explicit Queue(const Device& device) : device_(device) {}
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
-  /// Waits for the work.
+  /// Waits until the work is done.
   virtual ~Queue() = default;
 
   [[nodiscard]] const Device& device() const noexcept { return device_; }
 
-  /// Kernels that are run from now on are of this step, counted from 0, for messages.
+  /// Kernels run from now on belong to this step, counted from 0. Messages name it.
   virtual void begin_step(std::int64_t /*step*/) {}
   /// `accumulate`: add to the kernel's first result instead of overwriting it.
   virtual void run(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars) = 0;
   virtual void copy(const StridedCopy& copy) = 0;
-  /// From the device to the host.
+  /// Copies from the device to the host.
   virtual void read(const void* from, std::span<std::byte> to) = 0;
-  /// From the host to the device.
+  /// Copies from the host to the device.
   virtual void write(std::span<const std::byte> from, void* to) = 0;
-  /// Gives every element this value, rounded as run_kernel() rounds results.
+  /// Sets every element to this value, rounded as run_kernel() rounds results.
   virtual void fill(const TensorView& tensor, double value) = 0;
-  /// Sets `finite` to whether every element is finite. Integers are.
+  /// Sets `finite` to whether every element is finite. Integers always are.
   virtual void check_finite(const TensorView& tensor, bool& finite) = 0;
-  /// Sets `time` to the time at which the work before is done, in nanoseconds of the monotonic clock.
+  /// Sets `time` to the time at which all earlier work is done, in nanoseconds of the monotonic clock.
   virtual void stamp(std::int64_t& time) = 0;
 
   [[nodiscard]] virtual Event record() = 0;
-  /// Later work of this queue waits for the event, of any queue of the device.
+  /// Makes later work of this queue wait for an event of any queue of the device.
   virtual void wait(const Event& event) = 0;
-  /// The calling thread waits for an event of this queue. Throws an error of the work.
+  /// Makes the calling thread wait for an event of this queue. Throws an error of the work.
   virtual void finish(const Event& event) = 0;
   void finish() { finish(record()); }
 
-  /// Calls `act(argument)` once the work before is done: on any thread, perhaps before this returns. `act` returns
-  /// soon, gives the queue nothing and does not throw.
+  /// Calls `act(argument)` once all earlier work is done, on any thread, perhaps before this returns. `act` returns
+  /// soon, gives the queue no work and does not throw.
   virtual void call(void (*act)(void* argument), void* argument) = 0;
-  /// Later work waits until the gate is open. Returns its number.
+  /// Makes later work wait until the gate is open. Returns the gate's number.
   [[nodiscard]] virtual std::uint64_t add_gate() = 0;
-  /// Any thread, once for each gate.
+  /// Opens a gate. Call it once for each gate, from any thread.
   virtual void open_gate(std::uint64_t gate) noexcept = 0;
 
-  /// The handle by which others give the queue work of the device, such as a GPU's stream. Null: there is none.
+  /// A handle with which libraries can enqueue work on the device, such as a GPU's stream. Null if there is none.
   [[nodiscard]] virtual void* native() noexcept { return nullptr; }
 
  private:
   const Device& device_;
 };
 
-/// Waits for the answer of Queue::check_finite().
+/// Runs Queue::check_finite() and waits for the answer.
 [[nodiscard]] inline bool is_finite(Queue& queue, const TensorView& tensor) {
   bool finite = true;
   queue.check_finite(tensor, finite);

@@ -7,7 +7,7 @@
 
 namespace shardrun::device {
 
-/// The angle by which the op `rope` turns pair `i` of `half` at position 1. Computed in float32, as PyTorch does:
+/// The angle by which the op `rope` turns pair `i` of `half` per position. Computed in float32, as in PyTorch:
 /// 1 / base^(2i / head_dim).
 [[nodiscard]] inline float rope_frequency(const graph::Attributes& attributes, std::int64_t i, std::int64_t half) {
   if (attributes.has("frequencies") && !attributes.reals("frequencies").empty()) {
@@ -17,7 +17,7 @@ namespace shardrun::device {
   return 1.0F / static_cast<float>(std::pow(attributes.real("base"), static_cast<double>(share)));
 }
 
-/// What the op `rope` multiplies its result by.
+/// The factor by which the op `rope` multiplies its result.
 [[nodiscard]] inline float rope_factor(const graph::Attributes& attributes) {
   return attributes.has("factor") ? static_cast<float>(attributes.real("factor")) : 1.0F;
 }

@@ -12,17 +12,17 @@
 
 namespace shardrun::device {
 
-/// Where the taps of a shard's result lie in the shard of its operand, along one dimension. Both are local indices.
+/// Maps the taps of a result's shard to indices of its operand's shard, along one dimension. Both indices are local.
 struct Taps {
-  std::int64_t size = 1;    ///< how many taps a result index has
-  std::int64_t count = 1;   ///< of the result's indices
-  std::int64_t held = 1;    ///< of the operand's indices
-  std::int64_t stride = 1;  ///< from a result index to the next
-  std::int64_t step = 0;    ///< from a tap to the next
-  std::int64_t base = 0;    ///< of tap 0 of result index 0
+  std::int64_t size = 1;    ///< number of taps of a result index
+  std::int64_t count = 1;   ///< number of the result's indices
+  std::int64_t held = 1;    ///< number of the operand's indices
+  std::int64_t stride = 1;  ///< operand indices from one result index to the next
+  std::int64_t step = 0;    ///< operand indices from one tap to the next
+  std::int64_t base = 0;    ///< operand index of tap 0 of result index 0
   std::int64_t divisor = 1;
 
-  /// The operand's index; −1: the tap is outside of the operand, or between its indices.
+  /// The operand's index, or −1 if the tap is outside of the operand or between its indices.
   [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t at(std::int64_t index, std::int64_t tap) const noexcept {
     const std::int64_t scaled = index * stride + tap * step + base;
     const std::int64_t found = scaled < 0 || scaled % divisor != 0 ? -1 : scaled / divisor;
@@ -30,7 +30,7 @@ struct Taps {
   }
 };
 
-/// A tensor as planes of its last one or two dimensions: of one dimension, each plane is one row.
+/// A tensor as planes of its last one or two dimensions. With one dimension, each plane is a single row.
 struct Planes {
   Planes(const TensorView& view, std::size_t dimensions)
       : columns(view.shape[view.rank - 1]), rows(dimensions == 2 ? view.shape[view.rank - 2] : 1) {
@@ -45,9 +45,9 @@ struct Planes {
   std::int64_t count = 1;
 };
 
-/// How many taps of an average pool's result count, by the result's local row and column.
+/// For each local row and column of an average pool's result, the number of its taps that count.
 struct TapCounts {
-  /// `pooled`: a part of the pool's result, or of its gradient. `whole`: a part of its operand.
+  /// `pooled`: a part of the pool's result, or of that result's gradient. `whole`: a part of the pool's operand.
   TapCounts(const std::vector<graph::Sliding>& windows, const TensorView& pooled, const TensorView& whole,
             const graph::Attributes& attributes)
       : padding(attributes.integer("counts_padding") != 0) {
@@ -70,7 +70,7 @@ struct TapCounts {
   std::array<std::int64_t, 2> origin = {};
 };
 
-/// Throws Error{internal} unless the operand's shard holds what the result's shard reads of it.
+/// Throws Error{internal} unless the operand's shard holds all that the result's shard reads.
 inline void require_held(const Window& window, const TensorView& operand, const TensorView& result,
                          std::uint32_t operand_dim, std::uint32_t result_dim) {
   const auto [begin, end] = window.reads(
@@ -81,7 +81,7 @@ inline void require_held(const Window& window, const TensorView& operand, const 
   }
 }
 
-/// The taps along the last dimensions of an operand. One dimension counts as the second of two.
+/// The taps along the last dimensions of an operand. If there is only one, it is the second of the two.
 [[nodiscard]] inline std::array<Taps, 2> taps_of(const std::vector<graph::Sliding>& slidings, const TensorView& operand,
                                                  const TensorView& result) {
   std::array<Taps, 2> taps;
@@ -100,7 +100,8 @@ inline void require_held(const Window& window, const TensorView& operand, const 
   return taps;
 }
 
-/// Taps of a gradient: `result` is the gradient of the op's operand, and `operand` the gradient of the op's result.
+/// The taps of an op's gradient. `result`: the gradient of the op's operand. `operand`: the gradient of the op's
+/// result.
 [[nodiscard]] inline std::array<Taps, 2> transposed_taps(const std::vector<graph::Sliding>& slidings,
                                                          const TensorView& operand, const TensorView& result) {
   std::array<Taps, 2> taps;

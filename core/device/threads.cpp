@@ -14,8 +14,8 @@ namespace shardrun::device {
 
 namespace {
 
-/// How often a waiter yields before it sleeps: about 50 µs on an idle core, the gap between two kernels. With more
-/// threads than cores a yield hands the core over, so no time slice is wasted.
+/// How often a thread yields before it sleeps: about 50 µs on an idle core, which is the gap between two kernels. With
+/// more threads than cores, a yield hands the core over, so no time slice is wasted.
 constexpr int yields_before_sleep = 200;
 
 /// Returns once the value differs from `old`.
@@ -33,16 +33,16 @@ std::uint32_t wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t 
   return value.load(std::memory_order_acquire);
 }
 
-/// A thread runs this part and every count-th after it.
+/// The first part that a thread runs. It also runs every count-th part after it.
 int first_part(int thread, int rotated, int count) noexcept { return (thread - rotated + count) % count; }
 
 }  // namespace
 
-/// A run is handed to exactly the workers that have a part in it, each through a ticket of its own: a worker that sits
-/// a run out never looks at the fields below, so the next run may change them.
+/// A run is handed to exactly the workers that have a part in it, each by its own ticket. A worker without a part never
+/// reads the fields below, so the next run may change them meanwhile.
 struct Threads::Pool {
   struct alignas(64) Worker {
-    std::atomic<std::uint32_t> ticket = 0;  ///< raised once for each run that the worker takes part in
+    std::atomic<std::uint32_t> ticket = 0;  ///< raised once for each run in which the worker takes part
     std::thread thread;
   };
 

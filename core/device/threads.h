@@ -6,8 +6,8 @@
 
 namespace shardrun::device {
 
-/// The threads of one rank: the caller and count − 1 workers that wait on a futex. Owned by the executor; `run` may be
-/// called by one thread at a time.
+/// The threads of one rank: the calling thread and count − 1 workers that wait on a futex. The executor owns them. Only
+/// one thread at a time may call `run`.
 class Threads {
  public:
   explicit Threads(int count);
@@ -17,21 +17,20 @@ class Threads {
 
   [[nodiscard]] int count() const noexcept { return count_; }
 
-  /// Calls body(part) once for each part in [0, parts), at most count() at a time, and returns when all have ended.
-  /// Part 0 runs on the caller unless parts are rotated. With one part or one thread it is a plain call. Bodies must
-  /// not throw.
+  /// Calls body(part) once for each part in [0, parts), at most count() at a time, and returns when all are done. Part
+  /// 0 runs on the calling thread unless parts are rotated. With one part or one thread this is a plain call. Bodies
+  /// must not throw.
   template <typename Body>
   void run(int parts, const Body& body) {
     run_parts(
         parts, [](const void* self, int part) { (*static_cast<const Body*>(self))(part); }, &body);
   }
 
-  /// From now on each part runs on another thread, `by` further on. So work that is done twice is done by other cores
-  /// the second time. 0 ends that.
+  /// From now on each part runs `by` threads further on, so that repeated work runs on other cores. 0 ends this.
   void rotate(int by) noexcept { rotated_ = by % count_; }
 
   /// Splits [0, size) into at most count() contiguous ranges and calls body(begin, end) for each non-empty one. The
-  /// length of each range but the last is a multiple of `grain`. The split depends only on size, grain and count.
+  /// length of each range except the last is a multiple of `grain`. The split depends only on size, grain and count.
   template <typename Body>
   void split(std::int64_t size, std::int64_t grain, const Body& body) {
     const std::int64_t grains = (size + grain - 1) / grain;

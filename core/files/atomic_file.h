@@ -10,9 +10,9 @@
 
 namespace shardrun::files {
 
-/// A file that appears completely or not at all. It is written as `.NAME.tmp` in the same folder and renamed by
-/// `commit`. Until then the path holds its earlier content, even after a loss of power. The destructor removes the
-/// temporary file; one that a killed process left is reused by the path's next writer.
+/// A file that appears completely or not at all. It is written as `.NAME.tmp` in the same folder, and `commit` renames
+/// it. Until then the path has its earlier content, even after a power failure. The destructor removes the temporary
+/// file; if a killed process left one, the path's next writer reuses it.
 class AtomicFile {
  public:
   /// Throws Error{io}, also if another process is writing the same path now.
@@ -21,14 +21,15 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
-  /// Allocates so many bytes, which read as zeros. Throws Error{io}; if there is no room, allocates none.
+  /// Allocates `bytes` bytes, which read as zeros. Throws Error{io}; if there is not enough room, allocates none.
   void reserve(std::uint64_t bytes);
   /// Appends to the bytes written before. Throws Error{io}.
   void write(std::span<const std::byte> bytes);
-  /// Writes at an offset; later `write`s continue behind it. Bytes never written read as zeros. Throws Error{io}.
+  /// Writes at an offset; later calls of `write` continue after it. Bytes that are never written read as zeros. Throws
+  /// Error{io}.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Makes the bytes durable, then visible, then the name durable. Nothing may be written after it. Throws Error{io};
-  /// the path then still has its earlier content, unless only the last step, on the folder, failed.
+  /// Makes the bytes durable, then visible, then the name durable. Nothing may be written afterwards. Throws Error{io};
+  /// then the path has its earlier content, unless only the last step, on the folder, failed.
   void commit();
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
@@ -42,8 +43,8 @@ class AtomicFile {
 /// Writes parts of a file for an AtomicFile in another process, which commits it later.
 class UnfinishedFile {
  public:
-  /// `path`: as of the AtomicFile; `bytes`: as it has reserved. Throws Error{io}; Error{internal} if the file has
-  /// another size.
+  /// `path`: that of the AtomicFile; `bytes`: the size that it has reserved. Throws Error{io}; Error{internal} if the
+  /// file has another size.
   UnfinishedFile(std::filesystem::path path, std::uint64_t bytes);
 
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
@@ -56,10 +57,10 @@ class UnfinishedFile {
 };
 
 /// Throws Error{usage} if `target` is one of the files that are read, even under another name: writing to it would
-/// destroy them. Call it before anything is opened for writing.
+/// destroy that file. Call it before anything is opened for writing.
 void require_not_read(const std::filesystem::path& target, std::span<const std::filesystem::path> read);
 
-/// Replaces the file at `path` by one that holds `text`. Throws Error{io}.
+/// Replaces the file at `path` by one that contains `text`. Throws Error{io}.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace shardrun::files

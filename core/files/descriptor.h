@@ -25,19 +25,19 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-/// "cannot ATTEMPTED 'PATH': what the system says", with advice for causes that a user can fix.
+/// An error "cannot ATTEMPTED 'PATH': what the system says", with advice for causes that a user can fix.
 [[nodiscard]] Error system_error(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
-/// As system_error(), for a file that is only read. Error{data}, because the file is the user's to fix, unless the
-/// system is short of resources.
+/// Like system_error(), for a file that is only read. It is Error{data}, because the user can fix the file, unless the
+/// system lacks resources.
 [[nodiscard]] Error unreadable(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
-/// As system_error(), for a folder that the user chose to be written to. Error{data} if the choice is at fault: there
-/// can be no such path, or it may not be written.
+/// Like system_error(), for a folder that the user chose for writing. It is Error{data} if the choice is at fault: no
+/// such path can exist, or the folder is not writable.
 [[nodiscard]] Error unwritable(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
 /// Writes all of `bytes` at the descriptor's position, continuing after interrupts and short writes. Throws Error{io};
-/// bytes already written stay. `path` is for the message.
+/// then some bytes may have been written. `path` is used in the message.
 void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, const std::filesystem::path& path);
 
 }  // namespace shardrun::files

@@ -16,7 +16,7 @@
 
 #include "core/files/descriptor.h"
 
-// Linux 5.14; the number is the same on every architecture.
+// For systems with headers older than Linux 5.14. The number is the same on every architecture.
 #ifndef SYS_quotactl_fd
 #define SYS_quotactl_fd 443
 #endif

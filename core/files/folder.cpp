@@ -52,7 +52,7 @@ std::string human_path(const std::filesystem::path& path) {
 
 void sync_folder(const std::filesystem::path& folder) {
   const FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot do that to a folder and say EINVAL.
+  // Some file systems cannot sync a folder and return EINVAL.
   if (!opened.is_open() || (::fsync(opened.get()) != 0 && errno != EINVAL)) {
     throw system_error("make durable the folder", folder, errno);
   }
@@ -71,7 +71,7 @@ void create_folders(const std::filesystem::path& path, std::string_view what, Sy
   }
   for (const std::filesystem::path& created : missing) {
     const std::filesystem::path parent = created.has_parent_path() ? created.parent_path() : ".";
-    if (::access(parent.c_str(), R_OK) == 0) {  // one that may only be written cannot be opened
+    if (::access(parent.c_str(), R_OK) == 0) {  // a folder that can only be written cannot be opened
       sync_folder(parent);
     }
   }

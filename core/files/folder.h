@@ -7,8 +7,8 @@
 
 namespace shardrun::files {
 
-/// A folder that is held open. Paths below `root()` lead into this very folder wherever it is moved, and nowhere once
-/// it is removed. They never lead into another folder that took its place. They are valid only in this process.
+/// A folder that is held open. Paths below `root()` lead into this folder wherever it is moved, and nowhere once it is
+/// removed. They never lead into another folder that took its place. They are valid only in this process.
 class Folder {
  public:
   /// Throws Error{io}.
@@ -22,20 +22,20 @@ class Folder {
   std::filesystem::path root_;
 };
 
-/// Makes the names in a folder durable: of new, renamed and removed files. Throws Error{io}.
+/// Makes the names in a folder durable, after files were created, renamed or removed. Throws Error{io}.
 void sync_folder(const std::filesystem::path& folder);
 
-/// system_error() or unwritable().
+/// The function system_error() or unwritable().
 using SystemError = Error (*)(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
-/// Creates a folder and those above it, where they are missing, and makes their names durable. `what`: "the output
-/// folder", for the message. Throws `error`, and Error{io}.
+/// Creates a folder and its parents if they are missing, and makes their names durable. `what`: "the output folder",
+/// for the message. Throws what `error` makes, and Error{io}.
 void create_folders(const std::filesystem::path& path, std::string_view what = "the folder",
                     SystemError error = system_error);
 
-/// A path for people. A path below the root of an open folder is shown by where that folder is now.
+/// A path for people. A path below the root of an open folder is shown with the folder's present location.
 [[nodiscard]] std::filesystem::path shown(const std::filesystem::path& path);
-/// As shown(), without '.' and '..', and relative to the working directory if that is shorter.
+/// Like shown(), without '.' and '..', and relative to the working directory if that is shorter.
 [[nodiscard]] std::string human_path(const std::filesystem::path& path);
 
 }  // namespace shardrun::files

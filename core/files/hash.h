@@ -10,7 +10,7 @@
 
 namespace shardrun::files {
 
-/// An XXH3 hash of 128 bits. It tells bytes apart, but not against deliberate collisions.
+/// A 128-bit XXH3 hash. It distinguishes bytes, but not against deliberate collisions.
 struct Hash {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
@@ -20,7 +20,7 @@ struct Hash {
 
 /// 32 digits of [0-9a-f], as xxhsum -H128 prints them.
 [[nodiscard]] std::string to_string(const Hash& hash);
-/// Nothing for anything else.
+/// The inverse of to_string(); nothing for other texts.
 [[nodiscard]] std::optional<Hash> parse_hash(std::string_view text) noexcept;
 
 /// Hashes bytes that come in pieces.

@@ -19,15 +19,15 @@ namespace {
 
 using ErrorCodeOut = boost::json::error_code;
 
-/// The number of a text that boost::json has read as `rounded`: the nearest double. Boost.JSON 1.81 may be off by some
-/// units in the last place.
+/// The double nearest to a text that boost::json has read as `rounded`: Boost.JSON 1.81 may be off by some units in the
+/// last place.
 double exact_number(boost::json::string_view text, double rounded) {
   double number = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return failed == std::errc() ? number : rounded;  // beyond what a double holds
+  return failed == std::errc() ? number : rounded;  // otherwise it is outside of a double's range
 }
 
-/// Handler of basic_parser. Keeps the keys of every open object, and the real numbers.
+/// A handler of basic_parser. It collects the keys of every open object, to find repeated ones, and the real numbers.
 struct KeyHandler {
   static constexpr std::size_t max_object_size = SIZE_MAX;
   static constexpr std::size_t max_array_size = SIZE_MAX;
@@ -37,7 +37,7 @@ struct KeyHandler {
   std::vector<std::unordered_set<std::string>> open;
   std::vector<double> reals;  ///< in the order of the text
   std::string key;
-  bool duplicate = false;  ///< `key` is one
+  bool duplicate = false;  ///< `key` occurs twice
 
   bool on_object_begin(ErrorCodeOut& /*failed*/) {
     open.emplace_back();
@@ -82,7 +82,8 @@ struct KeyHandler {
   bool on_comment(boost::json::string_view /*last*/, ErrorCodeOut& /*failed*/) { return true; }
 };
 
-/// Sets the real numbers of a value to the next ones of `exact`. They are in the text's order: no key occurs twice.
+/// Sets the real numbers of a value to the next ones of `exact`, in the order of the text, which is kept because no key
+/// occurs twice.
 void set_reals(boost::json::value& json, std::vector<double>::const_iterator& exact) {
   if (double* const real = json.if_double()) {
     *real = *exact++;

@@ -10,12 +10,12 @@
 namespace shardrun::files {
 
 /// A whole regular file, mapped read-only. Pages are read when they are touched, and the kernel may drop them again.
-/// REQUIRES: nobody shortens the file while it is mapped (a touch past the new end is SIGBUS). Files that this
-/// project writes are replaced, never shortened.
+/// REQUIRES: nobody truncates the file while it is mapped (touching a page past the new end is SIGBUS). Files that this
+/// project writes are replaced, never truncated.
 class MappedFile {
  public:
-  /// Throws Error{data} if the path does not exist, is not a regular file or cannot be read; Error{io} if the system is
-  /// short of descriptors or memory.
+  /// Throws Error{data} if the path does not exist, is not a regular file or cannot be read; Error{io} if the system
+  /// lacks descriptors or memory.
   explicit MappedFile(std::filesystem::path path);
   /// Maps the first `size` bytes of an open file. Throws as above.
   MappedFile(const FileDescriptor& file, std::size_t size, std::filesystem::path path);

@@ -27,8 +27,8 @@ constexpr std::int64_t second = 1'000'000'000;
 
 std::int64_t nanoseconds(const timespec& time) { return time.tv_sec * second + time.tv_nsec; }
 
-/// Two changes within one tick of the kernel's clock may leave the same times. Waits until the last change lies before
-/// this tick: each that follows then shows.
+/// Waits until the last change lies before the current tick of the kernel's clock. Two changes within one tick may have
+/// the same times; after the wait, every later change is visible.
 void await_next_tick(std::int64_t changed) {
   constexpr std::int64_t longest = 50'000'000;  // a time further ahead is another clock's
   const auto now = [] {
@@ -50,7 +50,7 @@ FileStamp stamp_of(const struct stat& status) {
           .changed = nanoseconds(status.st_ctim)};
 }
 
-/// "2026-11-22 18:31:35.123 UTC"
+/// A time as text: "2026-11-22 18:31:35.123 UTC".
 std::string time_text(std::int64_t time) {
   const std::time_t seconds = time / second;
   return fmt::format("{:%Y-%m-%d %H:%M:%S}.{:03} UTC", fmt::gmtime(seconds), time % second / 1'000'000);
@@ -58,7 +58,7 @@ std::string time_text(std::int64_t time) {
 
 }  // namespace
 
-/// Four independent lanes, which a processor works on at once.
+/// Hashes in four independent lanes, which a processor computes at the same time.
 std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
   std::array<std::uint64_t, 4> lanes = {0x243f6a8885a308d3U, 0x13198a2e03707344U, 0xa4093822299f31d0U,
                                         0x082efa98ec4e6c89U};
@@ -82,7 +82,7 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
 }
 
 SteadyFile::SteadyFile(std::filesystem::path path) : path_(std::move(path)) {
-  // O_NONBLOCK: opening a named pipe must not wait for its other end before it is refused.
+  // O_NONBLOCK, so that opening a named pipe does not wait for its other end before it is refused.
   file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status = {};
   if (!file_.is_open() || ::fstat(file_.get(), &status) != 0) {
@@ -172,10 +172,10 @@ const std::string& SteadyFile::fingerprint() const {
   std::uint64_t hash = 0;
   for (std::size_t i = 0; i < taken; ++i) {
     stop_point();
-    const std::size_t first = taken < 2 ? 0 : i * (pages - 1) / (taken - 1) * page;  // the last one too
+    const std::size_t first = taken < 2 ? 0 : i * (pages - 1) / (taken - 1) * page;  // includes the last page
     const std::span<std::byte> part = std::span(bytes).first(std::min(page, size() - first));
     read(first, part);
-    // Odd, so that the places of equal pages count.
+    // Multiplied by an odd number, so that the order of equal pages counts.
     hash = (hash ^ hash_of(part)) * 0x9e3779b97f4a7c15ULL;
   }
   return fingerprint_ = fmt::format("{} bytes, hash {:016x}", size(), hash);
@@ -183,7 +183,7 @@ const std::string& SteadyFile::fingerprint() const {
 
 namespace {
 
-/// Numbers with a dot between them.
+/// Takes a number, and the dot after it, from a text.
 template <typename Number>
 bool take(std::string_view& text, Number& number, int base = 10) {
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number, base);
@@ -222,14 +222,14 @@ std::optional<SteadyFile> SteadyFile::open_handle(std::string_view handle, std::
   };
   FileDescriptor file;
   if (process != 0) {
-    // By now the number may mean a pipe or a terminal of that process.
+    // By now the number may belong to a pipe or a terminal of that process.
     file = FileDescriptor(
         ::open(fmt::format("/proc/{}/fd/{}", process, number).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (!file.is_open() || !is_the_file(file.get())) {
       return std::nullopt;
     }
   } else {
-    // A descriptor of another file belongs to somebody else in this process, and stays as it is.
+    // If the descriptor is that of another file, it belongs to other code of this process, and stays open.
     if (!is_the_file(number)) {
       return std::nullopt;
     }

@@ -23,7 +23,7 @@
 namespace shardrun::files {
 namespace {
 
-/// The role of a path that is checked: the file (or its directory) itself, or a directory above.
+/// What a path is in a check: the file (or its directory) itself, or a directory above.
 enum class Checked { itself, ancestor };
 
 [[noreturn]] void distrust(const std::filesystem::path& path, const std::string& why) {
@@ -47,7 +47,7 @@ bool is_trusted_user(uid_t user) {
   return std::find(trusted.begin(), trusted.end(), user) != trusted.end();
 }
 
-/// In a user namespace, users outside of it cannot be told apart: all have the overflow number.
+/// Whether a user is outside of this user namespace. Such users cannot be told apart: all have the overflow number.
 bool is_outside_of_namespace(uid_t user) {
   std::ifstream map("/proc/self/uid_map");
   std::uint64_t first = 0;
@@ -63,7 +63,7 @@ bool is_outside_of_namespace(uid_t user) {
   return is_read;
 }
 
-/// Whether everyone in this group, by the databases of users and groups, is trusted.
+/// Whether all members of this group, by the databases of users and groups, are trusted.
 bool is_trusted_group(gid_t group) {
   if (group == 0) {
     return true;
@@ -75,7 +75,7 @@ bool is_trusted_group(gid_t group) {
   const bool is_known =
       ::getgrgid_r(group, &entry, group_text.data(), group_text.size(), &found_entry) == 0 && found_entry != nullptr;
   if (!is_known && group != ::getegid()) {
-    return false;  // only a number, which processes of anyone may have
+    return false;  // the group has only a number, which anyone's processes may have
   }
   passwd each{};
   passwd* found = nullptr;
@@ -96,7 +96,7 @@ bool is_trusted_group(gid_t group) {
 
 constexpr const char* access_list = "system.posix_acl_access";
 
-/// Whether the path has an access control list. The group rights in its mode are then the most that the list gives to
+/// Whether the path has an access control list. Then the group rights in its mode are the most that the list gives to
 /// anyone except the owner and others.
 bool has_access_list(const std::filesystem::path& path) {
   return ::getxattr(path.c_str(), access_list, nullptr, 0) > 0;

@@ -19,7 +19,8 @@
 namespace shardrun::job {
 namespace {
 
-/// The options that a plugin declares, checked. Errors get the place that names the plugin. `kind`: "strategy".
+/// The checked options that a plugin declares. Errors get the place that names the plugin. `kind`: for example
+/// "strategy".
 std::vector<OptionSpec> plugin_options(
     std::string_view kind, const std::string& name, const std::string& where, const Job& job,
     const std::function<std::optional<std::vector<OptionSpec>>(std::string_view name, const Job& job)>& options_of,
@@ -40,7 +41,7 @@ std::vector<OptionSpec> plugin_options(
   return *options;
 }
 
-/// Adds the transport and those that it opens, unless the job has them.
+/// Adds the transport and those that it opens, unless the job has them already.
 void add_transport(Reading& reading, const std::string& name, const std::string& where) {
   Job& job = reading.job;
   if (std::any_of(job.transports.begin(), job.transports.end(),

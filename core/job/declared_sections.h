@@ -7,13 +7,13 @@
 
 namespace shardrun::job {
 
-// Sections whose keys a model, an engine, a strategy or a transport declares. Each function throws Error{job} for the
-// job's mistakes, Error{plugin} for options that are declared wrongly, and what the providers throw.
+// Sections whose keys a model, an engine, a strategy or a transport declares. Each function throws Error{job} for
+// errors in the job, Error{plugin} for options that are declared wrongly, and what the providers throw.
 
-/// Before the name of a transport whose options a section holds.
+/// The prefix of a section with the options of a transport; the transport's name follows.
 inline constexpr std::string_view transport_prefix = "transport.";
 
-/// Reads the name first: it decides which other keys there are.
+/// These read the name first, because it decides which other keys there are.
 void read_model(Reading& reading, const Section& section);
 void read_engine(Reading& reading);
 void read_strategy(Reading& reading);

@@ -28,7 +28,7 @@ struct Meaning {
   std::string note;
 };
 
-/// The key that other programs call `key`.
+/// The key for which `key` is the name in other programs.
 std::optional<Meaning> meaning_of(const std::vector<OptionSpec>& specs, std::string_view key) {
   for (const OptionSpec& spec : specs) {
     for (const Alias& alias : spec.aliases) {
@@ -44,7 +44,7 @@ bool has_alike(const std::vector<OptionSpec>& specs, std::string_view key) {
   return std::any_of(specs.begin(), specs.end(), [&](const OptionSpec& spec) { return is_alike(spec.name, key); });
 }
 
-/// For a key that went into the wrong section, under its own name or another program's.
+/// A hint for a key that is in the wrong section, under its own name or another program's.
 std::string other_home(std::string_view key, const std::vector<KnownKeys>& elsewhere) {
   std::vector<std::string> homes;
   for (const KnownKeys& other : elsewhere) {
@@ -69,7 +69,7 @@ std::string other_home(std::string_view key, const std::vector<KnownKeys>& elsew
   return {};
 }
 
-/// A misspelled key of another section.
+/// A hint for a misspelled key of another section.
 std::string near_elsewhere(std::string_view key, const std::vector<KnownKeys>& elsewhere) {
   for (const KnownKeys& other : elsewhere) {
     const std::vector<std::string> names = names_of(other.specs);

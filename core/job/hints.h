@@ -8,19 +8,19 @@
 
 namespace shardrun::job {
 
-/// A section and the keys that it takes.
+/// A section and the keys that it accepts.
 struct KnownKeys {
   std::string section;
   std::vector<OptionSpec> specs;
 };
 
-/// Every section of the schema that has keys of its own.
+/// Every section of the schema that has fixed keys.
 [[nodiscard]] std::vector<KnownKeys> known_keys();
 
-// Each returns text to put after the name that an error is about, such as " (did you mean 'steps'?)", or nothing. A
-// known name is always found if only case and separators differ, or if other programs use the name for it.
+// Each returns a text to put after the name that an error is about, such as " (did you mean 'steps'?)", or nothing. A
+// known name is always found if only case and separators differ, or if other programs use the given name for it.
 
-/// `specs` are the keys of `section`; `elsewhere` may hold them too.
+/// `specs`: the keys of `section`; `elsewhere` may contain them, too.
 [[nodiscard]] std::string hint_for_key(std::string_view section, std::string_view key,
                                        const std::vector<OptionSpec>& specs, const std::vector<KnownKeys>& elsewhere);
 [[nodiscard]] std::string hint_for_section(std::string_view name);

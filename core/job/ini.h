@@ -8,13 +8,13 @@
 
 namespace shardrun::job {
 
-/// `include = path`: settings of that file come before this file's.
+/// `include = path`: that file's settings come before this file's.
 struct RawInclude {
   std::string path;
   std::string where;
 };
 
-/// The contents of one file.
+/// The contents of one job file.
 struct RawText {
   std::vector<RawInclude> includes;
   std::vector<RawSection> sections;
@@ -30,7 +30,7 @@ struct RawText {
 /// Throws Error{job}, beginning with "file:line: ", for anything else.
 [[nodiscard]] RawText parse_ini(std::string_view text, const std::string& file);
 
-/// `value` as it is written after the `=`: quoted if necessary.
+/// The value as it must be written after `=`: quoted if necessary.
 [[nodiscard]] std::string write_value(std::string_view value);
 
 }  // namespace shardrun::job

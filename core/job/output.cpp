@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::string_view time_placeholder = "{time}";
 
-/// Where in `path` the part begins that comes from `text`, which started in `folder`. An absolute text may repeat the
-/// folder, as a run's own job.ini does; that part is not counted either.
+/// Where in `path` the part begins that `text` gave, which is relative to `folder`. An absolute text may contain the
+/// folder, as a run's own job.ini does; that part does not count either.
 std::size_t begin_of_given(const std::filesystem::path& path, const std::filesystem::path& text,
                            const std::filesystem::path& folder) {
   const std::string& whole = path.native();
@@ -30,7 +30,7 @@ std::size_t begin_of_given(const std::filesystem::path& path, const std::filesys
   if (path == folder / text) {
     return whole.size() - text.native().size();
   }
-  // Each ".." at the beginning has taken a part of the folder away.
+  // Each ".." at the beginning has removed a part of the folder.
   std::filesystem::path rest;
   for (const std::filesystem::path& part : text.lexically_normal()) {
     if (part != "." && part != "..") {

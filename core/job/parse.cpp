@@ -19,10 +19,10 @@
 namespace shardrun::job {
 namespace {
 
-// Sections whose keys are names, made up by the job file or known to the strategy. Each function throws Error{job} if
-// the section is there but empty, or if a line is malformed.
+// Sections whose keys are names that the job file makes up or the strategy knows. Each function throws Error{job} if
+// the section exists but is empty, or if a line is malformed.
 
-/// Whether it is a permutation is checked when the number of ranks is known.
+/// It can only be checked later, when the number of ranks is known, whether this is a permutation.
 void read_order(const RawSetting& setting, Job& job) {
   const SettingPlace place = {setting.where, setting_name("mesh", setting.key)};
   job.is_order_chosen = setting.value == "topology";
@@ -79,7 +79,7 @@ void read_mesh(const RawJob& raw, Job& job) {
   }
 }
 
-/// Checks the form only. The strategy knows what the lines mean.
+/// Checks only the form. The strategy knows what the lines mean.
 void read_sharding(const RawJob& raw, Job& job) {
   const RawSection* const given = raw.find("sharding");
   if (given == nullptr) {
@@ -104,7 +104,7 @@ void read_sharding(const RawJob& raw, Job& job) {
   }
 }
 
-/// Does not check the axes against the mesh: only the strategy's plan has its axes.
+/// Does not compare the axes with the mesh: only the strategy's plan has all axes.
 void read_axis_transports(const RawJob& raw, Job& job) {
   const RawSection* const given = raw.find("transport");
   if (given == nullptr) {
@@ -141,7 +141,7 @@ bool is_of_task(const Reading& reading, const Section& section) {
   return section.tasks.empty() || std::ranges::find(section.tasks, task_of(reading)) != section.tasks.end();
 }
 
-/// A section whose keys are all of the schema.
+/// Reads a section whose keys are all in the schema.
 void read_fixed(Reading& reading, const Section& section) {
   std::vector<OptionSpec> specs;
   for (const Setting& setting : section.settings) {
@@ -167,7 +167,8 @@ void check_task(const Reading& reading, const Section& section) {
                         fmt::join(section.tasks, " or ")));
 }
 
-/// `ranks = auto`: as many as the mesh has places; without one as many as there are here. A range has its limits.
+/// Resolves `ranks = auto`: the number of places in the mesh or, without a mesh, the number that fits here. For a
+/// range, sets its limits.
 void resolve_ranks(Reading& reading) {
   Job& job = reading.job;
   if (job.ranks != 0) {
@@ -177,7 +178,7 @@ void resolve_ranks(Reading& reading) {
   set_ranks(reading, job.elastic_ranks ? std::clamp(ranks, job.elastic_ranks->least, job.elastic_ranks->most) : ranks);
 }
 
-/// Whether the axes are the mesh's is known once the strategy has said which those are.
+/// The axes cannot be compared with the mesh before the strategy has named its axes.
 void read_cluster_axes(Reading& reading) {
   Job& job = reading.job;
   const Section& cluster = section_named("cluster");
@@ -205,7 +206,8 @@ void read_cluster_axes(Reading& reading) {
   }
 }
 
-/// The given settings of sections that an engine does not have are only noted, for check_rules().
+/// Reads [model] or [engine]. In a job with an engine, settings of sections that do not apply are only noted, for
+/// check_rules().
 void read_model_or_engine(Reading& reading, const Section& section) {
   const Job& job = reading.job;
   if (job.engine.name.empty()) {
@@ -238,7 +240,7 @@ void read_model_or_engine(Reading& reading, const Section& section) {
   read_engine(reading);
 }
 
-/// The job with the settings of [model] that the weights of [model] from give and it does not have, and with their
+/// The job with those settings of [model] that it lacks and the weights of [model] from provide, and with the weights'
 /// tokenizer.
 RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
   const auto section = std::ranges::find(raw.sections, "model", &RawSection::name);
@@ -248,7 +250,7 @@ RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
   }
   const std::filesystem::path weights = (from->folder / from->value).lexically_normal();
   if (!std::filesystem::exists(weights) && section->find("name") != nullptr) {
-    return raw;  // a job with all options in it may go on without them
+    return raw;  // a job that contains all options may run without the weights
   }
   Job plugins_only;
   plugins_only.plugins.path = plugin_path(raw);
@@ -281,7 +283,7 @@ RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
   return raw;
 }
 
-/// Chooses what is watched where the job does not say it: what costs next to nothing.
+/// Chooses the checks that the job leaves open: those that cost next to nothing.
 void choose_checks(Reading& reading) {
   Job& job = reading.job;
   if (!job.is_given("job", "check")) {
@@ -308,7 +310,7 @@ void choose_checks(Reading& reading) {
   }
 }
 
-/// Nothing is validated with when a model is iterated.
+/// Uses all data if a model is iterated, because nothing is validated then.
 void take_all_data(Job& job) {
   if (job.task != Task::iterate) {
     return;

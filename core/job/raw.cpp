@@ -16,10 +16,10 @@ namespace {
 
 struct Included {
   std::vector<RawSection> sections;
-  std::vector<std::filesystem::path> files;  ///< absolute; the first is the one that includes the others
+  std::vector<std::filesystem::path> files;  ///< absolute; the first one includes the others
 };
 
-/// Files that include others twice each would be read without end.
+/// A limit, because files that include others twice each would take forever to read.
 constexpr std::size_t most_files = 100;
 
 void put(RawSection& section, RawSetting setting) {
@@ -32,7 +32,7 @@ void put(RawSection& section, RawSetting setting) {
   }
 }
 
-/// The settings of `later` replace those of `sections`.
+/// Settings in `later` replace those in `sections`.
 void merge(std::vector<RawSection>& sections, std::vector<RawSection> later) {
   for (RawSection& section : later) {
     const auto same = std::find_if(sections.begin(), sections.end(),
@@ -52,7 +52,7 @@ class Includer {
  public:
   explicit Includer(std::filesystem::path working_folder) : working_folder_(std::move(working_folder)) {}
 
-  /// `file`: as messages name it.
+  /// `file`: the name used in messages.
   std::vector<RawSection> read(std::string_view text, const std::filesystem::path& file) {
     RawText own = parse_ini(text, escaped(file.string()));
     const std::filesystem::path folder = (working_folder_ / file).parent_path();
@@ -77,7 +77,7 @@ class Includer {
  private:
   struct Open {
     std::filesystem::path path;
-    std::string name;  ///< in messages
+    std::string name;  ///< the name used in messages
   };
 
   std::vector<RawSection> read_included(const RawInclude& include, const std::filesystem::path& file) {
@@ -114,9 +114,9 @@ class Includer {
 };
 
 /// The sections of a job file's text and of all files that it includes. A file's own settings replace included ones,
-/// and later includes replace earlier ones. A relative path starts in the folder of the file that has it, also in an
-/// included file. `file` names the text and starts in `working_folder`. Throws Error{job} for a file that cannot be
-/// read, includes itself, or has wrong syntax.
+/// and later includes replace earlier ones. A relative path is relative to the folder of the file that contains it,
+/// also in an included file. `file` names the text; it is relative to `working_folder`. Throws Error{job} for a file
+/// that cannot be read, includes itself, or has wrong syntax.
 Included read_including(std::string_view text, const std::filesystem::path& file,
                         const std::filesystem::path& working_folder) {
   Includer includer(working_folder);
@@ -130,7 +130,7 @@ struct Override {
   std::string_view value;
 };
 
-/// The section whose keys are names of tensors.
+/// The prefix of the section whose keys are names of tensors.
 constexpr std::string_view names_section = "sharding.";
 
 [[noreturn]] void refuse(std::string_view text, std::string_view why) {
@@ -145,7 +145,7 @@ Override parse_override(std::string_view text) {
     refuse(text, "has a control character or bytes that are not UTF-8; a job file could not hold it");
   }
   const std::size_t equals = text.find('=');
-  // Section names contain dots, keys do not, except for names of tensors.
+  // Section names may contain dots, keys may not, except for names of tensors.
   const std::string_view name = text.substr(0, equals);
   const std::size_t dot = trimmed(name).starts_with(names_section) ? name.find('.') : name.rfind('.');
   if (equals == std::string_view::npos || dot == std::string_view::npos) {
@@ -165,7 +165,7 @@ RawSection& section_to_set(RawJob& raw, std::string_view name, const std::string
   return found != raw.sections.end() ? *found : raw.sections.emplace_back(RawSection{std::string(name), where, {}});
 }
 
-/// Applies each `section.key=value`: it replaces or adds a setting. Values are taken literally, without quotes and
+/// Applies each `section.key=value`, which replaces or adds a setting. Values are taken literally, without quotes and
 /// comments. Throws Error{usage} for another form, and for a key that is overridden twice.
 void apply_overrides(RawJob& raw, std::span<const std::string> overrides) {
   for (const std::string& text : overrides) {

@@ -12,7 +12,7 @@
 namespace shardrun::job {
 namespace {
 
-/// Where a relative path of the setting starts.
+/// The folder to which a relative path in the setting refers.
 const std::filesystem::path& folder_of(const Reading& reading, std::string_view section, std::string_view key,
                                        const RawSetting* setting) {
   const bool of_schema = !section.starts_with(transport_prefix) && section_of_axis(section) == nullptr;
@@ -23,7 +23,7 @@ const std::filesystem::path& folder_of(const Reading& reading, std::string_view 
   return setting != nullptr ? setting->folder : reading.raw.job_folder;
 }
 
-/// The keys that the job's sections may have, for an error about one that stands in the wrong section.
+/// The keys that the job's sections may have, for an error about a key in the wrong section.
 std::vector<KnownKeys> all_keys(const Reading& reading) {
   std::vector<KnownKeys> all = known_keys();
   if (reading.providers == nullptr) {
@@ -46,7 +46,7 @@ std::vector<KnownKeys> all_keys(const Reading& reading) {
       all.push_back({"strategy", *options});
     }
   } catch (const Error&) {
-    // The message is about another error.
+    // Ignored, because the message is about another error.
   }
   return all;
 }

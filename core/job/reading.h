@@ -12,20 +12,20 @@
 
 namespace shardrun::job {
 
-/// A job whose sections are being read, one after the other.
+/// A job under construction, whose sections are read one after the other.
 struct Reading {
   const RawJob& raw;
   const SchemaProviders* providers = nullptr;  ///< null: only sections of the schema are read
   Job job{};
-  std::vector<EffectiveSetting> settings{};  ///< of the sections that have been read
+  std::vector<EffectiveSetting> settings{};  ///< of the sections read so far
 };
 
-/// The values of a section's settings, as read_section(); also adds them to `settings`, and the given ones to
-/// `job.given`. `owner`: who has the keys, "the model 'toy'".
+/// Reads the values of a section's settings like read_section(). Also adds them to `settings`, and the given ones to
+/// `job.given`. `owner`: whose keys they are, for messages: "the model 'toy'".
 [[nodiscard]] OptionValues read_settings(Reading& reading, const std::string& section, const std::string& owner,
                                          const std::vector<OptionSpec>& specs, bool required);
 
-/// Replaces the number of ranks that stands for `auto`.
+/// Replaces `auto` by the number of ranks.
 void set_ranks(Reading& reading, std::int64_t ranks);
 
 }  // namespace shardrun::job

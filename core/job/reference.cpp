@@ -72,7 +72,7 @@ std::string describe(const OptionSpec& spec, std::string_view note) {
   return fmt::format("  {:<20}{}; {}{}\n{}", spec.name, accepted(spec), label, default_, wrapped(spec.help, 6));
 }
 
-/// The rules that are about a section, one sentence each.
+/// The rules about a section, one sentence each.
 std::vector<std::string> sentences(const Section& section) {
   const auto named = [&](const KeyName& name) { return name.section == section.name ? name.key : to_string(name); };
   std::vector<std::string> result;

@@ -8,13 +8,13 @@
 
 namespace shardrun::job {
 
-/// Every section and key of the job file, from the schema that checks it. For a terminal.
+/// A reference of every section and key of the job file, made from the schema that checks them. For a terminal.
 [[nodiscard]] std::string job_reference();
 
-/// The same as the page docs/job-file.md.
+/// The same reference as the page docs/job-file.md.
 [[nodiscard]] std::string job_reference_markdown();
 
-/// Options that a model or strategy declares, in the same form. For a terminal.
+/// A reference of the options that a model or plugin declares, in the same form. For a terminal.
 [[nodiscard]] std::string options_reference(const std::vector<OptionSpec>& specs);
 
 }  // namespace shardrun::job

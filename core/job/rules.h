@@ -5,7 +5,7 @@
 
 namespace shardrun::job {
 
-/// A setting of a fixed section as text, given or by default. For messages about two settings.
+/// A setting of a fixed section as text, given or by default. Used in messages about two settings.
 struct EffectiveSetting {
   std::string section;
   std::string key;
@@ -13,11 +13,11 @@ struct EffectiveSetting {
   std::string text;
 };
 
-/// Null if the key's section has not been read, or if the key has no value.
+/// Returns null if the key's section has not been read, or if the key has no value.
 [[nodiscard]] const EffectiveSetting* find_effective(const std::vector<EffectiveSetting>& settings,
                                                      const KeyName& name);
 
-/// Throws Error{job} if rules() excludes the job's settings. Names both keys and their places.
+/// Throws Error{job}, which names both keys and their places, if the job's settings break one of rules().
 void check_rules(const Job& job, const std::vector<EffectiveSetting>& settings);
 
 /// The product of the mesh's sizes. Throws Error{job} if it exceeds 64 bits.

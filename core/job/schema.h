@@ -15,11 +15,11 @@ namespace shardrun::job {
 struct Setting {
   OptionSpec spec;
   std::function<void(Job&, const OptionSpec&, const OptionValue&)> store;
-  std::string default_note{};        ///< shown instead of a default that depends on something
-  bool from_working_folder = false;  ///< a path in the file that starts in the working directory
+  std::string default_note{};        ///< shown instead of a default that depends on something else
+  bool from_working_folder = false;  ///< a relative path refers to the working directory even if it is in the file
 };
 
-/// Who declares a section's keys in addition to the schema's.
+/// Who declares a section's keys, in addition to the schema.
 enum class SectionKind { fixed, mesh, model, strategy, engine, sharding, transport };
 
 struct Section {
@@ -27,23 +27,25 @@ struct Section {
   std::string help;
   std::vector<Setting> settings{};
   SectionKind kind = SectionKind::fixed;
-  std::vector<std::string> tasks{};    ///< with any other [job] task the section is refused, and nothing in it required
-  std::vector<OptionSpec> of_axis{};   ///< keys of sections [NAME.AXIS], each about one mesh axis
-  std::vector<std::string> aliases{};  ///< what other programs call such a section
-  std::vector<std::string> key_aliases{};  ///< other programs' keys for which there is no key here, but this section
-  std::string key_note{};                  ///< what a key of such a section is, in the words of an error
+  std::vector<std::string> tasks{};        ///< with another [job] task the section is refused, and nothing in it is
+                                           ///< required; empty: any task
+  std::vector<OptionSpec> of_axis{};       ///< keys of sections [NAME.AXIS], each of which concerns one mesh axis
+  std::vector<std::string> aliases{};      ///< names of such a section in other programs
+  std::vector<std::string> key_aliases{};  ///< keys of other programs that have no equivalent key, but belong to this
+                                           ///< section
+  std::string key_note{};                  ///< explains in an error what a key of such a section is
 };
 
 /// Every section and key of the job file, in the order in which they are documented and written.
 [[nodiscard]] const std::vector<Section>& schema();
 
-/// REQUIRES: there is such a section.
+/// REQUIRES: the schema has such a section.
 [[nodiscard]] const Section& section_named(std::string_view name);
 
-/// The section that [NAME.AXIS] belongs to: [NAME]. Null if `name` is no such name.
+/// The section [NAME] to which a section [NAME.AXIS] belongs. Null if `name` has no such form.
 [[nodiscard]] const Section* section_of_axis(std::string_view name);
 
-/// Null for a key that is not in the schema.
+/// Returns null if the key is not in the schema.
 [[nodiscard]] const Setting* find_setting(const Section& section, std::string_view key) noexcept;
 
 struct KeyName {
@@ -51,35 +53,35 @@ struct KeyName {
   std::string key;
 };
 
-/// `smaller` is at most `larger`. REQUIRES: both have one type.
+/// `smaller` must be at most `larger`. REQUIRES: both have the same type.
 struct OrderRule {
   KeyName smaller;
   KeyName larger;
 };
 
-/// `key` has no effect if `other` has this value; without a value: if `other` is not given. `key` is still accepted
-/// with the value `harmless`.
+/// `key` has no effect if `other` has this value; without a value: if `other` is not given. `key` is still accepted if
+/// it has the value `harmless`.
 struct EffectRule {
   KeyName key;
   KeyName other;
   std::optional<std::string> value;
   std::optional<std::string> harmless = std::nullopt;
-  bool of_models = false;  ///< a job with an engine may have both
+  bool of_models = false;  ///< does not apply to a job with an engine
 };
 
-/// At most one of `keys` is given.
+/// At most one of `keys` may be given.
 struct ExclusiveRule {
   std::string section;
   std::vector<std::string> keys;
 };
 
-/// If `section` is given, at least one of `keys` is.
+/// If `section` is given, at least one of `keys` must be.
 struct ContentRule {
   std::string section;
   std::vector<std::string> keys;
 };
 
-/// If `key` is given, at least one of `others` is.
+/// If `key` is given, at least one of `others` must be.
 struct NeedRule {
   KeyName key;
   std::vector<KeyName> others;
@@ -87,7 +89,7 @@ struct NeedRule {
 
 /// Rules about pairs and groups of keys.
 struct Rules {
-  std::vector<KeyName> of_models;  ///< without effect with [job] engine; a name without a key is a section
+  std::vector<KeyName> of_models;  ///< without effect with [job] engine; an entry without a key stands for a section
   std::vector<OrderRule> order;
   std::vector<EffectRule> effect;
   std::vector<ExclusiveRule> exclusive;
@@ -97,7 +99,7 @@ struct Rules {
 
 [[nodiscard]] const Rules& rules();
 
-/// "[train] steps"
+/// The key as messages name it: "[train] steps".
 [[nodiscard]] std::string to_string(const KeyName& name);
 [[nodiscard]] std::string setting_name(std::string_view section, std::string_view key);
 

@@ -6,7 +6,7 @@ using enum OptionType;
 
 namespace {
 
-/// A range is resolved as `auto` is.
+/// A range is resolved later, like `auto`.
 void store_ranks(Job& job, const OptionSpec&, const OptionValue& value) {
   if (const auto* const range = std::get_if<IntegerRange>(&value)) {
     job.elastic_ranks = *range;

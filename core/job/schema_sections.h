@@ -17,7 +17,7 @@ namespace shardrun::job {
 [[nodiscard]] Section train_section();
 [[nodiscard]] Section checkpoint_section();
 
-/// Converts a value to its field's type. An enumeration gets the enumerator with the choice's number.
+/// Converts a value to its field's type. For an enumeration, the enumerator has the number of the choice.
 template <class Field>
 Field as(const OptionSpec& spec, const OptionValue& value) {
   if constexpr (std::is_enum_v<Field>) {
@@ -33,7 +33,7 @@ Field as(const OptionSpec& spec, const OptionValue& value) {
   }
 }
 
-/// A setter for a field of Job.
+/// Makes a setter for a field of Job.
 template <class Field>
 auto into(Field Job::*field) {
   return [field](Job& job, const OptionSpec& spec, const OptionValue& value) { job.*field = as<Field>(spec, value); };

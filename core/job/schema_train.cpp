@@ -8,7 +8,7 @@ using enum OptionType;
 
 namespace {
 
-/// The part of [train] that says how the parameters move.
+/// The settings of [train] for the optimizer.
 std::vector<Setting> optimizer_settings() {
   return {
       {{.name = "optimizer",

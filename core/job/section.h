@@ -15,16 +15,18 @@
 
 namespace shardrun::job {
 
-/// Everything needed to interpret the settings of one section.
+/// Everything that is needed to interpret the settings of one section.
 struct SectionReader {
-  std::string file;  ///< begins a message if the section is not in the file
+  std::string file;  ///< the start of a message if the section is not in the file
   std::string name;
-  std::string owner;  ///< who has the keys: "[train]", or "the model 'toy'"
+  std::string owner;  ///< whose keys they are, for messages: "[train]", or "the model 'toy'"
   const std::vector<OptionSpec>& specs;
-  bool required = true;  ///< whether missing required keys are errors
-  /// Where a relative path starts; null if paths stay as they are. The setting is null for a default.
+  bool required = true;  ///< missing required keys are errors
+  /// Returns the folder to which a relative path refers; null if paths are kept as they are. The setting is null for a
+  /// default.
   std::function<const std::filesystem::path&(const OptionSpec&, const RawSetting*)> folder{};
-  std::function<std::vector<KnownKeys>()> elsewhere = known_keys;  ///< other places of an unknown key, for hints
+  std::function<std::vector<KnownKeys>()> elsewhere = known_keys;  ///< other sections in which an unknown key may
+                                                                   ///< belong, for hints
 };
 
 /// The values of all specs, given or by default. `section` may be null: nothing is given. Throws Error{job} for an
@@ -38,13 +40,13 @@ void check_declared(std::string_view owner, const std::vector<OptionSpec>& specs
 /// A key and its value, as a job file would write it.
 using WrittenSetting = std::pair<std::string_view, std::string_view>;
 
-/// Values for `specs` without a job file: `settings` as in a job file, the rest by default. Relative paths are left as
-/// they are. Throws Error{job} as for a job file.
+/// Values for `specs` without a job file: from `settings`, written as in a job file, the rest by default. Relative
+/// paths are kept as they are. Throws Error{job} as for a job file.
 [[nodiscard]] OptionValues make_options(const std::vector<OptionSpec>& specs, std::span<const WrittenSetting> settings);
 [[nodiscard]] OptionValues make_options(const std::vector<OptionSpec>& specs,
                                         std::initializer_list<WrittenSetting> settings);
 
-/// Throws Error{job} that says how to write the key.
+/// Throws Error{job}, which says how to write the key.
 [[noreturn]] void refuse_missing(const SectionReader& reader, const RawSection* section, const OptionSpec& spec);
 
 }  // namespace shardrun::job

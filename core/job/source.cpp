@@ -25,7 +25,7 @@ std::string reason(int error) { return std::generic_category().message(error); }
 
 class File {
  public:
-  /// Non-blocking, so that opening a pipe without a writer does not wait.
+  /// Non-blocking, because otherwise opening a pipe without a writer would wait.
   explicit File(const std::filesystem::path& path)
       : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (descriptor_ < 0) {

@@ -6,7 +6,7 @@
 namespace shardrun::job {
 
 /// The text of a job file: a regular file of at most `max_file_bytes` (one byte more if it grows meanwhile). Throws
-/// Error{job}, beginning with the path.
+/// Error{job}, whose message begins with the path.
 [[nodiscard]] std::string read_source(const std::filesystem::path& path);
 
 }  // namespace shardrun::job

@@ -45,7 +45,7 @@ void FrameConnection::read() {
                           });
 }
 
-/// Takes the first bytes of `read_`, and reads on.
+/// Processes the first `size` bytes of `read_`, and continues reading.
 void FrameConnection::take(std::size_t size) {
   const bool had_proved = tls_.has_proved();
   std::string failed;
@@ -57,7 +57,7 @@ void FrameConnection::take(std::size_t size) {
   if (!had_proved && tls_.has_proved() && failed.empty() && events_.proved) {
     call(events_.proved);
   }
-  transmit({});  // what the handshake says, or an alert
+  transmit({});  // sends what the handshake has written, or an alert
   peer_gone_ = peer_gone_ || !failed.empty();
   deliver();
   if (open_ && failed.empty()) {
@@ -67,7 +67,7 @@ void FrameConnection::take(std::size_t size) {
   }
 }
 
-/// Delivers the whole frames that have come.
+/// Delivers the complete frames that have arrived.
 void FrameConnection::deliver() {
   std::size_t delivered = 0;
   while (open_ && received_.size() - delivered >= frame_header_bytes) {

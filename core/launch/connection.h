@@ -26,19 +26,19 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
     std::function<void(const std::string& why)> closed;  ///< called once, unless close() was called before
   };
 
-  /// `tls` says which end this is. Throws Error{internal} if OpenSSL fails.
+  /// `tls` determines which end this is. Throws Error{internal} if OpenSSL fails.
   FrameConnection(boost::asio::ip::tcp::socket socket, const TlsContext& tls);
 
-  /// Starts the handshake, and then to read. A ProtocolError thrown by `events.frame` closes the connection with the
-  /// error's message. Any other exception leaves the io_context's run(). The callbacks must not own the connection.
+  /// Starts the handshake, and then reads frames. A ProtocolError thrown by `events.frame` closes the connection with
+  /// the error's message. Any other exception leaves the io_context's run(). The callbacks must not own the connection.
   void start(Events events);
 
   /// Replaces the callbacks. The event whose callback calls this still uses the old ones.
   void restart(Events events) { next_events_ = std::move(events); }
 
-  /// REQUIRES: both ends have proved that they know the token. Sends a frame after all earlier ones. `written` is
-  /// called when the kernel has taken the frame, or when it is clear that the peer is gone. A lost peer is reported
-  /// only by `closed`, after everything that it sent was read.
+  /// Sends a frame after all earlier ones. `written` is called when the kernel has taken the frame, or when it is clear
+  /// that the peer is gone. A lost peer is reported only by `closed`, after everything that it sent has been read.
+  /// REQUIRES: both ends have proved that they know the token.
   void send(const std::string& frame, std::function<void()> written = {});
 
   /// Closes the connection. No callback is called afterwards.

@@ -5,8 +5,8 @@ namespace shardrun::launch {
 /// Why a rank failed.
 enum class FailureKind {
   own,          ///< by itself
-  consequence,  ///< of another rank's failure: a lost peer, an abort
-  permanent,    ///< by itself, and it would again: a loss that is NaN, damaged data
+  consequence,  ///< because of another rank's failure: a lost peer, an abort
+  permanent,    ///< by itself, and it would fail again: a loss that is NaN, damaged data
 };
 
 }  // namespace shardrun::launch

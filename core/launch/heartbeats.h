@@ -12,15 +12,15 @@ class Heartbeats {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `silence`: how long the peer may be silent; 0: forever. Once the peer has been silent for longer, `on_silence` is
-  /// called at every heartbeat with the time of silence.
+  /// `silence`: how long the peer may be silent; 0: forever. Once it has been silent for longer, `on_silence` is called
+  /// at every heartbeat with the duration of the silence.
   Heartbeats(boost::asio::io_context& io, std::chrono::milliseconds interval, std::chrono::milliseconds silence,
              std::function<void()> send, std::function<void(Clock::duration silent)> on_silence);
 
   /// Sends the first heartbeat at once.
   void start();
   void stop() { is_beating_ = false; }
-  /// The peer has sent something.
+  /// Call it when the peer has sent something.
   void hear() { heard_ = Clock::now(); }
 
  private:

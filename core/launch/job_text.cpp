@@ -8,9 +8,9 @@
 namespace shardrun::launch {
 namespace {
 
-/// A `key = value` line, or a section's header, which has no key.
+/// A `key = value` line, or a section's header, which has no key of its own.
 struct Setting {
-  std::string_view section;  ///< "[train]"; empty before the first
+  std::string_view section;  ///< "[train]"; empty before the first section
   std::string_view key;      ///< the whole line if it has no " = "
   std::string_view value;
 };

@@ -5,8 +5,8 @@
 
 namespace shardrun::launch {
 
-/// The first setting in which two jobs differ, for example "[train] steps = 50 here, 60 there". Each job is text with
-/// sections of `key = value` lines. Empty if they are equal.
+/// The first setting in which two jobs differ, for example "[train] steps = 50 here, 60 there". Empty if they are
+/// equal. Each job is given as text with sections of `key = value` lines.
 [[nodiscard]] std::string first_difference(std::string_view here, std::string_view there);
 
 }  // namespace shardrun::launch

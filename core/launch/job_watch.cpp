@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Why a process of this machine is silent, if the kernel knows: ": it is stopped (…)".
+/// Why a process of this machine is silent, if the kernel knows: ": it is stopped (…)". Otherwise empty.
 std::string state_text(const RankStatus& rank) {
   if (rank.host != host_name()) {
     return "";
@@ -129,7 +129,7 @@ void JobWatch::tick() {
   for (int rank = 0; rank < ranks(); ++rank) {
     judge_.of(rank).heard += missed;
   }
-  events_.tick(now);  // first: a rank that has ended is the cause rather than one that fell silent
+  events_.tick(now);  // first, because the end of a rank is the cause rather than another rank's silence
   for (int rank = 0; rank < ranks(); ++rank) {
     check_silence(rank, now);
   }

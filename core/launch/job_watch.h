@@ -58,12 +58,12 @@ class JobWatch {
 
   /// Starts to look for silent ranks.
   void start();
-  /// Starts the rank's `join_timeout`.
+  /// Starts to wait for the rank to join, for at most `join_timeout`.
   void expect(int rank);
-  /// Counts every rank as heard from now: this process was suspended.
+  /// Counts every rank as heard from now. Called after this process was suspended.
   void forget_silence();
 
-  /// As in FailureJudge. Each begins to end the job if the cause is final.
+  /// As in FailureJudge. In addition, they begin to end the job if the cause is final.
   void blame(int rank, FailureKind kind, std::string text);
   void ended(int rank, int stop_signal);
   void end_if_failed();

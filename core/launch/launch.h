@@ -31,14 +31,14 @@ struct RankMessage {
   std::string_view bytes;
 };
 
-/// The program to start, and the callbacks. These are called on the thread that called launch(), one at a time, and may
-/// be empty. If one throws, the ranks are ended and launch() throws the same.
+/// The program to start, and callbacks. Callbacks may be empty. They are called on the thread that called launch(), one
+/// at a time. If one throws, the ranks are ended and launch() throws the same exception.
 struct LaunchSettings {
   std::string program = "/proc/self/exe";
   std::vector<std::string> arguments;  ///< argv of every rank, argv[0] included
   int ranks = 1;
   int threads_per_rank = 1;  ///< OMP_NUM_THREADS
-  std::string job;           ///< the `job` argument that ranks must have: see Rank
+  std::string job;           ///< ranks must be given the same text: see Rank
 
   std::string address = "127.0.0.1";                   ///< where the store listens, at any free port
   std::chrono::milliseconds heartbeat_interval{1000};  ///< capped at a quarter of heartbeat_timeout
@@ -50,12 +50,12 @@ struct LaunchSettings {
 
   /// Whether the ranks have begun work that a stop must end in order. Until then a stop kills them. Empty: always true.
   std::function<bool()> has_begun;
-  /// Called when all ranks are started; `pids` is indexed by rank.
+  /// Called when all ranks have been started; `pids` is indexed by rank.
   std::function<void(const std::vector<pid_t>& pids)> on_start;
   std::function<void(const OutputLine& line)> on_output;
   std::function<void(const RankMessage& message)> on_message;
   std::function<void(std::string_view line)> on_log;     ///< the launcher's own messages
-  std::function<void(std::string_view line)> on_notice;  ///< the messages among them that a person should see
+  std::function<void(std::string_view line)> on_notice;  ///< those of the log messages that a person should see
 };
 
 /// How one rank ended.
@@ -64,9 +64,9 @@ struct RankEnd {
   std::optional<int> exit_code;  ///< none if it was ended by `signal`
   int signal = 0;
   bool said_goodbye = false;
-  bool killed = false;  ///< by the launcher
+  bool killed = false;  ///< the launcher killed it
   std::optional<FailureKind> failure;
-  std::string text;  ///< its own report of its failure
+  std::string text;  ///< the rank's own report of its failure
 };
 
 /// The failure that caused all others.
@@ -75,9 +75,9 @@ struct RootCause {
   std::string host;
   pid_t pid = -1;
   std::optional<int> exit_code;  ///< if the rank ended by itself
-  int signal = 0;                ///< ended the rank, and the launcher had not sent it; else 0
+  int signal = 0;                ///< the signal that ended the rank, if the launcher had not sent it; else 0
   std::string text;
-  bool is_permanent = false;  ///< whether the rank said so: FailureKind::permanent
+  bool is_permanent = false;  ///< the rank said so: FailureKind::permanent
 };
 
 /// "rank 2 (pid 4711 on host): was killed by signal 9 (SIGKILL)…"
@@ -92,7 +92,7 @@ struct LaunchResult {
   int forced_signal = 0;              ///< the second signal, which ended the ranks, or 0
   std::vector<RankEnd> ranks;         ///< by rank
   std::chrono::nanoseconds ending{};  ///< from the first failure seen to the last rank gone
-  std::size_t strangers = 0;          ///< dropped connections that no rank made
+  std::size_t strangers = 0;          ///< dropped connections of processes that are no ranks
 };
 
 /// Starts the ranks of a job on this machine, serves their store and passes their output on. Returns when all ranks

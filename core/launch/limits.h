@@ -12,7 +12,7 @@ inline constexpr std::uint64_t descriptors_per_rank = 3;
 inline constexpr std::uint64_t other_descriptors = 128;
 
 /// Raises this process's limit of open files to `needed` if it is lower. Returns 0 if the limit is now high enough,
-/// otherwise the limit.
+/// otherwise the present limit.
 [[nodiscard]] std::uint64_t raise_descriptor_limit(std::uint64_t needed);
 
 }  // namespace shardrun::launch

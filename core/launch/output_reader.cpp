@@ -13,7 +13,7 @@
 namespace shardrun::launch {
 namespace {
 
-/// The most that a dead writer can have left in the pipe. Its descendants could write forever.
+/// The largest amount that a dead writer can have left in the pipe. Its descendants could write forever.
 constexpr std::size_t largest_pipe_bytes = std::size_t{1024} * 1024;
 
 int duplicate(const files::FileDescriptor& pipe) {

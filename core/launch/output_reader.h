@@ -16,8 +16,8 @@ class OutputReader {
 
   void start();
 
-  /// Passes on the rest of the pipe and closes it. For use after the rank has ended: its descendants may keep the pipe
-  /// open for longer.
+  /// Passes on what is left in the pipe and closes it. Used after the rank has ended, because its descendants may keep
+  /// the pipe open for longer.
   void drain();
 
  private:

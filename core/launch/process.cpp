@@ -81,7 +81,7 @@ struct Child {
   const char* program;
   char* const* arguments;
   char* const* environment;
-  std::array<int, 4> descriptors;  ///< become 0, 1, 2 and handed_over_descriptor
+  std::array<int, 4> descriptors;  ///< to become 0, 1, 2 and handed_over_descriptor
   int trouble;
 };
 
@@ -94,15 +94,15 @@ struct Child {
 [[noreturn]] void become(const Child& child) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != child.launcher) {
-    ::_exit(127);  // the launcher died before prctl
+    ::_exit(127);  // the launcher died before prctl was called
   }
   ::setpgid(0, 0);
   for (const int caught : SignalPipe::caught) {
     ::signal(caught, SIG_DFL);
   }
   ::signal(SIGPIPE, SIG_IGN);
-  // Batch systems and ends of sessions send these to every process. The launcher asks the ranks to stop, over their
-  // connections.
+  // Ignored, because batch systems and ends of sessions send these signals to every process. The launcher asks the
+  // ranks to stop over their connections instead.
   for (const int request : stop_signals) {
     ::signal(request, SIG_IGN);
   }

@@ -13,10 +13,10 @@
 namespace shardrun::launch {
 
 struct ProcessStart {
-  std::string program;                   ///< its path
+  std::string program;                   ///< path of the program
   std::vector<std::string> arguments;    ///< argv, including argv[0]
   std::vector<std::string> environment;  ///< "NAME=value" each
-  std::string_view handed_over;          ///< the child reads it on handed_over_descriptor; at most 4096 bytes
+  std::string_view handed_over;          ///< what the child can read on handed_over_descriptor; at most 4096 bytes
 };
 
 struct StartedProcess {

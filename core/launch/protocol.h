@@ -22,25 +22,25 @@ inline constexpr std::size_t frame_header_bytes = 4;
 inline constexpr std::size_t max_frame_bytes = std::size_t{1024} * 1024;  ///< the longest frame
 
 enum class FrameType : std::uint8_t {
-  // From a rank.
+  // Sent by a rank.
   hello = 1,        ///< see Hello
-  heartbeat = 2,    ///< empty; a launcher that is a rank too answers with one
+  heartbeat = 2,    ///< empty; a launcher that is itself a rank answers with one
   set = 3,          ///< key, value
   get = 4,          ///< request (u64), key
   cancel_get = 5,   ///< request
   message = 6,      ///< kind, bytes
-  failure = 7,      ///< FailureKind (u32), the rank that it waited for (u32, or none_awaited), text
+  failure = 7,      ///< FailureKind (u32), the rank for which it waited (u32, or none_awaited), text
   goodbye = 8,      ///< empty
   abort_heard = 9,  ///< empty; a later failure of this rank may be a consequence of the abort
   paused = 10,      ///< empty; this rank waits for `resume`, with no operation in progress
-  // From the launcher.
+  // Sent by the launcher.
   welcome = 64,        ///< empty
-  refused = 65,        ///< reason, though the token is right; the launcher's job text if the jobs differ, else ""
+  refused = 65,        ///< reason, although the token is right; the launcher's job text if the jobs differ, else ""
   value = 66,          ///< request, value
   failure_noted = 67,  ///< empty
   abort = 68,          ///< reason
   stop = 69,           ///< signal (u32)
-  farewell = 70,       ///< empty; the goodbye and everything before it were read
+  farewell = 70,       ///< empty; the goodbye and everything before it have been read
   pause = 71,          ///< empty
   resume = 72,         ///< empty
 };
@@ -52,13 +52,13 @@ struct ProtocolError : Error {
 
 inline constexpr std::uint32_t none_awaited = 0xffff'ffff;
 
-/// A secret of the launcher and its ranks. Whoever has it may join the job.
+/// A secret of the launcher and its ranks. Any process that has it may join the job.
 using Token = std::array<std::uint8_t, 32>;
 
 /// Throws Error{io}.
 [[nodiscard]] Token random_token();
 
-/// The bytes of a token, not as hexadecimal digits.
+/// The bytes of a token as a string; not hexadecimal digits.
 [[nodiscard]] inline std::string_view text_of(const Token& token) {
   return {reinterpret_cast<const char*>(token.data()), token.size()};
 }
@@ -70,8 +70,8 @@ class FrameWriter {
 
   FrameWriter& u32(std::uint32_t value);
   FrameWriter& u64(std::uint64_t value);
-  FrameWriter& raw(std::string_view bytes);    ///< without their length
-  FrameWriter& bytes(std::string_view value);  ///< preceded by their length
+  FrameWriter& raw(std::string_view bytes);    ///< adds the bytes without their length
+  FrameWriter& bytes(std::string_view value);  ///< adds the length, then the bytes
 
   /// Returns the whole frame, ready to be sent. Call it last.
   [[nodiscard]] std::string finish();

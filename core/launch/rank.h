@@ -25,20 +25,21 @@ struct RankContext {
   int local_world_size = 1;  ///< 0: unknown until all ranks have joined
   std::string address;       ///< of the launcher
   std::uint16_t port = 0;
-  std::string run;                            ///< name of this run, 16 of [0-9a-f]; the same on every rank
+  std::string run;                            ///< name of this run, 16 characters of [0-9a-f]; the same on every rank
   std::array<std::uint8_t, 32> token = {};    ///< secret: any process that has it may join the job
   std::chrono::milliseconds heartbeat{1000};  ///< how often the launcher wants to hear from this rank
-  std::vector<std::uint32_t> machines = {};   ///< per rank, the number of its machine; empty: one machine
-  std::string own_address = {};  ///< where other ranks reach this machine; empty: at the control connection's address
+  std::vector<std::uint32_t> machines = {};   ///< number of each rank's machine; empty: all on one machine
+  std::string own_address = {};  ///< where other ranks reach this machine; empty: at this end's address of the control
+                                 ///< connection
 
-  // For a rank that another launcher started. Rank 0's process then does the launcher's work.
-  bool is_hosted = false;  ///< `run` and `machines` are known once all ranks have joined
+  // Set for a rank that another launcher started. Rank 0's process then does the launcher's work.
+  bool is_hosted = false;  ///< then `run` and `machines` are known only once all ranks have joined
   /// How long rank 0's process may be silent before this rank counts it as lost; 0: forever.
   std::chrono::milliseconds silence{0};
-  std::chrono::milliseconds grace{0};  ///< from an abort until this process is ended, whatever it is doing; 0: never
+  std::chrono::milliseconds grace{0};  ///< from an abort until this process ends itself, whatever it is doing; 0: never
 };
 
-/// The context of this process if launch() started it as a rank, otherwise nullopt, whatever the variable RANK says.
+/// The context of this process if launch() started it as a rank. Otherwise nullopt, whatever the variable RANK says.
 /// Only the first call finds it, because the call removes it from the environment and closes its descriptor. Call it
 /// before starting threads. Throws Error{io} if the context is invalid.
 [[nodiscard]] std::optional<RankContext> take_rank_context();
@@ -64,7 +65,7 @@ class Rank {
   [[nodiscard]] int rank() const noexcept { return context_.rank; }
   [[nodiscard]] int world_size() const noexcept { return context_.world_size; }
   [[nodiscard]] const RankContext& context() const noexcept { return context_; }
-  /// The address of this machine that listeners for other ranks bind to.
+  /// The address of this machine on which listeners for other ranks should listen.
   [[nodiscard]] std::string own_address() const;
   /// A key for one purpose: the same on all ranks of the job, and secret. It does not reveal the job's token.
   [[nodiscard]] std::array<std::uint8_t, 32> key_for(std::string_view purpose) const;
@@ -97,16 +98,16 @@ class Rank {
   [[nodiscard]] int stop_signal() const noexcept;
 
   /// Whether all ranks are asked to pause (Ctrl-Z). Each rank then calls pause() once, all at the same point of their
-  /// work and with no operation between ranks in progress. pause() returns when all ranks continue. Throws
+  /// work and with no operation between ranks in progress. pause() returns when all ranks continue. pause() throws
   /// Error{aborted}.
   [[nodiscard]] bool pause_asked() const noexcept;
   void pause();
 
   /// Tells the launcher why this rank is about to end. Waits until the launcher knows, so that it hears of this failure
-  /// before other ranks notice that this one is gone. After a consequence it waits for the abort too. The wait ends
+  /// before other ranks notice that this rank is gone. After a consequence, also waits for the abort. The wait ends
   /// early if the connection is lost, and after 2 s. If the job is already aborted, the failure counts as a
-  /// consequence, whatever `kind` says. `awaited`: the rank that this one waited for until a timeout; that rank is then
-  /// taken as the cause. Returns whether the launcher knows of the failure; if not, nobody else will report it.
+  /// consequence, whatever `kind` says. `awaited`: the rank for which this one waited until a timeout; that rank then
+  /// counts as the cause. Returns whether the launcher knows of the failure; if not, nobody else will report it.
   bool fail(FailureKind kind, std::string_view text, std::optional<int> awaited = std::nullopt) noexcept;
 
   /// Leaves the job: the last call of a rank. Waits until the launcher has read everything sent before. A later abort

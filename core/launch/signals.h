@@ -10,15 +10,15 @@
 
 namespace shardrun::launch {
 
-/// Those that ask a process for an orderly stop.
+/// The signals that ask a process for an orderly stop.
 inline constexpr std::array<int, 4> stop_signals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
-/// The same signal within this time counts as one request. timeout(1) signals its child, and then the child's whole
-/// process group.
+/// Signals of the same number within this time count as one request: timeout(1) signals its child, and then the child's
+/// whole process group.
 inline constexpr std::chrono::milliseconds same_request{200};
 
-/// The answer to a request to stop. It is shown at once, because the current step may take long. `how`: how the process
-/// stops.
+/// The message that answers a request to stop. It is shown at once, because the current step may take long. `how`: how
+/// the process stops.
 [[nodiscard]] std::string stop_notice(int signal, std::string_view how = "stopping after this step or the next");
 
 /// Turns the signals in `caught` into readable bytes, whatever thread receives them. A signal that is ignored stays
@@ -31,7 +31,7 @@ class SignalPipe {
   SignalPipe& operator=(const SignalPipe&) = delete;
   ~SignalPipe();
 
-  /// Non-blocking. Each byte is a signal's number. Several SIGCHLD may be one byte.
+  /// The read end, non-blocking. Each byte is a signal's number. Several SIGCHLD may be merged into one byte.
   [[nodiscard]] int descriptor() const { return read_end_.get(); }
 
   static constexpr std::array<int, 7> caught = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGTSTP, SIGCHLD};

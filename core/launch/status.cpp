@@ -32,7 +32,7 @@ std::string end_text(const RankEnd& end, bool joined) {
 }
 
 std::string describe(const RootCause& cause) {
-  if (cause.pid <= 0) {  // another launcher should have started it, and it has not joined
+  if (cause.pid <= 0) {  // another launcher was to start it, and it has not joined
     return fmt::format("rank {}: {}", cause.rank, cause.text);
   }
   return fmt::format("rank {} (pid {} on {}): {}", cause.rank, cause.pid, cause.host, cause.text);

@@ -65,8 +65,8 @@ void StoreClient::end_thread() {
   }
 }
 
-/// Deadline::max() means no deadline: wait_for could overflow on it. For other deadlines, time in which this process
-/// was suspended does not count.
+/// Waits until the condition holds or the deadline has passed. Deadline::max() means no deadline: wait_for could
+/// overflow on it. For other deadlines, time in which this process was suspended does not count.
 template <typename Condition>
 void StoreClient::wait(std::unique_lock<std::mutex>& lock, Deadline deadline, const Condition& met) {
   if (deadline == Deadline::max()) {
@@ -135,13 +135,13 @@ std::string StoreClient::get(std::string_view key, Deadline deadline) {
                                               settings_.hello.rank, waited.count(), key));
 }
 
-/// Another wait for the key will take the answer, however far away the store is. Returns a request that is to be
-/// cancelled, or `no_request`.
+/// Keeps an open request, so that a later wait for the same key can take its answer, however long the store takes.
+/// Returns a request that must be cancelled instead, or `no_request`.
 std::uint64_t StoreClient::keep_request(std::string_view key, std::uint64_t request) {
   constexpr std::size_t most = 64;
   std::uint64_t cancelled = no_request;
   if (const auto [kept, is_new] = unanswered_.emplace(key, request); !is_new) {
-    cancelled = request;  // another thread has waited for it, too
+    cancelled = request;  // another thread has waited for the same key
   } else if (unanswered_.size() > most) {
     const auto oldest = std::ranges::min_element(unanswered_, {}, [](const auto& each) { return each.second; });
     cancelled = oldest->second;

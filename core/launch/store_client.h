@@ -29,15 +29,16 @@ struct StoreClientSettings {
   StoreConnectorSettings store;
   std::string listener = "the launcher";  ///< what the store's process is called in messages
   Hello hello;
-  std::string job;  ///< the job's text; `hello` has its hash
+  std::string job;  ///< the job's text; the hello frame has its hash
   std::chrono::milliseconds heartbeat{1000};
   std::chrono::milliseconds silence{0};         ///< see RankContext; the store's process must answer heartbeats
   std::chrono::milliseconds grace{0};           ///< see RankContext
-  std::chrono::milliseconds first_reminder{0};  ///< until the first message that no welcome has come; 0: no message
+  std::chrono::milliseconds first_reminder{0};  ///< how long to wait for a welcome before the first message about it;
+                                                ///< 0: no message
 };
 
-/// The rank's end of its control connection. A thread of its own reads, writes and sends heartbeats while the rank
-/// computes. The functions have the contracts of Rank, which hides this class.
+/// The rank's end of its control connection. Its own thread reads, writes and sends heartbeats while the rank computes.
+/// The functions have the contracts of Rank, which hides this class.
 class StoreClient {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -67,7 +68,7 @@ class StoreClient {
   static constexpr std::uint64_t no_request = UINT64_MAX;
   /// REQUIRES: mutex_ is held.
   std::uint64_t keep_request(std::string_view key, std::uint64_t request);
-  // On the caller's thread.
+  // The following run on the caller's thread.
   void start_thread();
   void end_thread();
   void await_welcome(Deadline deadline);
@@ -76,7 +77,7 @@ class StoreClient {
   void post(std::string frame);
   [[nodiscard]] Error aborted_error(std::string_view attempted) const;
 
-  // On the connection's thread, in store_client_events.cpp.
+  // The following run on the connection's thread (store_client_events.cpp).
   [[nodiscard]] StoreConnectorEvents connector_events();
   void join(std::shared_ptr<FrameConnection> connection, const std::string& own_address);
   void handle(FrameType type, std::string_view payload);
@@ -101,19 +102,19 @@ class StoreClient {
   std::atomic<bool> pause_asked_ = false;
   std::atomic<std::size_t> unsent_bytes_ = 0;
 
-  mutable std::mutex mutex_;  ///< guards all down to `changed_`
+  mutable std::mutex mutex_;  ///< guards all members down to `changed_`
   bool welcome_ = false;
   std::string own_address_;             ///< of this end of the connection
   std::string trouble_;                 ///< why the last attempt to join failed
-  std::optional<std::string> refused_;  ///< why the launcher refused this rank for good
+  std::optional<std::string> refused_;  ///< why the launcher refused this rank finally
   std::optional<std::string> abort_reason_;
   bool connection_lost_ = false;
   bool resumed_ = false;
   bool failure_noted_ = false;
   bool farewell_ = false;
   std::uint64_t next_request_ = 0;
-  std::map<std::uint64_t, std::optional<std::string>> requests_;  ///< with the value once it has arrived
-  /// The requests for which nobody waits any more, by their keys. Their answers may be under way.
+  std::map<std::uint64_t, std::optional<std::string>> requests_;  ///< open requests; a value is set once it has arrived
+  /// Requests for which nobody waits any more, by their keys. Their answers may still arrive.
   std::map<std::string, std::uint64_t, std::less<>> unanswered_;
   std::condition_variable changed_;
 

@@ -46,7 +46,7 @@ void StoreClient::handle(FrameType type, std::string_view payload) {
   switch (type) {
     case FrameType::heartbeat: return;
     case FrameType::abort: {
-      // The launcher is told first: failures of this rank after the abort may be its consequence.
+      // The launcher is told first, because later failures of this rank may be consequences of the abort.
       const std::string reason(reader.bytes());
       return connection_->send(FrameWriter(FrameType::abort_heard).finish(), [this, reason] { abort(reason); });
     }
@@ -63,7 +63,7 @@ void StoreClient::handle(FrameType type, std::string_view payload) {
   }
 }
 
-/// Handles the frames that the caller's thread waits for.
+/// Handles the frames for which the caller's thread waits.
 void StoreClient::handle_answer(FrameType type, PayloadReader& reader) {
   const std::lock_guard lock(mutex_);
   switch (type) {
@@ -174,7 +174,7 @@ void StoreClient::remind_after(std::chrono::milliseconds pause) {
   });
 }
 
-/// Ends this process after `grace`, if it is set: then no launcher would kill this rank.
+/// Ends this process after `grace`, if that is set: then there is no launcher that would kill this rank.
 void StoreClient::end_after_grace(const std::string& reason) {
   if (settings_.grace.count() == 0) {
     return;

@@ -14,7 +14,7 @@ using boost::system::error_code;
 
 constexpr std::chrono::milliseconds longest_connect_pause{500};
 constexpr std::chrono::milliseconds longest_unproved_pause{2000};
-/// The next of several addresses is tried if one has not answered by then.
+/// How long an address may take to answer before the next of several is tried.
 constexpr std::chrono::milliseconds longest_attempt_of_several{5000};
 
 std::vector<std::string> divided(std::string_view list) {
@@ -107,7 +107,7 @@ void StoreConnector::shake_hands(std::shared_ptr<FrameConnection> connection) {
   timer_.expires_after(settings_.proof_timeout);
   timer_.async_wait([this, met = connection_](const error_code& cancelled) {
     if (!cancelled && met == connection_) {
-      // It may be the launcher, which is busy. So try again.
+      // The listener may be the launcher, which is busy. So try again.
       connect_later(unproved(fmt::format("it did not answer within {} ms", settings_.proof_timeout.count())));
     }
   });

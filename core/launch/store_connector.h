@@ -20,16 +20,16 @@ struct StoreConnectorSettings {
   std::uint16_t port = 0;
   Token token = {};                                ///< the secret that both ends prove to know; it is not sent
   std::chrono::milliseconds proof_timeout{10000};  ///< from connecting to the end of the handshake
-  /// Give up after this many wrong answers instead of a proof, but not before `shortest_of_unproved` has passed since
-  /// the first of them. 0: never give up.
+  /// Gives up after this many wrong answers instead of a proof, but not before `shortest_of_unproved` has passed since
+  /// the first of them. 0: never gives up.
   int most_unproved = 0;
   std::chrono::milliseconds shortest_of_unproved{0};
 };
 
-/// All must be set.
+/// All callbacks must be set.
 struct StoreConnectorEvents {
-  /// The listener has proved that it knows the token. Called by one of the connector's callbacks, which the connection
-  /// still has. `own_address`: the address of this end of the connection.
+  /// Called when the listener has proved that it knows the token. The caller is a callback of the connection itself,
+  /// which must therefore not be destroyed in it. `own_address`: the address of this end of the connection.
   std::function<void(std::shared_ptr<FrameConnection> connection, const std::string& own_address)> proved;
   std::function<void(const std::string& why)> failed;   ///< an attempt failed; another follows
   std::function<void(const std::string& why)> refused;  ///< the last attempt failed; no other follows

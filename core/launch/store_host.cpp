@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Short enough for a person who asks to stop.
+/// Short enough that a person's request to stop is answered soon.
 constexpr milliseconds longest_tick{200};
 
 /// The number of each rank's machine, by rank: "0 0 1 1".
@@ -54,7 +54,7 @@ void StoreHost::start() {
   thread_ = thread_without_signals("the thread that ranks meet on", [this] { serve(); });
 }
 
-/// Serves until io_ is stopped. An error fails the job, but not the serving.
+/// Serves until io_ is stopped. An error fails the job, but serving continues.
 void StoreHost::serve() {
   const auto work = boost::asio::make_work_guard(io_);
   boost::asio::post(io_, [this] { watch_.start(); });
@@ -153,8 +153,8 @@ std::string StoreHost::call_back(const Call& call) {
   }
 }
 
-/// A process with another job is a failure until all ranks have joined. After that, it is a second start of the same
-/// world by mistake, and is ignored.
+/// Called for a process with another job. Until all ranks have joined this is a failure. After that, the process is a
+/// mistaken second start of the same world, and is ignored.
 void StoreHost::came_with_other_job(const Hello& hello, const std::string& why) {
   const auto rank = static_cast<int>(hello.rank);
   RankStatus& status = watch_.status(rank);
@@ -192,7 +192,7 @@ void StoreHost::stop_if_asked() {
   }
 }
 
-/// "waiting for ranks 1, 2 … to join"
+/// Reports missing ranks: "waiting for ranks 1, 2 … to join".
 void StoreHost::remind(Clock::time_point now) {
   constexpr int most_named = 8;
   if (watch_.is_ending() || watch_.have_all_joined() || now < next_reminder_) {
@@ -243,7 +243,8 @@ void StoreHost::finish() {
   changed_.notify_all();
 }
 
-/// Either the rank's own thread has called wait() and handles the result, or this thread does and ends the process.
+/// Decides who handles the result: the rank's own thread, if it has called wait(), or this thread, which then ends the
+/// process.
 void StoreHost::give_up_unless_waited_for() {
   {
     const std::lock_guard lock(mutex_);

@@ -23,7 +23,7 @@ struct HostSettings {
   std::uint16_t port = 0;
   int ranks = 1;
   Token token = {};
-  std::string job;  ///< the `job` argument that ranks must have: see Rank
+  std::string job;  ///< ranks must be given the same text: see Rank
   std::string run;  ///< name of this run
 
   std::chrono::milliseconds heartbeat_timeout{10000};  ///< a rank that is silent for longer ends the job; 0: no limit
@@ -61,7 +61,7 @@ class StoreHost {
   /// Starts to answer ranks and to call callbacks. Call it once.
   void start();
 
-  /// The other ranks now know the address. Starts their `join_timeout`.
+  /// Call it when the other ranks know the address. Starts their `join_timeout`.
   void expect_ranks();
 
   /// Waits until all ranks have said goodbye, or until the job has failed and all ranks are gone or `grace` has passed.
@@ -97,12 +97,12 @@ class StoreHost {
 
   std::mutex mutex_;  ///< guards the next four
   bool waited_for_ = false;
-  bool given_up_ = false;  ///< whether `last_resort` is called: then wait() does not return
+  bool given_up_ = false;  ///< `last_resort` is called: wait() then never returns
   bool finished_ = false;
   LaunchResult result_;
   std::condition_variable changed_;
   std::mutex callback_mutex_;  ///< held while a callback runs
-  bool result_taken_ = false;  ///< whether wait() has returned: then no callback is called
+  bool result_taken_ = false;  ///< wait() has returned: no callback is called any more
   std::thread thread_;
 };
 

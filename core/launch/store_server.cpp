@@ -42,9 +42,9 @@ FailureKind failure_kind(std::uint32_t number) {
 
 constexpr std::chrono::milliseconds accept_pause{50};
 constexpr int logged_drops = 20;
-constexpr std::size_t max_value_bytes = max_frame_bytes - 16;  ///< the rest of its frame takes at most 16 bytes
-/// The longest job text that is sent to a process with another job. A socket takes that much at once, even if nobody
-/// reads it.
+constexpr std::size_t max_value_bytes = max_frame_bytes - 16;  ///< the rest of its frame has at most 16 bytes
+/// The longest job text that is sent to a process with another job. A socket takes this many bytes at once, even if
+/// nobody reads them.
 constexpr std::size_t most_told_bytes = std::size_t{16} * 1024;
 
 tcp::acceptor listen(boost::asio::io_context& io, const StoreServerSettings& settings) {
@@ -130,8 +130,8 @@ void StoreServer::accept() {
         drop_guest_for_room("it said no hello, and no descriptor is left")) {
       return accept();
     }
-    // The peer has closed the connection, or another process has taken the last descriptors. Both pass, so accept
-    // again, but after a pause.
+    // The peer has closed the connection, or other processes have used up the descriptors. Both pass, so accept again
+    // after a pause.
     accept_again_.expires_after(accept_pause);
     accept_again_.async_wait([this](const error_code& cancelled) {
       if (!cancelled) {
@@ -173,8 +173,8 @@ void StoreServer::drop_guest(std::uint64_t id, const std::string& why) {
   }
 }
 
-/// Drops the oldest connection without a hello, even in its handshake: strangers begin one too, and a dropped rank
-/// comes again. Returns false if there is none.
+/// Drops the oldest connection without a hello, even during its handshake: strangers begin handshakes, too, and a
+/// dropped rank connects again. Returns false if there is none.
 bool StoreServer::drop_guest_for_room(const std::string& why) {
   if (guests_.empty()) {
     return false;
@@ -183,7 +183,7 @@ bool StoreServer::drop_guest_for_room(const std::string& why) {
   return true;
 }
 
-/// The guest knows the token, because the handshake is over.
+/// Handles a guest's hello. The guest knows the token, because the handshake is over.
 void StoreServer::hear_hello(std::uint64_t id, FrameType type, std::string_view payload) {
   if (type != FrameType::hello) {
     return drop_guest(id, "it said something else than hello");

@@ -26,8 +26,9 @@ struct StoreServerSettings {
   Token token = {};
   std::string job;                                ///< the job's text
   std::chrono::milliseconds hello_timeout{5000};  ///< from connecting to the end of a correct hello
-  bool answers_heartbeats = false;  ///< for ranks that could not see otherwise that this process has ended
-  /// The explanation for a rank that has another job.
+  bool answers_heartbeats = false;  ///< so that ranks notice if this process has ended, which they could not see
+                                    ///< otherwise
+  /// The text that explains to a rank why its job differs.
   std::string about_other_job = "have the job file or a plugin changed while the job was starting?";
   /// Limit of connections without a hello yet, in addition to one per rank; beyond it the oldest is dropped.
   std::size_t max_strangers = 64;
@@ -36,9 +37,9 @@ struct StoreServerSettings {
 /// Events of the ranks. Called on the io_context's thread. All must be set.
 struct StoreServerEvents {
   std::function<void(int rank, const Hello& hello)> joined;
-  /// Its token is right, but its job differs.
+  /// Called for a process whose token is right, but whose job differs.
   std::function<void(const Hello& hello, const std::string& why)> came_with_other_job;
-  std::function<void(int rank)> heard;  ///< it sent any frame
+  std::function<void(int rank)> heard;  ///< called when it has sent any frame
   std::function<void(int rank, std::string_view kind, std::string_view bytes)> message;
   std::function<void(int rank, FailureKind kind, std::optional<int> awaited, std::string_view text)> failed;
   std::function<void(int rank)> abort_heard;
@@ -49,9 +50,9 @@ struct StoreServerEvents {
 };
 
 /// The store of a job: a key-value store, and the control connection to each rank. Used only on the io_context's
-/// thread. The io_context must not run after this is destroyed.
-///  - A connection that does not prove in time that it knows the token is a stranger's. It is dropped with a log line,
-///    and counted.
+/// thread. The io_context must not run after the server is destroyed.
+///  - A connection that does not prove in time that it knows the token counts as a stranger's. It is dropped with a log
+///    line, and counted.
 ///  - A connection that proves it, but claims a rank that has already joined, is refused.
 class StoreServer {
  public:

@@ -23,7 +23,7 @@ namespace {
 using boost::system::error_code;
 using std::chrono::milliseconds;
 
-/// Short enough that a healthy rank never seems silent.
+/// The interval of heartbeats: short enough that a healthy rank never counts as silent.
 milliseconds heartbeat_of(const LaunchSettings& settings) {
   const milliseconds interval = settings.heartbeat_timeout.count() > 0
                                     ? std::min(settings.heartbeat_interval, settings.heartbeat_timeout / 4)
@@ -31,9 +31,9 @@ milliseconds heartbeat_of(const LaunchSettings& settings) {
   return std::max(interval, milliseconds(1));
 }
 
-/// How long a dead rank's connection may stay open, so that its last frames arrive; only a descendant of it can keep
-/// the connection open for so long. Also how long a process may live on after its connection has ended before a person
-/// is told.
+/// How long a dead rank's connection may stay open, so that its last frames arrive; only a descendant of the rank can
+/// keep it open for so long. Also how long a process may live on after its connection has ended before a person is
+/// told.
 constexpr milliseconds last_words{500};
 
 std::string run_name() {
@@ -45,7 +45,7 @@ std::string run_name() {
   return name;
 }
 
-/// Whether a child that was not reaped yet is dead.
+/// Whether a child that has not been reaped is dead.
 bool is_dead(pid_t pid) {
   siginfo_t info = {};
   return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
@@ -95,7 +95,7 @@ Supervisor::~Supervisor() {
   }
 }
 
-/// If a signal asked for a stop before SignalPipe caught signals, no rank has been told yet.
+/// If a signal asked for a stop before SignalPipe caught signals, no rank has been told of it yet.
 LaunchResult Supervisor::run() {
   stop_signal_ = stop_requested();
   if (stop_signal_ != 0) {
@@ -197,7 +197,7 @@ JobWatchSettings Supervisor::watch_settings() const {
 JobWatchEvents Supervisor::watch_events() {
   const auto nothing = [](const auto&...) {};
   return {.joined = [this](int rank, const Hello&) { child(rank).connected = true; },
-          .came_with_other_job = nothing,  // its process reports it and ends
+          .came_with_other_job = nothing,  // the process itself reports it and ends
           .message =
               [this](int rank, std::string_view kind, std::string_view bytes) {
                 if (settings_.on_message) {
@@ -218,7 +218,7 @@ JobWatchEvents Supervisor::watch_events() {
               [this] {
                 for (int rank = 0; rank < settings_.ranks; ++rank) {
                   if (!status(rank).joined) {
-                    kill_rank(rank);  // it cannot be told of the abort, and has no work to lose yet
+                    kill_rank(rank);  // it cannot be told of the abort yet, and has no work to lose
                   }
                 }
               },
@@ -264,7 +264,7 @@ void Supervisor::reap_children() {
 
 void Supervisor::on_exit(int rank, int wait_status) {
   Child& gone = child(rank);
-  status(rank).gone = true;  // before anything can throw, because the pid may now be another process's
+  status(rank).gone = true;  // before anything can throw, because the pid may now belong to another process
   gone.reaped_at = Clock::now();
   require_no_trouble(rank);
   if (WIFSIGNALED(wait_status)) {
@@ -321,7 +321,8 @@ void Supervisor::kill_all() {
   }
 }
 
-/// The pid stays the child's until it is reaped. A child that is dead already does not count as killed.
+/// Kills a rank. Until the rank is reaped, its pid cannot belong to another process. A rank that is dead already does
+/// not count as killed.
 void Supervisor::kill_rank(int rank) {
   RankStatus& running = status(rank);
   if (running.end.pid > 0 && !running.gone && !is_dead(running.end.pid)) {

@@ -32,15 +32,15 @@ class Supervisor {
 
   /// Facts about a rank that only the launcher knows.
   struct Child {
-    std::unique_ptr<boost::asio::posix::stream_descriptor> trouble;  ///< until exec has succeeded
+    std::unique_ptr<boost::asio::posix::stream_descriptor> trouble;  ///< open until exec has succeeded
     std::unique_ptr<OutputReader> output;
     std::unique_ptr<OutputReader> errors;
     bool connected = false;
-    std::string lost_connection;  ///< message for a person that its connection has ended
+    std::string lost_connection;  ///< a message for people that its connection has ended
     Clock::time_point lost_at;
-    bool paused = false;  ///< whether it waits to continue
+    bool paused = false;  ///< it waits until it may continue
     Clock::time_point reaped_at;
-    bool finished = false;  ///< reaped, and everything that it wrote or sent was read
+    bool finished = false;  ///< it was reaped, and everything that it wrote or sent has been read
   };
 
   void start();
@@ -84,7 +84,7 @@ class Supervisor {
   std::vector<Child> children_;  ///< by rank
   JobWatch watch_;
 
-  bool pausing_ = false;     ///< whether the ranks are asked to pause
+  bool pausing_ = false;     ///< the ranks are asked to pause
   Clock::time_point asked_;  ///< when the ranks were asked to stop
   int stop_signal_ = 0;
   bool stopped_at_once_ = false;

@@ -16,8 +16,8 @@ void Supervisor::on_signal(int signal) {
     reap_children();
   } else if (signal == SIGTSTP) {
     ask_to_pause();
-  } else if (signal != SIGPIPE ||
-             (stop_signal_ == 0 && !watch_.is_ending())) {  // it comes with every line written to a closed pipe
+  } else if (signal != SIGPIPE || (stop_signal_ == 0 && !watch_.is_ending())) {  // SIGPIPE comes with every line that
+                                                                                 // is written to a closed pipe
     ask_to_stop(signal);
   }
 }
@@ -31,7 +31,7 @@ void Supervisor::ask_to_pause() {
   watch_.store().pause();
 }
 
-/// Ranks that wait need not be suspended: they only send heartbeats.
+/// Suspends this process once all ranks wait. Ranks that wait need not be suspended: they only send heartbeats.
 void Supervisor::pause_if_all_wait() {
   const bool any = std::any_of(children_.begin(), children_.end(), [](const Child& each) { return each.paused; });
   bool all = true;
@@ -51,8 +51,8 @@ void Supervisor::pause_if_all_wait() {
   watch_.store().resume();
 }
 
-/// Suspends this process by SIGTSTP's default action, not by SIGSTOP: the system ignores SIGTSTP if no shell could
-/// continue this process.
+/// Suspends this process by the default action of SIGTSTP instead of SIGSTOP: the system ignores SIGTSTP if no shell
+/// could continue this process.
 void Supervisor::stand_still() {
   struct sigaction caught = {};
   struct sigaction stops = {};
@@ -85,7 +85,8 @@ void Supervisor::ask_to_stop(int signal) {
   kill_all();
 }
 
-/// Ranks that still load, compile or connect do not look for a stop, and have no work to lose.
+/// Stops before the first step. Ranks that still load, compile or connect do not check for a stop, and have no work to
+/// lose.
 void Supervisor::stop_at_once() {
   notice(stop_notice(stop_signal_, "stopping before the first step"));
   stopped_at_once_ = true;

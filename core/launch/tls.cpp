@@ -57,8 +57,8 @@ void Tls::receive(std::string_view bytes, std::string& messages) {
     }
     has_proved_ = true;
   }
-  ::ERR_clear_error();                              // SSL_get_error() looks at it
-  std::array<char, std::size_t{16} * 1024> record;  // as long as TLS makes them
+  ::ERR_clear_error();                              // because SSL_get_error() looks at the error queue
+  std::array<char, std::size_t{16} * 1024> record;  // as long as a TLS record can be
   int got = 0;
   while ((got = ::SSL_read(connection_.get(), record.data(), static_cast<int>(record.size()))) > 0) {
     messages.append(record.data(), static_cast<std::size_t>(got));

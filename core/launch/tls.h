@@ -11,46 +11,46 @@
 
 namespace shardrun::launch {
 
-/// The ends of a control connection. A rank is TLS's client.
+/// The two ends of a control connection. The rank is the TLS client.
 enum class TlsEnd { rank, launcher };
 
 using TlsContext = tls::Context;
 
-/// How an end of control connections speaks TLS 1.3: by a key derived from the run's token. Throws Error{internal} if
-/// OpenSSL fails.
+/// Settings for TLS 1.3 with a key that is derived from the run's token. Throws Error{internal} if OpenSSL fails.
 [[nodiscard]] TlsContext tls_context(TlsEnd end, const Token& token);
 
-/// TLS of one connection, apart from its socket. Only one thread at a time may use it.
+/// The TLS state of one connection, without its socket. Only one thread at a time may use it.
 class Tls {
  public:
-  /// The most bytes that the other end may send before it has proved that it knows the token.
+  /// The largest number of bytes that the other end may send before it has proved that it knows the token.
   static constexpr std::size_t most_unproved_bytes = 4096;
-  /// The key of what this end sends is renewed after so many messages. AES-GCM allows 2^24 records for a key; that many
-  /// messages are fewer than 2^19 records.
+  /// Messages after which the key for sending is renewed. AES-GCM allows 2^24 records per key; this many messages are
+  /// fewer than 2^19 records.
   static constexpr int messages_per_key = 4096;
 
   /// Throws Error{internal} if OpenSSL fails.
   explicit Tls(const TlsContext& context);
 
-  /// Takes bytes that came from the other end, none to begin the handshake. Appends to `messages` what they say. Throws
-  /// ProtocolError if they are not as the other end sent them, or if it does not know the token.
+  /// Takes bytes that came from the other end; no bytes to begin the handshake. Appends the decrypted messages to
+  /// `messages`. Throws ProtocolError if the bytes are not as the other end sent them, or if the other end does not
+  /// know the token.
   void receive(std::string_view bytes, std::string& messages);
   /// Whether both ends have proved that they know the token.
   [[nodiscard]] bool has_proved() const { return has_proved_; }
-  /// REQUIRES: has_proved(). Throws Error{internal} if OpenSSL fails.
+  /// Encrypts a message. REQUIRES: has_proved(). Throws Error{internal} if OpenSSL fails.
   void send(std::string_view message);
-  /// The bytes for the other end that no call has returned yet.
+  /// Removes and returns the bytes that must be sent to the other end.
   [[nodiscard]] std::string take_output();
 
  private:
   void require_progress(int result) const;
 
   tls::Connection connection_;
-  BIO* incoming_ = nullptr;  ///< these two are `connection_`'s
+  BIO* incoming_ = nullptr;  ///< owned by `connection_`, like the next
   BIO* outgoing_ = nullptr;
   bool has_proved_ = false;
   std::size_t unproved_bytes_ = 0;
-  int messages_of_key_ = 0;  ///< sent with the current key
+  int messages_of_key_ = 0;  ///< messages sent with the current key
 };
 
 }  // namespace shardrun::launch

@@ -62,8 +62,8 @@ files::FileDescriptor open_token(const files::FileDescriptor& folder) {
   return files::FileDescriptor(::openat(folder.get(), token_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-/// Writes the token under another name first, so that no process reads it half-written. If two processes create it, the
-/// first one's stays.
+/// Creates the token. Writes it under another name first, so that no process reads it half-written. If two processes
+/// create it, the first one's token stays.
 void make_token(const files::FileDescriptor& folder, const fs::path& path) {
   const Token token = random_token();
   const Token name = random_token();

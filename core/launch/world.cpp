@@ -33,7 +33,7 @@ Error senseless_world(const std::string& what) {
                   what));
 }
 
-/// Reads variables that belong together.
+/// Reads environment variables that belong together.
 class Reader {
  public:
   explicit Reader(const Variables& variable) : variable_(variable) {}
@@ -60,7 +60,7 @@ class Reader {
     return value;
   }
 
-  /// The world by a launcher's variables: rank and size, and the local ones if both are set.
+  /// The world as a launcher's variables describe it: rank and size, and the local ones if both are set.
   [[nodiscard]] World world(std::string launcher, const char* rank, const char* size, const char* local_rank,
                             const char* local_size) const {
     World world{.launcher = std::move(launcher)};
@@ -77,7 +77,7 @@ class Reader {
   const Variables& variable_;
 };
 
-/// The number of tasks of the step of Slurm that this process belongs to; nothing if it belongs to none.
+/// The number of tasks in the Slurm step to which this process belongs; nothing if it belongs to none.
 std::optional<int> tasks_of_slurm_step(const Reader& reader) {
   if (!reader.has("SLURM_PROCID") || !reader.has("SLURM_STEP_ID") || !reader.has("SLURM_STEP_NUM_TASKS")) {
     return std::nullopt;
@@ -85,8 +85,8 @@ std::optional<int> tasks_of_slurm_step(const Reader& reader) {
   return reader.number("SLURM_STEP_NUM_TASKS", 1, most_ranks);
 }
 
-/// Whether PMI's variables are Slurm's, for a step of one task. The only rank of an mpiexec whose helper was started by
-/// srun has them too, but also has mpiexec's variables about its machine.
+/// Whether PMI's variables are those that Slurm sets for a step of one task. The only rank of an mpiexec whose helper
+/// was started by srun has them, too, but it also has mpiexec's variables about its machine.
 bool is_single_task_of_slurm(const Reader& reader) {
   return tasks_of_slurm_step(reader) == 1 && reader.number("PMI_SIZE", 1, most_ranks) == 1 &&
          !reader.has("MPI_LOCALNRANKS");
@@ -117,7 +117,7 @@ std::optional<World> world_by_variables(const Reader& reader) {
   return world;
 }
 
-/// Whether `inner` may have the processes of `outer`, or the processes that a launcher in each of these has started.
+/// Whether the processes of `inner` may be those of `outer`, or may have been started by a launcher in each of those.
 bool fit_together(const World& outer, const World& inner) {
   if (outer.size == inner.size) {
     return outer.rank == inner.rank;
@@ -129,8 +129,9 @@ bool fit_together(const World& outer, const World& inner) {
          inner.rank / (inner.size / outer.size) == outer.rank;
 }
 
-/// Of a launcher and whoever has set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, the nearer: whoever set the place
-/// to meet was started by the other, as torchrun by srun on each machine. Both may mean the same ranks.
+/// Chooses between a launcher's world and that of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The nearer one counts:
+/// whoever set the meeting place was started by the other, like torchrun by srun on each machine. Both may describe the
+/// same ranks.
 World nearer(World outer, World inner) {
   if (!fit_together(outer, inner)) {
     throw Error(
@@ -149,7 +150,7 @@ std::string text_of(const sockaddr* address, socklen_t size) {
   return known ? text.data() : "";
 }
 
-/// The local address of packets to `elsewhere`; "" if there is no route. Sends nothing.
+/// The local address from which packets to `elsewhere` would be sent; "" if there is no route. Sends nothing.
 std::string address_of_route(const sockaddr* elsewhere, socklen_t size) {
   const files::FileDescriptor socket(::socket(elsewhere->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage own = {};
@@ -173,8 +174,8 @@ std::string address_of_route(const char* elsewhere) {
   return address_of_route(reinterpret_cast<const sockaddr*>(&six), sizeof(six));
 }
 
-/// The addresses of this machine's interfaces that are up, IPv4 first. `of_links`: also those that mean something only
-/// on a link, "fe80::1%eth0".
+/// The addresses of this machine's interfaces that are up, IPv4 first. `of_links`: includes addresses that are valid
+/// only on one link, such as "fe80::1%eth0".
 std::vector<std::string> own_addresses(bool of_links = false) {
   ifaddrs* all = nullptr;
   if (::getifaddrs(&all) != 0) {
@@ -210,7 +211,7 @@ bool is_numeric(const std::string& address) {
   return !failed;
 }
 
-/// "10.0.0.1" for "::ffff:10.0.0.1".
+/// An IPv4 address without its IPv6 mapping: "10.0.0.1" for "::ffff:10.0.0.1".
 std::string unmapped(const std::string& numeric_address) {
   boost::system::error_code failed;
   const auto address = boost::asio::ip::make_address(numeric_address, failed);
@@ -244,7 +245,7 @@ std::optional<World> world_of(const Variables& variable) {
     return std::nullopt;
   }
   std::optional<World> world = world_without_master(reader);
-  // Below a launcher, variables that are left over count only with a place to meet.
+  // Within another launcher's world, these variables may be left over, so they count only with a meeting place.
   if (!world || (reader.has("MASTER_ADDR") && reader.has("MASTER_PORT"))) {
     if (std::optional<World> inner = world_by_variables(reader)) {
       world = world ? nearer(*std::move(world), *std::move(inner)) : std::move(inner);

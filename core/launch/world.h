@@ -14,7 +14,7 @@ namespace shardrun::launch {
 
 /// Where rank 0 listens.
 struct Master {
-  std::string address;  ///< for other ranks perhaps several, separated by commas, to be tried in turn
+  std::string address;  ///< for other ranks perhaps several, separated by commas, which are tried in turn
   std::uint16_t port = 0;
 };
 
@@ -26,21 +26,23 @@ struct World {
   std::optional<int> local_rank;  ///< on this machine, if the launcher tells local rank and size
   std::optional<int> local_size;
   std::optional<Master> master;  ///< MASTER_ADDR and MASTER_PORT
-  bool is_by_variables = false;  ///< RANK and WORLD_SIZE: such ranks can meet only at MASTER_ADDR and MASTER_PORT
+  bool is_by_variables = false;  ///< known from RANK and WORLD_SIZE: such ranks can meet only at MASTER_ADDR and
+                                 ///< MASTER_PORT
 };
 
 /// The value of an environment variable, or null.
 using Variables = std::function<const char*(const char* name)>;
 [[nodiscard]] const char* own_variable(const char* name);
 
-/// The world that this process belongs to, or nothing if no other launcher started it. One of:
+/// The world to which this process belongs, or nothing if no other launcher started it. One of:
 ///  - mpirun (OMPI_COMM_WORLD_RANK);
 ///  - mpiexec (PMI_RANK and PMI_SIZE);
-///  - a step of Slurm with several tasks (SLURM_PROCID and SLURM_STEP_NUM_TASKS). A step with one task is none, even if
-///    Slurm sets PMI_RANK and PMI_SIZE for it; a shell or a script in an allocation is such a step;
+///  - a step of Slurm with several tasks (SLURM_PROCID and SLURM_STEP_NUM_TASKS). A step with one task does not count,
+/// even
+///    if Slurm sets PMI_RANK and PMI_SIZE for it; a shell or a script in an allocation is such a step;
 ///  - RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-/// If the last are set beside those of another launcher, they say the same or were set by a launcher within each of its
-/// processes, and then count. Otherwise both are named and refused.
+/// The last four may be set in addition to those of another launcher. They count if they agree with these, or if a
+/// launcher within each of the other's processes has set them. Otherwise both are named and refused.
 /// A process that launch() started belongs to launch() only. Throws Error{usage} if variables are invalid.
 [[nodiscard]] std::optional<World> world_of(const Variables& variable = own_variable);
 
@@ -51,16 +53,16 @@ void require_whole_world(const Variables& variable = own_variable);
 /// The token in SHARDRUN_TOKEN, 64 hexadecimal digits; nothing if it is not set. Throws Error{usage} if it is invalid.
 [[nodiscard]] std::optional<Token> token_of(const Variables& variable = own_variable);
 
-/// The address at which other machines reach this one, which another launcher does not tell. From SHARDRUN_ADDRESS;
-/// otherwise the address of the default route, or of the first network interface that is up. Throws Error{usage} if
-/// there is none.
+/// The address at which other machines reach this one, which another launcher does not provide. It is taken from
+/// SHARDRUN_ADDRESS; otherwise it is the address of the default route, or of the first network interface that is up.
+/// Throws Error{usage} if there is none.
 [[nodiscard]] std::string address_of_this_machine(const Variables& variable = own_variable);
 
 /// The numeric addresses of a host, at least one, IPv4 first. Throws Error{usage} if it has none.
 [[nodiscard]] std::vector<std::string> resolve(const std::string& host);
-/// As resolve(), for a host that other machines must reach. `variable`: the variable that names the host, for messages.
-/// Addresses of the loopback are left out for a name other than "localhost" (many machines' own names have one). Throws
-/// Error{usage} if no other is left, and for 0.0.0.0 and ::.
+/// Like resolve(), for a host that other machines must reach. `variable`: the variable that names the host, for
+/// messages. Loopback addresses are left out, except for the name "localhost" (many machines map their own name to
+/// one). Throws Error{usage} if no other address is left, and for 0.0.0.0 and ::.
 [[nodiscard]] std::vector<std::string> resolve_for_others(std::string_view variable, const std::string& host);
 /// The first address of resolve_for_others() that this machine has. Throws Error{usage} if it has none.
 [[nodiscard]] std::string own_of(std::string_view variable, const std::string& host);
@@ -79,7 +81,7 @@ struct Invitation {
 };
 inline constexpr std::size_t invitation_bytes = 256;
 [[nodiscard]] std::string encode(const Invitation& invitation);
-/// Throws Error{io}.
+/// Throws Error{io} if the bytes are no invitation.
 [[nodiscard]] Invitation decode_invitation(std::string_view bytes);
 
 }  // namespace shardrun::launch

@@ -12,7 +12,7 @@
 namespace shardrun::memory {
 namespace {
 
-/// Places intervals in the given order; nothing once that needs `limit` bytes or more.
+/// Places intervals in the given order; returns nothing if that needs `limit` bytes or more.
 std::optional<Layout> place_in_order(std::span<const Interval> intervals, const std::vector<std::size_t>& order,
                                      std::int32_t instructions, std::uint64_t limit) {
   Layout layout{.offsets = std::vector<std::uint64_t>(intervals.size(), 0), .bytes = 0};
@@ -55,7 +55,7 @@ std::vector<std::size_t> sorted_by(Key key, std::span<const Interval> intervals,
   return numbers;
 }
 
-/// How many there are until the last interval ends.
+/// The number of instructions until the last interval ends.
 std::int32_t instructions_of(std::span<const Interval> intervals) {
   std::int32_t last = -1;
   for (const Interval& interval : intervals) {
@@ -69,7 +69,7 @@ std::int32_t instructions_of(std::span<const Interval> intervals) {
 Layout place(std::span<const Interval> intervals) {
   const std::vector<std::size_t> numbers = not_empty(intervals);
   const std::uint64_t least = most_live(intervals).first;
-  using Key = std::int64_t (*)(const Interval& interval);  // the least comes first
+  using Key = std::int64_t (*)(const Interval& interval);  // intervals with the least key come first
   const std::array<Key, 3> keys = {
       [](const Interval& each) { return -static_cast<std::int64_t>(each.bytes); },
       [](const Interval& each) { return std::int64_t{each.first} - each.last; },

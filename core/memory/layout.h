@@ -27,12 +27,12 @@ struct Layout {
   std::uint64_t bytes = 0;
 };
 
-/// Chooses offsets so that buffers that live at the same time do not overlap. Larger buffers go first, each in the
-/// tightest gap (Pisarchyk & Lee 2020, arXiv:2001.03288, section 5.2). Tries several orders and keeps the smallest
+/// Chooses offsets so that buffers which live at the same time do not overlap. Larger buffers are placed first, each in
+/// the tightest gap (Pisarchyk & Lee 2020, arXiv:2001.03288, section 5.2). Tries several orders and keeps the smallest
 /// result. Empty buffers are at 0.
 [[nodiscard]] Layout place(std::span<const Interval> intervals);
 
-/// The most bytes that live at once, which no layout can undercut, and the instruction where that is.
+/// The largest number of bytes that live at once, below which no layout can be, and the instruction at which they do.
 [[nodiscard]] std::pair<std::uint64_t, std::int32_t> most_live(std::span<const Interval> intervals);
 
 /// Bytes of all pages that at least one of the (offset, bytes) ranges touches.

@@ -26,8 +26,8 @@ enum class CgroupLimit {
 struct Files {
   const char* limit;
   const char* usage;
-  const char* inactive;  ///< keys of memory.stat: file caches, which the kernel can drop,
-  const char* active;    ///< with the groups below
+  const char* inactive;  ///< keys of memory.stat for inactive and active file caches, which the kernel can drop;
+  const char* active;    ///< they include the groups below
 };
 
 constexpr Files version_1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
@@ -35,7 +35,7 @@ constexpr Files version_1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "
 constexpr Files version_2 = {"memory.max", "memory.current", "inactive_file", "active_file"};
 constexpr Files version_2_slowing = {"memory.high", "memory.current", "inactive_file", "active_file"};
 
-/// Version 1 writes "no limit" as the largest multiple of a page.
+/// A limit from this on means "no limit", for which version 1 writes the largest multiple of a page.
 constexpr std::uint64_t least_unlimited = std::uint64_t{1} << 62U;
 
 std::optional<std::uint64_t> number_in(const std::filesystem::path& path) {
@@ -54,13 +54,13 @@ std::uint64_t droppable(const std::filesystem::path& group, const Files& files) 
   return sum;
 }
 
-/// A mounted hierarchy, and its root group.
+/// A mounted hierarchy of control groups: its root group, and the path where it is mounted.
 struct Mount {
   std::string group;
   std::string point;
 };
 
-/// A space in a path is \040 there.
+/// Replaces \040, which stands for a space in a path.
 std::string unescaped(const std::string& text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -85,12 +85,12 @@ bool has_word(const std::string& list, std::string_view wanted) {
   return false;
 }
 
-/// Mounts of version 2, or mounts of version 1 with the memory controller.
+/// The mounts of version 2, or those of version 1 with the memory controller.
 std::vector<Mount> mounts_of(const std::filesystem::path& root, bool is_version_2) {
   std::vector<Mount> mounts;
   std::ifstream file(root / "proc/self/mountinfo");
   for (std::string line; std::getline(file, line);) {
-    // "31 23 0:28 GROUP POINT options optional... - TYPE source super-options"
+    // The format is "31 23 0:28 GROUP POINT options optional... - TYPE source super-options".
     std::istringstream words(line);
     const std::vector<std::string> fields{std::istream_iterator<std::string>(words), {}};
     const auto dash = std::find(fields.begin(), fields.end(), "-");
@@ -121,14 +121,14 @@ std::string own_group(const std::filesystem::path& root, bool is_version_2) {
   return "";
 }
 
-/// The path of a group below another; nothing if it is not below it.
+/// The path of a group relative to another; nothing if it is not below that one.
 std::optional<std::filesystem::path> below(const std::string& group, const std::string& above) {
   const std::filesystem::path relative = std::filesystem::path(group).lexically_relative(above);
   const bool is_outside = relative.empty() || *relative.begin() == ".." || group.find("/..") != std::string::npos;
   return is_outside ? std::nullopt : std::optional(relative);
 }
 
-/// Adds the rooms of the groups from `relative` at the mount point up to the mount point itself.
+/// Adds the rooms of all groups from `relative` (below the mount point) up to the mount point itself.
 void add_rooms(std::vector<MemoryRoom>& rooms, const std::filesystem::path& root, const Mount& mount,
                std::filesystem::path relative, const Files& files) {
   for (;; relative = relative.parent_path()) {
@@ -162,12 +162,13 @@ void add_hierarchy(std::vector<MemoryRoom>& rooms, const std::filesystem::path& 
       return;
     }
   }
-  // A namespace hides the process's own group: only what is mounted can be seen.
+  // A namespace hides the process's own group, so only the mounted group can be seen.
   add_rooms(rooms, root, mounts.front(), {}, files);
 }
 
-/// The memory that each control group of this process leaves, from its own group up to the highest visible one. Covers
-/// both versions of control groups. Groups without a limit are left out. `root`: the folder that stands for "/".
+/// The memory that each control group of this process leaves, from its own group up to the highest visible one, for
+/// both versions of control groups. Groups without a limit are left out. `root`: the folder that contains proc/ and
+/// sys/.
 std::vector<MemoryRoom> cgroup_rooms(const std::filesystem::path& root, CgroupLimit kind) {
   std::vector<MemoryRoom> rooms;
   if (kind == CgroupLimit::slowing) {
@@ -179,7 +180,7 @@ std::vector<MemoryRoom> cgroup_rooms(const std::filesystem::path& root, CgroupLi
   return rooms;
 }
 
-/// Bytes that a file of /proc gives in kilobytes behind a word.
+/// The bytes that a file of /proc gives, in kilobytes, after a word.
 std::optional<std::uint64_t> bytes_behind(const std::filesystem::path& path, std::string_view wanted) {
   std::ifstream file(path);
   std::string word;

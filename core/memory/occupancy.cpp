@@ -6,8 +6,8 @@
 namespace shardrun::memory {
 namespace {
 
-constexpr int leaf_bits = 4;     // instructions of a leaf, as a power of two
-constexpr int fan_out_bits = 3;  // stretches within the one above
+constexpr int leaf_bits = 4;     // a leaf has 2^leaf_bits instructions
+constexpr int fan_out_bits = 3;  // a stretch has 2^fan_out_bits children
 
 constexpr int bits_of(std::size_t level) { return leaf_bits + fan_out_bits * static_cast<int>(level); }
 
@@ -32,7 +32,7 @@ void RangeSet::add(Range range) {
     return;
   }
   first->begin = std::min(first->begin, range.begin);
-  auto last = first;  // that touches the range
+  auto last = first;  // the last range that touches the new one
   while (last + 1 != ranges_.end() && (last + 1)->begin <= range.end) {
     ++last;
   }
@@ -81,7 +81,7 @@ std::uint64_t Occupancy::tightest(std::int32_t first, std::int32_t last, std::ui
   std::uint64_t offset = 0;
   std::uint64_t free_from = 0;
   while (true) {
-    std::uint64_t next = nowhere;  // the next taken byte behind `free_from`
+    std::uint64_t next = nowhere;  // the next taken byte after `free_from`
     for (bool moved = true; moved;) {
       moved = false;
       next = nowhere;

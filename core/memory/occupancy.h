@@ -12,7 +12,7 @@ struct Range {
   std::uint64_t end = 0;
 };
 
-/// A set of bytes as ascending ranges that do not touch.
+/// A set of bytes, as ascending ranges that do not touch each other.
 class RangeSet {
  public:
   void add(Range range);
@@ -22,28 +22,28 @@ class RangeSet {
   std::vector<Range> ranges_;
 };
 
-/// Records which bytes of an arena are taken at which instructions. A tree over the instructions has for each stretch
-/// the ranges taken throughout it and those taken at some time in it. A search looks only at the gaps between these,
-/// whatever the number of buffers and instructions.
+/// Records which bytes of an arena are taken at which instructions. It is a tree over the instructions. For each
+/// stretch of instructions it has the ranges that are taken throughout the stretch, and those taken at some time in it.
+/// A search looks only at the gaps between these, for any number of buffers and instructions.
 class Occupancy {
  public:
   /// For instructions 0 up to, not including, `instructions`.
   explicit Occupancy(std::int32_t instructions);
 
-  /// The range is taken from instruction `first` to `last`, inclusive.
+  /// Records that the range is taken from instruction `first` to `last`, inclusive.
   void add(std::int32_t first, std::int32_t last, Range range);
 
-  /// An offset where `size` bytes are free from `first` to `last`: the lowest of the tightest gaps, or behind
+  /// An offset at which `size` bytes are free from `first` to `last`: the lowest of the tightest gaps, or the end of
   /// everything that is taken in between. REQUIRES: size > 0.
   [[nodiscard]] std::uint64_t tightest(std::int32_t first, std::int32_t last, std::uint64_t size);
 
-  /// Number of ranges that searches have looked at so far: their cost.
+  /// The number of ranges that searches have looked at so far, which measures their cost.
   [[nodiscard]] std::size_t ranges_passed() const noexcept { return ranges_passed_; }
 
  private:
   /// A stretch of instructions. For a leaf, `taken` lists the intervals that begin or end within it.
   struct Stretch {
-    RangeSet throughout;  ///< without bytes that are taken throughout the stretch above it
+    RangeSet throughout;  ///< without bytes that are taken throughout the parent stretch
     RangeSet sometime;    ///< includes `throughout`
   };
   struct Taken {
@@ -62,8 +62,8 @@ class Occupancy {
 
   std::vector<std::vector<Stretch>> levels_;  ///< leaves first; the last is one stretch
   std::vector<std::vector<Taken>> leaves_;    ///< each sorted by the start of its ranges
-  std::vector<Cursor> cursors_;               ///< of the running search
-  std::array<std::vector<Range>, 2> edges_;   ///< of the running search: taken in the leaves at its ends
+  std::vector<Cursor> cursors_;               ///< state of the running search
+  std::array<std::vector<Range>, 2> edges_;   ///< state of the running search: ranges taken in the leaves at its ends
   std::size_t edges_used_ = 0;
   std::size_t ranges_passed_ = 0;
 };

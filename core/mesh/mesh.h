@@ -9,7 +9,7 @@
 
 namespace shardrun::mesh {
 
-/// Index of an axis of the mesh.
+/// The index of an axis of the mesh.
 using AxisId = Id<struct AxisTag>;
 
 struct Axis {
@@ -19,29 +19,29 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
-/// The ranks as a grid of places. The coordinate along the last axis changes fastest with the place.
+/// The ranks as a grid of places. From place to place, the coordinate along the last axis changes fastest.
 struct Mesh {
   IdVector<AxisId, Axis> axes;
-  std::vector<std::int64_t> order{};   ///< the rank at each place; empty: the place's number
+  std::vector<std::int64_t> order{};   ///< the rank at each place; empty: each rank has its own number as place
   std::vector<std::int64_t> places{};  ///< the place of each rank; empty likewise
 
   bool operator==(const Mesh&) const = default;
 
   [[nodiscard]] std::int64_t ranks() const noexcept;
   [[nodiscard]] std::int64_t size(AxisId axis) const { return axes[axis].size; }
-  /// The default id if there is none.
+  /// Returns the default id if there is no such axis.
   [[nodiscard]] AxisId find(std::string_view name) const noexcept;
-  /// REQUIRES: a permutation of the ranks, or empty.
+  /// Sets the order. REQUIRES: it is a permutation of the ranks, or empty.
   void set_order(std::vector<std::int64_t> rank_at_place);
 };
 
-/// A rank's place: one number an axis.
+/// A rank's place: one number per axis.
 using Coordinates = IdVector<AxisId, std::int64_t>;
 
 [[nodiscard]] Coordinates coordinates_of(const Mesh& mesh, std::int64_t rank);
 [[nodiscard]] std::int64_t rank_at(const Mesh& mesh, const Coordinates& coordinates);
 
-/// The ranks that differ from `rank` along `axis` only, with itself, in order of their coordinate along it.
+/// The ranks that differ from `rank` only along `axis`, including itself, in order of their coordinates along it.
 [[nodiscard]] std::vector<std::int64_t> line_through(const Mesh& mesh, AxisId axis, std::int64_t rank);
 
 }  // namespace shardrun::mesh

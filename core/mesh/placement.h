@@ -21,11 +21,12 @@ struct Partial {
   auto operator<=>(const Partial&) const = default;
 };
 
-/// The interval of a split dimension that a rank has in place of its own part: the indices that its part of a dimension
+/// The interval of a split dimension that a rank has instead of its own part: the indices that its part of a dimension
 /// of `size`, split over the same axes, reads through the window. The elements outside its own part come from
 /// - the ranks that have them, if the value is split already: an exchange;
 /// - the rank itself, if it has the whole value: a slice. This includes a value that varies over the axis. Each rank
-///   then reads its own version of these elements, not the version of the rank that they belong to.
+/// then
+///   reads its own version of these elements, not that of the rank to which they belong.
 struct Halo {
   std::size_t dim = 0;
   Window window = {};
@@ -34,16 +35,16 @@ struct Halo {
   auto operator<=>(const Halo&) const = default;
 };
 
-/// Stands for a dimension: all elements in row-major order, as if the tensor had one dimension.
+/// Used instead of a dimension's number: all elements in row-major order, as if the tensor had one dimension.
 inline constexpr std::size_t flattened = SIZE_MAX;
 
 /// Where a tensor is. A mesh axis
 /// - splits a dimension (`dims`: per dimension, major to minor; splits nest),
 /// - or splits the row-major elements that these splits leave (`flat`),
 /// - or is one over which the value is partial (`partial`),
-/// - or is one over which each rank has its own value on purpose (`varying`); such a value may be partial too,
+/// - or is one over which each rank has its own value on purpose (`varying`); such a value may be partial over it, too,
 /// - or, in all other cases, is one along which the value is replicated.
-/// An axis occurs once, with the exception named.
+/// An axis occurs only once, except that it may be in both `varying` and `partial`.
 struct Placement {
   std::vector<std::vector<AxisId>> dims;
   std::vector<AxisId> flat = {};      ///< split the elements that `dims` leave to a rank, in row-major order
@@ -65,14 +66,15 @@ struct Placement {
 
 [[nodiscard]] Placement replicated(std::size_t rank);
 
-/// Whether parts along a dimension are contiguous in a row-major tensor: no earlier dimension has more than one index.
+/// Whether parts along a dimension are contiguous in a row-major tensor, because all earlier dimensions have size 1.
 /// Parts of flattened elements always are.
 [[nodiscard]] bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) noexcept;
 
-/// "[data | - | model] partial sum model", by the axes' names, or "[- | model] flat data"; "replicated" for a scalar.
+/// The placement with the axes' names: "[data | - | model] partial sum model", or "[- | model] flat data"; "replicated"
+/// for a scalar.
 [[nodiscard]] std::string to_string(const Placement& placement, const Mesh& mesh);
 
-/// Indices from `begin` up to, not including, `end`.
+/// The indices from `begin` to `end` - 1.
 struct Interval {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -81,7 +83,7 @@ struct Interval {
   [[nodiscard]] std::int64_t size() const noexcept { return end - begin; }
 };
 
-/// Part `index` of `parts` of an interval. Sizes differ by at most one; larger parts come first.
+/// Part `index` of an interval divided into `parts`. Sizes differ by at most one; larger parts come first.
 [[nodiscard]] Interval part_of(Interval whole, std::int64_t parts, std::int64_t index) noexcept;
 
 /// The indices of a dimension of `size` that the rank at these coordinates has: its part or, if there is a halo, the
@@ -101,11 +103,11 @@ struct Box {
 
   bool operator==(const Box&) const = default;
   [[nodiscard]] std::int64_t elements() const noexcept;
-  /// The shape in memory: a run has one dimension.
+  /// The shape in memory. A run has one dimension.
   [[nodiscard]] std::vector<std::int64_t> part_shape() const;
-  /// `indices`: of an element in the whole tensor.
+  /// Whether the part has an element. `indices`: those of the element in the whole tensor.
   [[nodiscard]] bool contains(const std::vector<std::int64_t>& indices) const noexcept;
-  /// The row-major index, in the whole tensor of this shape, of the part's element `local`.
+  /// The row-major index, in a whole tensor of this shape, of the part's element number `local`.
   [[nodiscard]] std::int64_t index_in_whole(const std::vector<std::int64_t>& whole, std::int64_t local) const noexcept;
 };
 

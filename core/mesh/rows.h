@@ -7,10 +7,10 @@
 
 namespace shardrun::mesh {
 
-/// Consecutive elements of a part that are consecutive in the whole tensor, too.
+/// Elements that are consecutive in a part and in the whole tensor.
 struct Row {
-  std::int64_t whole = 0;  ///< row-major index of the first one in the whole
-  std::int64_t local = 0;  ///< and in the part
+  std::int64_t whole = 0;  ///< row-major index of the first element in the whole
+  std::int64_t local = 0;  ///< row-major index of the first element in the part
   std::int64_t count = 0;
 
   bool operator==(const Row&) const = default;
@@ -20,7 +20,7 @@ struct Row {
 /// shape.
 [[nodiscard]] std::vector<Row> rows_of(const std::vector<std::int64_t>& whole, const Box& box);
 
-/// Elements that two parts of a tensor have in common, consecutive in both.
+/// Elements that two parts of a tensor share, consecutive in both.
 struct SharedRow {
   std::int64_t in_first = 0;  ///< index of the first element in the first part
   std::int64_t in_second = 0;
@@ -29,13 +29,13 @@ struct SharedRow {
   bool operator==(const SharedRow&) const = default;
 };
 
-/// The elements that two parts have in common, in order. `first`, `second`: the parts' rows.
+/// The elements that two parts share, in order. `first`, `second`: the parts' rows.
 [[nodiscard]] std::vector<SharedRow> shared_rows(const std::vector<Row>& first, const std::vector<Row>& second);
 
-/// Whether a part has only elements that a tensor of shape `whole` has.
+/// Whether all elements of a part are elements of a tensor of shape `whole`.
 [[nodiscard]] bool lies_within(const Box& box, const std::vector<std::int64_t>& whole) noexcept;
 
-/// Whether parts can have elements in common: their boxes overlap. It does not look at runs.
+/// Whether two parts can share elements, because their boxes overlap. Runs are not considered.
 [[nodiscard]] bool overlap(const Box& first, const Box& second) noexcept;
 
 }  // namespace shardrun::mesh

@@ -12,7 +12,7 @@ namespace {
 
 struct Run {
   std::int64_t begin;
-  std::int64_t end;  ///< not in it
+  std::int64_t end;  ///< not included
 };
 
 std::vector<Run> runs_of(const std::vector<std::int64_t>& ranks) {
@@ -27,7 +27,7 @@ std::vector<Run> runs_of(const std::vector<std::int64_t>& ranks) {
   return runs;
 }
 
-/// Whether runs of one length begin at one distance from each other.
+/// Whether all runs have the same length and begin at equal distances.
 bool are_even(const std::vector<Run>& runs) {
   for (std::size_t r = 1; r < runs.size(); ++r) {
     if (runs[r].end - runs[r].begin != runs[0].end - runs[0].begin ||

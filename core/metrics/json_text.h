@@ -9,7 +9,7 @@ namespace shardrun::metrics {
 /// The shortest decimal that reads back as the same double; null for NaN and infinities.
 void append_json(std::string& text, double value);
 void append_json(std::string& text, std::int64_t value);
-/// Quoted and escaped. REQUIRES: UTF-8.
+/// Appends a quoted and escaped text. REQUIRES: it is UTF-8.
 void append_json(std::string& text, std::string_view value);
 
 }  // namespace shardrun::metrics

@@ -16,7 +16,7 @@
 namespace shardrun::metrics {
 namespace {
 
-/// The end of a file, from its last line on; empty if the file cannot be read.
+/// The last line of a file; empty if the file cannot be read.
 std::string last_line(const std::filesystem::path& path) {
   constexpr off_t longest = 4096;
   const files::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -33,7 +33,7 @@ std::string last_line(const std::filesystem::path& path) {
   return before == std::string::npos ? text : text.substr(before + 1);
 }
 
-/// The line without the field and its value, a number.
+/// The line without a field and the field's numeric value.
 std::string without(std::string line, std::string_view field) {
   const std::size_t begin = line.find(field);
   if (begin != std::string::npos) {
@@ -67,7 +67,7 @@ void JsonlWriter::write(std::span<const JsonField> fields) {
     files::write_all(file_, std::as_bytes(std::span(line_)), path_);
   } catch (const Error&) {
     if (regular && ::ftruncate(file_.get(), before.st_size) != 0) {
-      // The exception in flight already says what is wrong with this file.
+      // Ignored: the exception that is being handled already says what is wrong with this file.
     }
     throw;
   }
@@ -113,7 +113,7 @@ void JsonlWriter::add_validation(std::int64_t step, double val_loss) {
   line_ += field;
   append_json(line_, val_loss);
   line_ += "}\n";
-  // Descriptors that append cannot write elsewhere.
+  // Opened again, because a descriptor that appends cannot write elsewhere.
   const files::FileDescriptor file(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
   struct stat before = {};
   if (!file.is_open() || ::fstat(file.get(), &before) != 0) {
@@ -126,7 +126,7 @@ void JsonlWriter::add_validation(std::int64_t step, double val_loss) {
   try {
     files::write_all(file, std::as_bytes(std::span(line_)), path_);
   } catch (const Error&) {
-    // The step's line stays as it was.
+    // The step's line keeps its old content.
     static_cast<void>(::pwrite(file.get(), last.data(), last.size(), at) < 0 ||
                       ::ftruncate(file.get(), before.st_size) != 0);
     throw;

@@ -30,7 +30,7 @@
 namespace shardrun::metrics {
 namespace {
 
-/// The content of a run's lock: its process, for people, and a number of its own, since process numbers are reused.
+/// The content of a run's lock: its process, for people, and a random number, because process numbers are reused.
 std::string new_owner() {
   std::uint64_t random = 0;
   if (::getrandom(&random, sizeof(random), 0) != sizeof(random)) {
@@ -45,7 +45,7 @@ std::string new_owner() {
                                           files::human_path(output), process_of(owner)));
 }
 
-/// Not every file system can lock a folder: the lock in it is locked too.
+/// Opens and locks the folder. Not every file system can lock a folder, so the lock file in it is locked, too.
 files::Folder lock_folder(const std::filesystem::path& output) {
   files::create_folders(output, "the output folder", files::unwritable);
   files::Folder folder(output);
@@ -57,7 +57,7 @@ files::Folder lock_folder(const std::filesystem::path& output) {
   return folder;
 }
 
-/// Locks the open folder. `output`: its path for people.
+/// Locks the open folder. `output`: its path, for people.
 files::FileDescriptor take_lock(const files::Folder& folder, const std::filesystem::path& output) {
   const std::filesystem::path path = lock_path(folder.root());
   files::FileDescriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
@@ -75,7 +75,7 @@ files::FileDescriptor take_lock(const files::Folder& folder, const std::filesyst
   }
   const std::string text = new_owner();
   files::write_all(lock, std::as_bytes(std::span(text)), path);
-  if (::fsync(lock.get()) != 0) {  // ranks on other machines read it
+  if (::fsync(lock.get()) != 0) {  // because ranks on other machines read it
     throw files::system_error("make durable", path, errno);
   }
   files::create_folders(folder.root() / "log", "the output folder");
@@ -117,12 +117,12 @@ std::string describe_older(const std::filesystem::path& output) {
                         counted(summary.at("steps").to_number<std::int64_t>(), "step"),
                         std::string(summary.at("ended").as_string()));
   } catch (const std::exception&) {
-    // Another version's, or damaged: it is replaced all the same.
+    // The summary is another version's, or damaged: it is replaced anyway.
   }
   return text;
 }
 
-/// Removes the lines of later steps, and one that was not written to its end.
+/// Removes the lines of later steps, and an incomplete last line.
 void keep_metrics(const std::filesystem::path& path, const Kept& kept_lines) {
   std::ifstream file(path);
   std::string kept;
@@ -139,7 +139,7 @@ void keep_metrics(const std::filesystem::path& path, const Kept& kept_lines) {
   files::write_file_atomically(path, kept);
 }
 
-/// Where there is the folder.
+/// Removes the ranks' files in a folder, if the folder exists.
 void remove_of_ranks(const std::filesystem::path& folder, std::string_view extension) {
   std::error_code failed;
   for (auto entry = std::filesystem::directory_iterator(folder, failed);
@@ -161,8 +161,8 @@ void remove_attempts(const std::filesystem::path& output) {
   }
 }
 
-/// The inode number of a file; nothing if there is no file. A file that replaces another exists before the other goes,
-/// and so has a different number.
+/// The inode number of a file; nothing if there is no file. When a file replaces another, both exist for a moment, so
+/// their numbers differ.
 std::optional<ino_t> number_of(const std::filesystem::path& path) {
   struct stat status = {};
   return ::lstat(path.c_str(), &status) == 0 ? std::optional(status.st_ino) : std::nullopt;

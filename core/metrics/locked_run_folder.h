@@ -13,23 +13,23 @@
 
 namespace shardrun::metrics {
 
-/// Which run's result file is in the folder when a run ends.
+/// Whose result file is in the folder when a run ends.
 enum class Saved {
   none,     ///< there is none
   earlier,  ///< it was there when the run began
-  fresh,    ///< it is complete and this run's
+  fresh,    ///< this run has written it completely
 };
 
 [[nodiscard]] const char* to_string(Saved saved) noexcept;
 
-/// The output folder of a run, locked against every other run while this lives. One process of a run holds it. The
-/// system releases the lock when that process ends, however it ends. The folder itself is locked, so that removing a
-/// lock file lets no other run in. The file `.lock` in it is locked as well, for file systems that cannot lock folders.
-/// The file stays; by itself it locks nothing.
+/// The output folder of a run, locked against all other runs while this object lives. One process of a run holds it.
+/// The system releases the lock when that process ends, however it ends. The folder itself is locked, so that removing
+/// a lock file lets no other run in. The file `.lock` in it is locked as well, for file systems that cannot lock
+/// folders. The file stays; its mere existence locks nothing.
 class LockedRunFolder {
  public:
-  /// Creates the folder, those above it, and `log` in it. Throws Error{io} if the system refuses, or if another run
-  /// holds the folder, naming its process.
+  /// Creates the folder, its parents, and `log` in it. Throws Error{io} if the system refuses, or if another run holds
+  /// the folder; then the message names that run's process.
   explicit LockedRunFolder(std::filesystem::path output);
 
   /// The path for people. Files are written below `root()`.
@@ -39,32 +39,32 @@ class LockedRunFolder {
   /// The descriptor of the open folder.
   [[nodiscard]] int descriptor() const noexcept { return locked_.descriptor().get(); }
 
-  /// The state of a result (`weights.safetensors` or `state.safetensors`) since construction.
+  /// What has happened to a result file (`weights.safetensors` or `state.safetensors`) since construction.
   [[nodiscard]] Saved saved(const std::filesystem::path& name) const;
 
-  /// Removes the files of the earlier run, except its weights and its last state, which new ones replace. Files with
-  /// other names stay; if no run has held the folder before, all files stay. Called once, before the run writes.
-  /// Returns the message for the person, or "" if there was no run. Throws Error{io}.
+  /// Removes the files of the earlier run, except for its weights and its last state, which new ones replace. Files
+  /// with other names are kept; if no run has held the folder before, all files are kept. Called once, before the run
+  /// writes. Returns a message for people, or "" if there was no run. Throws Error{io}.
   std::string remove_older_run(const Kept& kept = {}) const;
 
-  /// Removes the files that this run has written so far, except those that remove_older_run() leaves: its ranks begin
-  /// again. Throws Error{io}.
+  /// Removes the files that this run has written so far, except for those that remove_older_run() keeps, because its
+  /// ranks begin again. Throws Error{io}.
   void remove_files(const Kept& kept) const;
 
-  /// Removes temporary files that killed processes have left here. Call it when no process of the run writes. Ignores
-  /// errors.
+  /// Removes temporary files that killed processes have left here. Call it when no process of the run is writing.
+  /// Ignores errors.
   void remove_unfinished() const noexcept;
 
  private:
   std::filesystem::path output_;
   files::Folder locked_;
-  bool was_of_a_run_;  ///< before this held it
+  bool was_of_a_run_;  ///< before this object held it
   files::FileDescriptor lock_;
   RunFolder folder_;
-  std::map<std::string, ino_t> older_;  ///< results that were here before, by name
+  std::map<std::string, ino_t> older_;  ///< results that were here before, with their inodes
 };
 
-/// Removes the temporary files of killed ranks in its destructor, after all ranks have ended, however the job ended.
+/// Its destructor removes the temporary files of killed ranks, after all ranks have ended, however the job ended.
 class Leftovers {
  public:
   explicit Leftovers(const LockedRunFolder& folder) : folder_(folder) {}

@@ -13,23 +13,23 @@ namespace shardrun::metrics {
 
 using WallTime = std::chrono::system_clock::time_point;
 
-/// "2024-05-17T09:03:01.042Z"
+/// A time in UTC: "2024-05-17T09:03:01.042Z".
 [[nodiscard]] std::string utc_text(WallTime time);
 
-/// A rank's log. Lines are appended to a file with the time (UTC) before them, and passed on.
+/// A rank's log. Lines are appended to a file, after their time (UTC), and passed on.
 class Log {
  public:
-  /// Creates the file and the folders above it. `tee` gets every line, without the time; it may be empty. Throws
+  /// Creates the file and its parent folders. `tee` gets every line, without the time; it may be empty. Throws
   /// Error{io}.
   explicit Log(std::filesystem::path path, std::function<void(std::string_view)> tee = {},
                std::function<WallTime()> now = std::chrono::system_clock::now);
 
-  /// Writes each line of `text` as one write, so that lines of several threads and processes never mix. A failing file
-  /// does not fail the run: `tee` is told once, and take_failure() says why. Any thread; `tee` is called by one thread
-  /// at a time and must not call this.
+  /// Writes each line of `text` at once, so that lines of several threads and processes never mix. A failing file does
+  /// not fail the run: `tee` is told once, and take_failure() says why. Any thread may call it. `tee` is called by one
+  /// thread at a time and must not call this.
   void write(std::string_view text);
 
-  /// The first time after a failure: why the file could not be written. Otherwise "".
+  /// In the first call after a failure, why the file could not be written. Otherwise "".
   [[nodiscard]] std::string take_failure();
 
  private:
@@ -41,7 +41,7 @@ class Log {
   std::function<WallTime()> now_;
   std::mutex mutex_;
   bool failed_ = false;
-  std::string failure_;  ///< not taken yet
+  std::string failure_;  ///< set until it is taken
 };
 
 }  // namespace shardrun::metrics

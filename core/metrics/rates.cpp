@@ -12,7 +12,7 @@
 namespace shardrun::metrics {
 namespace {
 
-/// Of more ranks than this, a line has the least and the most.
+/// If there are more ranks than this, a line has the minimum and the maximum.
 constexpr std::size_t most_ranks_in_line = 4;
 
 using Text = std::function<std::string(double)>;
@@ -21,8 +21,8 @@ std::string rate_text(double bytes) { return human_bytes(static_cast<std::uint64
 std::string work_text(double flops) { return human_quantity(flops, "FLOP") + "/s"; }
 std::string share_text(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
-/// "sends 1.20 GiB/s, computes 4.50 TFLOP/s (45 % of [cluster] flops), waits 12 % of the time". `show` makes a text of
-/// a rank's number.
+/// A text such as "sends 1.20 GiB/s, computes 4.50 TFLOP/s (45 % of [cluster] flops), waits 12 % of the time". `show`
+/// formats a number of the rank.
 std::string rates_text(const RankRates& first, double rank_flops, const char* ending,
                        const std::function<std::string(double (*)(const RankRates&), const Text&)>& show) {
   std::string text =

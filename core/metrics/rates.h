@@ -7,27 +7,27 @@
 
 namespace shardrun::metrics {
 
-/// The work of a rank in one or several steps: its computing and its sending. Times are in seconds.
+/// A rank's computing and sending in one or several steps. Times are in seconds.
 struct RankRates {
-  std::int64_t step = 0;  ///< the last of them, counted from 1
+  std::int64_t step = 0;  ///< the last of the steps, counted from 1
   double seconds = 0;
-  double communicating = 0;  ///< concurrent transfers are counted each
-  double waiting = 0;        ///< the part of `communicating` during which it did nothing else
+  double communicating = 0;  ///< each of several concurrent transfers counts
+  double waiting = 0;        ///< the part of `communicating` in which the rank did nothing else
   double bytes = 0;          ///< sent to other ranks
-  double flops = 0;          ///< what is computed again counts; 0: unknown
+  double flops = 0;          ///< includes what is recomputed; 0: unknown
 
   [[nodiscard]] double bandwidth() const noexcept { return communicating > 0 ? bytes / communicating : 0; }
   [[nodiscard]] double flops_per_s() const noexcept { return seconds > 0 ? flops / seconds : 0; }
-  /// Adds steps that follow.
+  /// Adds the following steps.
   void add(const RankRates& later) noexcept;
 };
 
-/// As a message between processes, and back. Numbers that the text lacks are 0.
+/// Converts to a message between processes, and back. Numbers missing in the text become 0.
 [[nodiscard]] std::string to_text(const RankRates& rates);
 [[nodiscard]] RankRates rates_of(std::string_view text) noexcept;
 
-/// A line about the same steps of all ranks, in order of rank: each of a few, or else the least and the most.
-/// `rank_flops`: what a rank can do in a second; 0: unknown.
+/// A line about the same steps of all ranks: for a few ranks each one, in order; otherwise the minimum and the maximum.
+/// `rank_flops`: operations per second that a rank is capable of; 0: unknown.
 [[nodiscard]] std::string rates_line(const std::vector<RankRates>& ranks, double rank_flops);
 
 }  // namespace shardrun::metrics

@@ -12,7 +12,7 @@
 namespace shardrun::metrics {
 namespace {
 
-/// The median step time is taken over so many last steps.
+/// The number of last steps over which the median step time is taken.
 constexpr std::size_t median_window = 4096;
 
 /// Private memory of this process outside the arena: malloc, libraries and stacks.

@@ -17,7 +17,7 @@
 
 namespace shardrun::metrics {
 
-/// The activity that begins the steps of a run.
+/// The text of the activity with which the steps of a run begin.
 inline constexpr std::string_view first_step_activity = "first step";
 
 /// Shows a run's progress.
@@ -29,36 +29,36 @@ class Display {
   virtual ~Display() = default;
 
   virtual void update(const screen::ProgressUpdate& update) = 0;
-  /// Sets the current activity, as screen::Progress::now_at.
+  /// Sets the current activity, as screen::Progress::now_at does.
   virtual void now_at(std::string_view what, std::int64_t done, std::int64_t total) = 0;
   void now_at(std::string_view what) { now_at(what, 0, 0); }
-  /// Reports what this rank did in some steps. Every rank reports the same steps.
+  /// Reports what this rank did in some steps. Every rank must report the same steps.
   virtual void rates(const RankRates& rates) = 0;
   /// Prints a line above the progress line.
   virtual void line(std::string_view text) = 0;
   /// Keeps the progress line on the screen.
   virtual void finish() = 0;
-  /// Shows results for a person: the sample, a table of times.
+  /// Shows results to people: the sample, a table of times.
   virtual void result(std::string_view text) = 0;
   /// Sets the state of the job's result files.
   virtual void results_are(Results results) = 0;
 };
 
-/// One rank's records of a run: its log, its part of the summary and, for the first rank, metrics.jsonl.
+/// One rank's records of a run: its log, its part of the summary and, on the first rank, metrics.jsonl.
 class Record {
  public:
-  /// `planned`: facts from the plan. `folder`: the run's. REQUIRES: folder and display outlive this.
+  /// `planned`: facts from the plan. `folder`: the run's folder. REQUIRES: folder and display outlive this object.
   Record(Display& display, const RunFolder& folder, int rank, Summary planned);
 
   [[nodiscard]] bool is_first() const noexcept { return lines_.has_value(); }
 
-  /// Writes to the log; the first rank's line also goes to the person.
+  /// Writes to the log; on the first rank also to the screen.
   void say(const std::string& line);
-  /// Writes only to the log. If that fails, the person is told.
+  /// Writes only to the log. If that fails, tells the person.
   void log(const std::string& line);
   void count_step(double seconds);
-  /// Writes a line of metrics.jsonl; nothing on other ranks. Throws Error{io}, also if the folder is no longer the
-  /// run's.
+  /// Writes a line of metrics.jsonl; does nothing on other ranks. Throws Error{io}, also if the folder no longer
+  /// belongs to the run.
   void write(const StepRecord& step);
   void write(std::span<const JsonField> fields);
   void add_validation(std::int64_t step, double val_loss);

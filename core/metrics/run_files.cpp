@@ -27,7 +27,7 @@ bool take_suffix(std::string_view& text, std::string_view suffix) {
   return found;
 }
 
-/// Of 000100 100.
+/// The step in a text of digits: 100 for 000100.
 std::optional<std::int64_t> step_of(std::string_view name) {
   std::int64_t step = 0;
   if (name.size() < 6) {
@@ -37,7 +37,7 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   return failed == std::errc() && end == name.data() + name.size() && step >= 0 ? std::optional(step) : std::nullopt;
 }
 
-/// Of state-000100.safetensors 100.
+/// The step in a state's file name: 100 for state-000100.safetensors.
 std::optional<std::int64_t> step_of_state(std::string_view name) {
   return take_prefix(name, "state-") && take_suffix(name, ".safetensors") ? step_of(name) : std::nullopt;
 }
@@ -45,7 +45,7 @@ std::optional<std::int64_t> step_of_state(std::string_view name) {
 /// Stands for the last step.
 constexpr std::int64_t last_of_all = std::numeric_limits<std::int64_t>::max();
 
-/// Of NAME-000100 100; NAME is of the last step.
+/// The step in an output's file name: 100 for NAME-000100; last_of_all for NAME.
 std::int64_t step_behind(std::string_view name) {
   const std::size_t dash = name.rfind('-');
   return (dash == std::string_view::npos ? std::nullopt : step_of(name.substr(dash + 1))).value_or(last_of_all);
@@ -59,7 +59,7 @@ std::optional<std::int64_t> step_of_picture(std::string_view name) {
   return take_suffix(name, ".png") || take_suffix(name, ".gif") ? std::optional(step_behind(name)) : std::nullopt;
 }
 
-/// Calls `take` with the step and the path of each file of a folder that `step_of_name` knows.
+/// Calls `take` with the step and the path of each file of a folder for whose name `step_of_name` returns a step.
 template <typename StepOfName, typename Take>
 void for_saved(const std::filesystem::path& folder, const StepOfName& step_of_name, std::error_code& failed,
                const Take& take) {
@@ -143,13 +143,14 @@ std::filesystem::path foreign_result(const std::filesystem::path& output, const 
       found = entry->path();
     }
   }
-  // A run makes its lock before its files: in this order, files of a run that begins now are not taken for others.
+  // Checked in this order: a run creates its lock before its files, so the files of a run that is just beginning are
+  // not reported.
   return found.empty() || is_of_a_run(output) ? std::filesystem::path() : found;
 }
 
 bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem::path& output) {
   const auto lies_in = [](const std::filesystem::path& path, const std::filesystem::path& folder) {
-    std::error_code none;  // the folder may not be there yet
+    std::error_code none;  // the folder may not exist
     return std::filesystem::weakly_canonical(path.parent_path(), none) ==
            std::filesystem::weakly_canonical(folder, none);
   };

@@ -20,16 +20,16 @@ namespace shardrun::metrics {
 [[nodiscard]] std::filesystem::path sample_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path weights_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output);
-/// The file of a state that is saved during a run, after this many steps: state-000100.safetensors.
+/// The file of a state that is saved during a run, after `step` steps: state-000100.safetensors.
 [[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output, std::int64_t step);
 /// The folder of the outputs of the function `iterate`: NAME.npy, and NAME-000100.npy after 100 steps.
 [[nodiscard]] std::filesystem::path outputs_path(const std::filesystem::path& output);
-/// The folder of the pictures of [iterate] pictures; and one of them, of the last step or of another: NAME.png,
-/// NAME-000100.png. A name's '/' is written as '-'.
+/// The folder of the pictures of [iterate] pictures; and a picture in it, of the last step or of another: NAME.png,
+/// NAME-000100.png. Each '/' of a name is written as '-'.
 [[nodiscard]] std::filesystem::path pictures_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path picture_path(const std::filesystem::path& output, std::string name,
                                                  std::optional<std::int64_t> step, std::string_view extension = ".png");
-/// The joined trace; and one rank's, in a folder below.
+/// The joined trace; and one rank's trace, in a folder of traces.
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output, int rank);
 
@@ -38,18 +38,18 @@ namespace shardrun::metrics {
 /// The folder of the ranks' flight records.
 [[nodiscard]] std::filesystem::path flight_folder(const std::filesystem::path& output);
 
-/// The folders of the attempts of a run that were followed by another: 1, 2 and so on. Each has the attempt's
-/// summary.json, log and flight records.
+/// The folder of the attempts of a run that were followed by another attempt: subfolders 1, 2 and so on. Each has the
+/// attempt's summary.json, log and flight records.
 [[nodiscard]] std::filesystem::path attempts_path(const std::filesystem::path& output);
 
 /// The file that a run locks, in addition to the folder.
 [[nodiscard]] std::filesystem::path lock_path(const std::filesystem::path& output);
 
-/// Files of an earlier run that stay in the folder of a run that starts from the earlier run's state.
+/// Files of an earlier run that are kept when a run starts from the earlier run's state.
 struct Kept {
-  std::filesystem::path file;  ///< the state that the new run starts from
+  std::filesystem::path file;  ///< the state from which the new run starts
   std::int64_t step = -1;      ///< saved states up to this step are kept
-  bool metrics = false;        ///< whether the lines of metrics.jsonl up to this step are, too: the run goes on
+  bool metrics = false;        ///< lines of metrics.jsonl up to this step are kept, too, because the run continues
 };
 
 /// Whether a run has ever held the folder.
@@ -63,11 +63,11 @@ struct Kept {
 /// Bytes on disk of the earlier run's files that a new run removes before it writes.
 [[nodiscard]] std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& kept = {});
 
-/// Whether a run that writes to `output` may replace or remove `file`. That is so if the file lies there, directly or
-/// behind links, and has the name of a file that runs write.
+/// Whether a run that writes to `output` may replace or remove `file`: if the file is there, directly or through links,
+/// and has the name of a file that runs write.
 [[nodiscard]] bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem::path& output);
 
-/// The states, and those of an output, that were saved during a run, by their steps.
+/// The states that were saved during a run, by their steps; and the same for an output.
 [[nodiscard]] std::map<std::int64_t, std::filesystem::path> states_under_way(const std::filesystem::path& output);
 [[nodiscard]] std::map<std::int64_t, std::filesystem::path> outputs_under_way(const std::filesystem::path& output,
                                                                               std::string_view name);
@@ -75,14 +75,14 @@ struct Kept {
 /// Whether the file has the name of a final or intermediate state.
 [[nodiscard]] bool has_name_of_state(const std::filesystem::path& file);
 
-/// Whether a file is one rank's: rank-3.json.
+/// Whether a file is one rank's, such as rank-3.json.
 [[nodiscard]] bool is_of_rank(const std::filesystem::path& path, std::string_view extension);
 
-/// Whether it is the name of a temporary file of a run: .summary.json.tmp.
+/// Whether a name is that of a run's temporary file, such as .summary.json.tmp.
 [[nodiscard]] bool is_unfinished(std::string_view name);
 
-/// The states, outputs and pictures that were saved during the earlier run, except those that `kept` keeps. `failed`:
-/// why a folder could not be listed.
+/// The states, outputs and pictures that were saved during the earlier run, except for those that `kept` keeps.
+/// `failed`: gets why a folder could not be listed.
 [[nodiscard]] std::vector<std::filesystem::path> old_states(const std::filesystem::path& output, const Kept& kept,
                                                             std::error_code& failed);
 

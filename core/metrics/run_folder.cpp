@@ -24,7 +24,7 @@ files::FileDescriptor open_lock(const std::filesystem::path& folder) {
   return files::FileDescriptor(::open((folder / lock_name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
 }
 
-/// The process of the run that has the folder now; "" if there is none.
+/// The process of the run that holds the folder now, for people; "" if there is none.
 std::string process_at(const std::filesystem::path& folder) {
   const files::FileDescriptor lock = open_lock(folder);
   return lock.is_open() ? process_of(owner_in(lock)) : "";
@@ -66,14 +66,14 @@ RunFolder::RunFolder(const std::filesystem::path& at, std::filesystem::path path
 bool RunFolder::is_lock(const std::filesystem::path& path) const noexcept {
   struct stat status = {};
   if (::lstat(path.c_str(), &status) != 0) {
-    // Other errors (EACCES, EIO, ESTALE, ...) do not mean that it is gone, and the run has it open.
+    // Other errors (EACCES, EIO, ESTALE, ...) do not mean that the lock is gone, and the run holds it open.
     return errno != ENOENT && errno != ENOTDIR;
   }
   return status.st_dev == device_ && status.st_ino == inode_;
 }
 
 bool RunFolder::is_owned() const noexcept {
-  // The process that holds the lock may have been killed, and another run have it.
+  // The process that held the lock may have been killed, and another run may hold it now.
   return is_lock(root() / lock_name) && owner_in(lock_) == owner_;
 }
 
@@ -105,12 +105,12 @@ void RunFolder::require_owned() const {
 RunFolder find_run_folder(const std::filesystem::path& path, const std::string& owner,
                           std::chrono::milliseconds patience) {
   constexpr std::chrono::milliseconds pause{50};
-  // Pauses are counted, and not the time, which goes on while this process is suspended.
+  // Counts pauses instead of time, because time goes on while this process is suspended.
   for (auto waited = std::chrono::milliseconds::zero();; waited += pause) {
     stop_point();
     std::string found;
     try {
-      // To open the folder above makes a network file system look again whether there is this one.
+      // Opening the parent folder makes a network file system check again whether this folder exists.
       const files::Folder above(std::filesystem::absolute(path).parent_path());
       RunFolder folder(path, path);
       if (folder.owner() == owner) {

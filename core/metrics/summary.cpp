@@ -126,7 +126,7 @@ void append_items(std::string& text, const Items& items, std::string_view bracke
   text += brackets[1];
 }
 
-/// Boost.JSON writes neither lines nor doubles that people like to read (1.5E0).
+/// Formats JSON on several lines. Boost.JSON writes no line breaks, and doubles in an unusual form (1.5E0).
 void append_pretty(std::string& text, const value& json, std::size_t indent) {
   if (json.is_object()) {
     append_items(text, json.get_object(), "{}", indent, [&](const boost::json::key_value_pair& pair) {

@@ -27,7 +27,7 @@ void append_arguments(std::string& text, std::span<const JsonField> arguments) {
   text += "}}";
 }
 
-/// Microseconds, exactly: as a double, nanoseconds since the machine's start would lose their last digits.
+/// Microseconds as exact text: as a double, nanoseconds since the machine's start would lose their last digits.
 std::string microseconds(std::int64_t nanoseconds) {
   return fmt::format("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);
 }
@@ -67,7 +67,7 @@ std::string Trace::text() const { return fmt::format("{}{}{}", head, events_, ta
 
 namespace {
 
-/// The text of a line between `key` and `end`. `key` cannot occur within a JSON string.
+/// The text of a line between `key` and `end`. `key` contains characters that cannot occur within a JSON string.
 std::string_view field(std::string_view line, std::string_view key, char end) {
   const std::size_t begin = line.find(key);
   if (begin == std::string_view::npos) {
@@ -77,7 +77,7 @@ std::string_view field(std::string_view line, std::string_view key, char end) {
   return rest.substr(0, rest.find(end));
 }
 
-/// Nanoseconds of a number that microseconds() has written.
+/// The nanoseconds of a number that microseconds() wrote.
 std::int64_t nanoseconds(std::string_view number) {
   std::string digits(number);
   std::erase(digits, '.');
@@ -109,7 +109,7 @@ void for_each_line(std::string_view text, const Visit& visit) {
 
 std::string argument(std::string_view name) { return fmt::format("\"{}\":\"", name); }
 
-/// A line with the begin and the duration of its span changed.
+/// A line with its span's begin and duration replaced.
 std::string at_time(std::string_view line, std::int64_t begin, std::int64_t end) {
   constexpr std::string_view key = ",\"ts\":";
   const std::size_t from = line.find(key);
@@ -119,7 +119,7 @@ std::string at_time(std::string_view line, std::int64_t begin, std::int64_t end)
 
 std::string arrow(std::int64_t number, const End& sent, const End& received) {
   constexpr const char* event = R"({{"ph":"{}"{},"pid":{},"tid":{},"name":"message","cat":"message","id":{},"ts":{}}})";
-  // Within the span that was received: one that ends at that time is over.
+  // The arrow ends within the receiving span: a span that ends exactly then would count as over.
   return fmt::format(
       "{}{}{}{}", between, fmt::format(event, 's', "", sent.process, sent.row, number, microseconds(sent.begin)),
       between,

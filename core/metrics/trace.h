@@ -9,11 +9,11 @@
 
 namespace shardrun::metrics {
 
-/// Arguments of spans that belong to one message: the sent and the received one. Their text is the same at both ends.
+/// Names of the arguments of spans that send or receive a message. Their text is the same at both ends of a message.
 inline constexpr std::string_view message_sent = "sends";
 inline constexpr std::string_view message_received = "receives";
 
-/// A span of time in a row of its process. Times are nanoseconds of one clock for all processes.
+/// A span of time in a row of a process. Times are nanoseconds of one clock for all processes.
 struct TraceSpan {
   std::int64_t row = 1;
   std::string_view name;
@@ -24,18 +24,18 @@ struct TraceSpan {
 };
 
 /// A process's activities over time, in the Trace Event Format: JSON for Perfetto (ui.perfetto.dev) and
-/// chrome://tracing, an event a line. Processes and rows are numbered from 1, because 0 means the idle process to some
-/// readers.
+/// chrome://tracing, one event per line. Processes and rows are numbered from 1, because some readers take 0 for the
+/// idle process.
 class Trace {
  public:
   Trace(std::int64_t process, std::string_view name);
 
-  /// Readers show the rows of a process in the order of their numbers.
+  /// Names a row. Readers show the rows of a process in the order of their numbers.
   void name_row(std::int64_t row, std::string_view name);
-  /// REQUIRES: of two spans of a row that overlap, one lies within the other.
+  /// Adds a span. REQUIRES: if two spans of a row overlap, one lies within the other.
   void add(const TraceSpan& span);
 
-  /// The whole file.
+  /// The text of the whole file.
   [[nodiscard]] std::string text() const;
 
  private:
@@ -47,12 +47,13 @@ class Trace {
 };
 
 /// Appends another trace's events to `all`, which is empty or the text of a trace. Throws Error{io} if `other` is not
-/// the text of a Trace. `name`: of the other, for the message.
+/// the text of a Trace. `name`: the name of the other trace, for the message.
 void join_trace(std::string& all, std::string_view other, std::string_view name);
 
-/// Adds to a joined trace an arrow (flow) from the send to the receive of each message. The span of a receive is made
-/// to begin with the send at the earliest, because the receiver may have waited long before. There is no arrow if one
-/// end is missing, or if the message arrived before it was sent, as with the clocks of two machines.
+/// Adds an arrow (flow) to a joined trace for each message, from its send to its receive. The span of a receive then
+/// begins no earlier than the send, because the receiver may have waited for a long time before. A message gets no
+/// arrow if one end is missing, or if it seems to arrive before it was sent, which happens with the clocks of two
+/// machines.
 [[nodiscard]] std::string with_arrows(std::string_view trace);
 
 }  // namespace shardrun::metrics

@@ -84,7 +84,8 @@ IntegerRange to_range(const OptionSpec& spec, std::string_view text, std::size_t
   return range;
 }
 
-/// Digits, with a decimal point if a unit follows. K to T are powers of 1000, Ki to Ti of 1024; a B may follow.
+/// Parses digits, with a decimal point allowed if a unit follows. K to T are powers of 1000, Ki to Ti of 1024; a B may
+/// follow.
 std::int64_t to_bytes(std::string_view text, const SettingPlace& place) {
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   std::string_view unit = trimmed(text.substr(digits));
@@ -141,8 +142,8 @@ bool is_choice(const OptionSpec& spec, std::string_view text) {
   return std::find(spec.choices.begin(), spec.choices.end(), text) != spec.choices.end();
 }
 
-/// The end of an error about a text that is none of the choices: the nearest choice, or the choice that another program
-/// calls so.
+/// The end of an error about a text that is not one of the choices: suggests the nearest choice, or the choice for
+/// which the text is another program's name.
 std::string hint_for_choice(const OptionSpec& spec, std::string_view text) {
   const auto alias = std::find_if(spec.choice_aliases.begin(), spec.choice_aliases.end(),
                                   [&](const ChoiceAlias& each) { return folded(each.name) == folded(text); });
@@ -152,7 +153,7 @@ std::string hint_for_choice(const OptionSpec& spec, std::string_view text) {
   return fmt::format(" (it is '{}' here{})", alias->choice, alias->note.empty() ? "" : ": " + alias->note);
 }
 
-/// Whether another program calls one of the choices so.
+/// Whether the text is another program's name for one of the choices.
 bool is_alias(const OptionSpec& spec, std::string_view text) {
   return std::ranges::any_of(spec.choice_aliases,
                              [&](const ChoiceAlias& each) { return folded(each.name) == folded(text); });
@@ -177,7 +178,7 @@ std::string to_path(std::string_view text, const std::filesystem::path& folder, 
   return whole;
 }
 
-/// In a list a backslash makes the separator, or another backslash, part of an element.
+/// Splits a list. A backslash makes the separator, or another backslash, part of an element.
 std::vector<std::string> split(std::string_view text, char separator, const SettingPlace& place) {
   std::vector<std::string> elements(1);
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -8,25 +8,25 @@
 
 namespace shardrun {
 
-/// Where a value is written, for messages: "job.ini:12" and "[train] steps".
+/// Where a value is written, for messages: for example "job.ini:12" and "[train] steps".
 struct SettingPlace {
   std::string where;
   std::string setting;
 };
 
-/// `path` without '.' and '..'. Returned unchanged if removing them would lead to another file: behind a link to a
-/// folder, '..' is the parent of the folder that the link points to.
+/// `path` without '.' and '..'. Returned unchanged if removing them would lead to another file: after a link to a
+/// folder, '..' means the parent of the folder to which the link points.
 [[nodiscard]] std::filesystem::path normal_path(const std::filesystem::path& path);
 
-/// Parses `text` and checks the value against `spec`. Relative paths start at `folder` unless that is empty. Throws
-/// Error{job}.
+/// Parses `text` and checks the value against `spec`. Relative paths are relative to `folder`, unless that is empty.
+/// Throws Error{job}.
 [[nodiscard]] OptionValue convert(const OptionSpec& spec, std::string_view text, const SettingPlace& place,
                                   const std::filesystem::path& folder);
 
-/// Text that converts to `value` again. Equal values have equal text.
+/// A text from which convert() makes `value` again. Equal values have equal text.
 [[nodiscard]] std::string to_text(const OptionSpec& spec, const OptionValue& value);
 
-/// The values that `spec` accepts: "an integer, at least 1", "one of adamw, sgd".
+/// The values that `spec` accepts, as text: "an integer, at least 1", "one of adamw, sgd".
 [[nodiscard]] std::string accepted(const OptionSpec& spec);
 
 }  // namespace shardrun

@@ -12,7 +12,7 @@
 namespace shardrun {
 namespace {
 
-/// The option that another program calls so, or the nearest name.
+/// A hint: the option for which the name is another program's, or the nearest name.
 std::string hint_for(std::span<const OptionSpec> specs, std::string_view name, const std::vector<std::string>& names) {
   for (const OptionSpec& spec : specs) {
     for (const Alias& alias : spec.aliases) {
@@ -42,14 +42,14 @@ const OptionSpec& spec_named(std::span<const OptionSpec> specs, std::string_view
   throw Error(ErrorCode::job, fmt::format("option '{}' is '{}', expected {}", spec.name, text, accepted(spec)));
 }
 
-/// Refuses an option whose value is a file, because no file is read here.
+/// Reads a value, but refuses a file, because no file is read here.
 OptionValue read(const OptionSpec& spec, std::string_view text) {
   try {
     OptionValue value = convert(spec, text, {"option", spec.name}, {});
     if (!std::holds_alternative<OptionFile>(value)) {
       return value;
     }
-  } catch (const Error&) {  // the same refusal
+  } catch (const Error&) {  // the same refusal for any file
   }
   refuse_value(spec, text);
 }

@@ -14,22 +14,22 @@
 namespace shardrun {
 
 enum class OptionType {
-  integer,  ///< int64, digits alone
-  bytes,    ///< int64, digits with or without a unit: 80G, 64GiB
+  integer,  ///< int64, written with digits only
+  bytes,    ///< int64, written with digits and optionally a unit: 80G, 64GiB
   real,     ///< a finite double
   boolean,  ///< true false yes no on off 1 0
   text,
   path,            ///< absolute once parsed; or one of `choices`, if there are any
   choice,          ///< one of `choices`
   choice_or_path,  ///< one of `choices`, or the path of a text file
-  text_list,       ///< elements between `separator`s; each is one of `choices`, if there are any
+  text_list,       ///< elements separated by `separator`; each is one of `choices`, if there are any
   path_list,
   seed,  ///< uint64
 };
 
-/// Another program's name for a key or a value. It is not accepted: the error about it gives the right name.
+/// Another program's name for a key or a value. It is not accepted, but the error about it gives the right name.
 struct Alias {
-  // Not explicit: a declaration lists names.
+  // Not explicit, so that a declaration can list names.
   Alias(const char* name, const char* note = "") : name(name), note(note) {}
   Alias(const std::string& name) : name(name) {}
 
@@ -45,21 +45,21 @@ struct ChoiceAlias {
 };
 
 /// Declares one setting: the values that the job file may give it, and their meaning. The fixed sections of the job
-/// file, models and plugins all declare their settings this way.
+/// file, models and plugins all declare their settings in this way.
 struct OptionSpec {
   std::string name;  ///< [a-z][a-z0-9_]*
   OptionType type = OptionType::integer;
-  std::optional<std::string> default_value{};  ///< as in a job file; absent: required, unless `optional`
+  std::optional<std::string> default_value{};  ///< as written in a job file; nothing: required, unless `optional`
   std::optional<double> minimum{};             ///< for integer, bytes and real
   std::optional<double> maximum{};
   std::vector<std::string> choices{};
   std::string help{};
-  bool optional = false;  ///< need not be set although it has no default; see OptionValues::has()
+  bool optional = false;  ///< may be left out although it has no default; see OptionValues::has()
   bool minimum_excluded = false;
   bool maximum_excluded = false;
-  bool names_transport = false;  ///< a text that names a transport, which the job then uses too
+  bool names_transport = false;  ///< a text that names a transport, which the job then also uses
   char separator = ',';
-  bool automatic = false;  ///< an integer that may be `auto`: 0 until its owner replaces it
+  bool automatic = false;  ///< an integer that may be `auto`: it is 0 until its owner replaces it
   bool ranged = false;     ///< an integer that may be a range, LEAST..MOST
   std::vector<Alias> aliases{};
   std::vector<ChoiceAlias> choice_aliases{};
@@ -73,7 +73,7 @@ struct OptionFile {
   auto operator<=>(const OptionFile&) const = default;
 };
 
-/// A value of an integer that may be a range, ends included.
+/// The value of an integer that may be a range. Both ends are included.
 struct IntegerRange {
   std::int64_t least = 0;
   std::int64_t most = 0;
@@ -81,7 +81,8 @@ struct IntegerRange {
   auto operator<=>(const IntegerRange&) const = default;
 };
 
-/// integer (also bytes), seed, real, boolean, text (also path and choice), file, list, range.
+/// The alternatives are, in order: integer (also bytes), seed, real, boolean, text (also path and choice), file, list,
+/// range.
 using OptionValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string, OptionFile,
                                  std::vector<std::string>, IntegerRange>;
 
@@ -96,24 +97,25 @@ class OptionValues {
   };
 
   OptionValues() = default;
-  /// REQUIRES: no two entries of one name.
+  /// REQUIRES: names do not repeat.
   OptionValues(std::initializer_list<Entry> entries) : entries_(entries) {}
 
   bool operator==(const OptionValues&) const = default;
 
   [[nodiscard]] bool has(std::string_view name) const noexcept;
 
-  /// REQUIRES, for each: `name` was declared with that type and has a value; otherwise Error{internal}.
+  /// Each REQUIRES that `name` was declared with this type and has a value; otherwise it throws Error{internal}.
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
   [[nodiscard]] double real(std::string_view name) const;
   [[nodiscard]] bool boolean(std::string_view name) const;
-  [[nodiscard]] const std::string& text(std::string_view name) const;  ///< text, path and choice; for a file its path
+  [[nodiscard]] const std::string& text(std::string_view name) const;  ///< for text, path and choice; for a file, its
+                                                                       ///< path
   [[nodiscard]] const std::vector<std::string>& list(std::string_view name) const;
   [[nodiscard]] std::uint64_t seed(std::string_view name) const;
 
   [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
 
-  /// Replaces the value that `name` has, or adds it as the last.
+  /// Replaces the value of `name`, or adds it as the last.
   void set(std::string_view name, OptionValue value);
 
  private:
@@ -123,14 +125,14 @@ class OptionValues {
   std::vector<Entry> entries_;
 };
 
-/// `name = value` lines.
+/// The values as lines `name = value`.
 [[nodiscard]] std::string to_string(const OptionValues& values);
 
-/// `values`, followed by the defaults of options that have no value. Throws Error{job} if no spec has a value's name
-/// (the error gives the nearest name), or if its spec does not allow the value.
+/// `values`, followed by the defaults of options without a value. Throws Error{job} if no spec has the name of a value
+/// (the error suggests the nearest name), or if the spec does not allow the value.
 [[nodiscard]] OptionValues checked_with_defaults(std::span<const OptionSpec> specs, OptionValues values);
 
-/// The value of the option `name` if a job file had `text` for it. Reads no file. Throws Error{job}.
+/// The value that the option `name` would get from `text` in a job file. Does not read files. Throws Error{job}.
 [[nodiscard]] OptionValue read_option(std::span<const OptionSpec> specs, std::string_view name, std::string_view text);
 
 }  // namespace shardrun

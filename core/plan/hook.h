@@ -6,13 +6,13 @@
 
 namespace shardrun::plan {
 
-/// When a strategy's own function is called: shardrun/strategy.h.
+/// The kind of a hook, which says when the strategy's own function is called: see shardrun/strategy.h.
 enum class HookKind : std::uint8_t { sync_gradients, after_step };
 
 /// A state that a hook keeps for each of its tensors.
 struct HookState {
   std::string name;
-  bool copies_tensor = false;  ///< whether it begins as a copy of the tensor; otherwise as zero
+  bool copies_tensor = false;  ///< it begins as a copy of the tensor; otherwise as zero
 
   bool operator==(const HookState&) const = default;
 };
@@ -21,8 +21,8 @@ struct HookState {
 struct Hook {
   HookKind kind = HookKind::sync_gradients;
   std::string mesh_axis;
-  std::uint32_t every = 1;           ///< for after_step: runs after every so many steps
-  std::vector<std::string> tensors;  ///< in the order of the request
+  std::uint32_t every = 1;           ///< for after_step: the hook runs after every `every` steps
+  std::vector<std::string> tensors;  ///< names, in the order of the request
   std::vector<HookState> states;
 
   bool operator==(const Hook&) const = default;
@@ -46,7 +46,7 @@ struct HookGroup {
   bool operator==(const HookGroup&) const = default;
 };
 
-/// A buffer of a hook's own.
+/// A buffer that belongs to a hook.
 struct HookBuffer {
   bool whole_numbers = false;  ///< i32; otherwise f32
   std::uint64_t elements = 0;
@@ -54,7 +54,7 @@ struct HookBuffer {
   bool operator==(const HookBuffer&) const = default;
 };
 
-/// A call of the hook's function, or an exchange between buffers by their numbers (sr_exchange).
+/// A step of a hook: a call of its function, or an exchange between buffers, given by their numbers (sr_exchange).
 struct HookStep {
   enum class Kind : std::uint8_t { call, all_reduce, all_gather, reduce_scatter, all_to_all } kind = Kind::call;
   std::uint32_t call = 0;
@@ -74,7 +74,7 @@ struct HookPlan {
 
 [[nodiscard]] const char* to_string(HookKind kind) noexcept;
 
-/// "hook after_step of w and 3 more", for messages.
+/// A group's text for messages: "hook after_step of w and 3 more".
 [[nodiscard]] std::string to_string(const HookGroup& group);
 
 }  // namespace shardrun::plan

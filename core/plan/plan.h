@@ -27,17 +27,17 @@ struct Action {
 };
 
 struct Pipeline {
-  std::string mesh_axis;  ///< empty: there is none
+  std::string mesh_axis;  ///< empty: no pipeline
   std::vector<Chunk> chunks;
   std::vector<std::vector<Action>> actions;  ///< per stage, in execution order
 
   bool operator==(const Pipeline&) const = default;
 };
 
-/// F for forward, B for backward, or I and W for the two parts of backward.
+/// The letter of an action: F for forward, B for backward, I and W for the two parts of backward.
 [[nodiscard]] std::string_view letter(Action::Kind kind) noexcept;
 
-/// "2F0": forward of chunk 2, microbatch 0.
+/// An action as text: "2F0" is the forward of chunk 2, microbatch 0.
 [[nodiscard]] std::string to_string(const Action& action);
 
 struct MeshAxis {
@@ -63,7 +63,8 @@ struct TensorPlacement {
   std::string tensor;
   TensorRole role = TensorRole::store;
   DimSplits dims;
-  std::vector<std::string> flat{};  ///< the mesh axes that split the flattened elements of the part that `dims` gives
+  std::vector<std::string> flat{};  ///< the mesh axes that split the flattened elements of the part that `dims` leaves
+                                    ///< to a rank
 
   bool operator==(const TensorPlacement&) const = default;
 };
@@ -84,7 +85,7 @@ struct TensorGather {
   bool operator==(const TensorGather&) const = default;
 };
 
-/// A tensor with its own version on each rank along a mesh axis.
+/// A tensor of which each rank along a mesh axis has its own version.
 struct VaryingTensor {
   std::string tensor;
   std::string mesh_axis;
@@ -92,9 +93,9 @@ struct VaryingTensor {
   bool operator==(const VaryingTensor&) const = default;
 };
 
-/// A strategy's answer. Names are the request's: globs are expanded, and dimensions are indices. If a strategy states
-/// something twice, only the later statement is kept. Tensors, axes and cut points that are not named were not placed.
-/// shardrun/strategy.h states the meaning of every field.
+/// A strategy's answer. Names are those of the request: globs are expanded, and dimensions are indices. If a strategy
+/// states something twice, only the later statement is kept. Tensors, axes and cut points that are not listed were not
+/// placed. shardrun/strategy.h states the meaning of every field.
 struct Plan {
   std::string strategy;
   std::vector<MeshAxis> mesh;  ///< major to minor; the product is the request's ranks
@@ -103,19 +104,19 @@ struct Plan {
   std::vector<CutPointPlacement> cut_points;
   std::vector<TensorGather> gathers;
   Pipeline pipeline;
-  /// Size of a bucket of gradients that are reduced together; 0: each tensor by itself.
+  /// The size of a bucket of gradients that are reduced together, in bytes; 0: each tensor separately.
   std::uint64_t bucket_bytes = 0;
   std::vector<Hook> hooks{};  ///< at most one of each kind
   std::vector<VaryingTensor> varying{};
-  std::vector<std::string> notices{};  ///< for a person
-  /// The job's, not the strategy's: the rank at each place of the mesh; empty: the place's number.
+  std::vector<std::string> notices{};  ///< to be shown to a person
+  /// Set by the job instead of the strategy: the rank at each place of the mesh; empty: the place's number.
   std::vector<std::int64_t> order{};
 
   bool operator==(const Plan&) const = default;
 
   [[nodiscard]] std::int64_t ranks() const noexcept;
 
-  /// Null where there is none.
+  /// Null if there is no hook of this kind.
   [[nodiscard]] const Hook* find_hook(HookKind kind) const noexcept;
 };
 

@@ -7,7 +7,7 @@
 namespace shardrun::report {
 namespace {
 
-/// A colour by its Oklab lightness, chroma and hue in degrees. Ottosson's matrices lead to linear sRGB.
+/// A colour from its Oklab lightness, chroma and hue in degrees. Ottosson's matrices convert it to linear sRGB.
 Color from_oklch(double lightness, double chroma, double hue) {
   const double a = chroma * std::cos(hue * std::numbers::pi / 180);
   const double b = chroma * std::sin(hue * std::numbers::pi / 180);
@@ -24,7 +24,7 @@ Color from_oklch(double lightness, double chroma, double hue) {
           channel(-0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s)};
 }
 
-/// `at`: from 0 to 1.
+/// The colour of a map at `at`, from 0 to 1.
 Color color_at(ColorMap map, double at) {
   if (map == ColorMap::sequential) {
     return from_oklch(0.25 + 0.70 * at, 0.095 + 0.035 * at * at, 290 - 185 * at);
@@ -38,7 +38,8 @@ constexpr int glyph_columns = 5;
 constexpr std::size_t glyph_rows = 7;
 constexpr std::int64_t pixel = 2;  ///< width and height of a glyph's dot
 
-/// A character, then its rows from the top: digits in base 32, whose highest bit is the dot on the left.
+/// For each character: the character, then its rows from the top, as digits in base 32 whose highest bit is the dot on
+/// the left.
 constexpr std::string_view glyphs =
     "0ehjlphe14c4444e2eh168gv3eh161he426aiv225vgu11he668guhhe7v1248888ehhehhe9ehhf12cAehhvhhhBuhhuhhu"
     "CehgggheDsihhhisEvgguggvFvggugggGehgnhhfHhhhvhhhIe44444eJ72222icKhikokihLggggggvMhrllhhhNhhpljhh"
@@ -48,12 +49,12 @@ constexpr std::string_view glyphs =
     "y0hhhf1ez00v248v.00000cc,0000c48-000v000+044v440_000000v/01248g0@ehnlnge=00v0v00:0cc0cc0(2488842"
     ")8422248[e88888e]e22222e*04lel40?eh12404";
 
-/// Letters whose glyphs are drawn a dot lower.
+/// Characters whose glyphs are drawn one dot lower.
 constexpr std::string_view descending = "gpqy,";
 
 /// Whether a dot of a character's glyph is black.
 bool has_dot(char character, std::size_t row, int column) {
-  std::size_t at = glyphs.size() - glyph_rows - 1;  // of '?'
+  std::size_t at = glyphs.size() - glyph_rows - 1;  // the place of '?'
   for (std::size_t glyph = 0; glyph < glyphs.size(); glyph += glyph_rows + 1) {
     at = glyphs[glyph] == character ? glyph : at;
   }

@@ -26,28 +26,28 @@ enum class ColorMap : std::uint8_t {
   diverging,   ///< from dark blue over white to dark brown, with zero in the middle
 };
 
-// The colours of a palette. Those of the map follow.
+// The first colours of a palette. Those of the map follow.
 inline constexpr std::uint8_t white = 0;
 inline constexpr std::uint8_t black = 1;
-inline constexpr std::uint8_t grey = 2;  ///< of what is not a finite number
-inline constexpr std::uint8_t ink = 3;   ///< of lines
+inline constexpr std::uint8_t grey = 2;  ///< for what is not a finite number
+inline constexpr std::uint8_t ink = 3;   ///< for lines
 inline constexpr std::uint8_t first_of_map = 4;
 inline constexpr std::int64_t map_colors = 252;
 
 using Palette = std::array<Color, 256>;
 
-/// Computed in Oklab (Björn Ottosson, "A perceptual color space for image processing", 2020), in which equal steps of
-/// lightness look equal.
+/// The palette of a map. Its colours are computed in Oklab (Björn Ottosson, "A perceptual color space for image
+/// processing", 2020), in which equal steps of lightness look equal.
 [[nodiscard]] Palette palette_of(ColorMap map);
 
-/// Pixels from the upper left corner on, row by row, each the number of a colour.
+/// Pixels from the upper left corner on, row by row. Each is the number of a colour in the palette.
 struct Image {
-  /// A white one.
+  /// Makes a white image.
   Image(std::int64_t width, std::int64_t height, const Palette& palette);
 
-  /// The part of a rectangle that lies within the image gets a colour.
+  /// Fills the part of a rectangle that lies within the image with a colour.
   void fill(std::int64_t x, std::int64_t y, std::int64_t wide, std::int64_t high, std::uint8_t color);
-  /// Writes text whose upper left corner is there, in black. A character without a glyph becomes '?'.
+  /// Writes black text whose upper left corner is at (x, y). A character without a glyph becomes '?'.
   void write(std::int64_t x, std::int64_t y, std::string_view text);
 
   std::int64_t width;
@@ -56,17 +56,17 @@ struct Image {
   std::vector<std::uint8_t> pixels;
 };
 
-// Size of a character with the gap behind it.
+// The size of a character in pixels, including the gap after it.
 inline constexpr std::int64_t glyph_width = 12;
 inline constexpr std::int64_t glyph_height = 16;
 
-/// Replaces the file once the new one is complete. Throws Error{io}.
+/// Writes a PNG. Replaces the file once the new one is complete. Throws Error{io}.
 void write_png(const std::filesystem::path& path, const Image& image);
 
-/// An animation that repeats for ever. Until commit() the path has the old file. Throws Error{io}.
+/// An animation that repeats without end. Until commit() the path keeps the old file. Throws Error{io}.
 class GifWriter {
  public:
-  /// `first`: of the size and palette of all frames. `seconds`: how long each is shown.
+  /// `first`: the first frame, whose size and palette all frames have. `seconds`: how long each is shown.
   GifWriter(std::filesystem::path path, const Image& first, double seconds);
   GifWriter(const GifWriter&) = delete;
   GifWriter& operator=(const GifWriter&) = delete;

@@ -9,9 +9,9 @@
 namespace shardrun::report {
 namespace {
 
-constexpr std::int64_t most_cells = 1024;   ///< each way
+constexpr std::int64_t most_cells = 1024;   ///< per side
 constexpr std::int64_t least_pixels = 512;  ///< of the longer side of a plane
-constexpr std::int64_t least_width = 480;   ///< of an image, for its title
+constexpr std::int64_t least_width = 480;   ///< width of an image that leaves room for its title
 constexpr std::int64_t least_bar = 160;
 constexpr std::int64_t plot_width = 640;
 constexpr std::int64_t plot_height = 320;
@@ -35,14 +35,14 @@ std::int64_t width_of(const std::vector<Tick>& ticks) {
   return width;
 }
 
-/// With as many digits as tell the ticks apart.
+/// A label with enough digits to tell the ticks apart.
 std::string label_of(double value, double largest, double apart) {
   const double digits = std::ceil(std::log10(std::max(largest / apart, 1.0))) + 1;
   return fmt::format("{:.{}g}", std::abs(value) < apart / 1e6 ? 0.0 : value,
                      static_cast<int>(std::clamp(digits, 2.0, 17.0)));
 }
 
-/// `length`: of the axis, in pixels.
+/// Ticks of a scale. `length`: the axis's length in pixels.
 std::vector<Tick> ticks_of_scale(const Scale& scale, std::int64_t length) {
   const std::vector<double> values = ticks_of(scale, std::max<std::int64_t>(length / 40, 2));
   const double apart = values.size() > 1 ? values[1] - values[0] : scale.high - scale.low;
@@ -55,7 +55,7 @@ std::vector<Tick> ticks_of_scale(const Scale& scale, std::int64_t length) {
   return ticks;
 }
 
-/// Ticks with the numbers of elements, counted from 0. Each stands in the middle of its element's pixels.
+/// Ticks with the numbers of elements, counted from 0. Each is in the middle of its element's pixels.
 std::vector<Tick> ticks_of_index(std::int64_t elements, std::int64_t length) {
   std::vector<Tick> ticks;
   for (const double value : ticks_of({0, static_cast<double>(elements - 1)}, std::max<std::int64_t>(length / 100, 2))) {
@@ -67,7 +67,7 @@ std::vector<Tick> ticks_of_index(std::int64_t elements, std::int64_t length) {
   return ticks;
 }
 
-/// A rectangle of the image that has axes. Ticks of rows count from its upper edge.
+/// A rectangle of the image that has axes. Ticks of rows are counted from its upper edge.
 struct Frame {
   std::int64_t x = 0;
   std::int64_t y = 0;
@@ -104,7 +104,7 @@ std::uint8_t color_of(double value, const Scale& scale) {
   return static_cast<std::uint8_t>(first_of_map + std::lround(share * static_cast<double>(map_colors - 1)));
 }
 
-/// The bar with the scale's numbers, from the lower end up.
+/// Draws the bar with the scale's numbers, from the lower end up.
 void draw_bar(Image& image, const Frame& frame, const Scale& scale, const std::vector<Tick>& ticks) {
   draw_border(image, frame);
   for (std::int64_t y = 0; y < frame.high; ++y) {
@@ -122,8 +122,8 @@ std::int64_t zoom_of(std::int64_t rows, std::int64_t columns) {
   return std::max<std::int64_t>(least_pixels / std::max(rows, columns), 1);
 }
 
-/// `rows`: of the plane's height in pixels. Over time, whose steps are rows as high as suits the picture, it grows
-/// upwards.
+/// Draws a plane. `rows` returns the ticks for a height in pixels. Over time, rows are steps, as high as suits the
+/// picture, and time runs upwards.
 Image draw_plane(const Cells& cells, const std::string& title, const Style& style,
                  const std::function<std::vector<Tick>(std::int64_t height)>& rows, bool is_over_time) {
   const std::int64_t zoom = zoom_of(is_over_time ? 1 : cells.rows, cells.columns);
@@ -151,14 +151,14 @@ Image draw_plane(const Cells& cells, const std::string& title, const Style& styl
   return image;
 }
 
-/// Adds a line to the plot, a column of pixels at a time, each from the end of the one before.
+/// Adds a line to the plot, one column of pixels at a time. Each column starts at the end of the one before.
 void draw_curve(Image& image, const Frame& frame, const Cells& cells, const Scale& scale) {
   const auto height_of = [&](double value) {
     const double share = (value - scale.low) / (scale.high - scale.low);
     return frame.high - 1 - std::lround(std::clamp(share, -0.1, 1.1) * static_cast<double>(frame.high - 1));
   };
   bool goes_on = false;
-  std::int64_t before = 0;  // the middle of the column before, if the line goes on
+  std::int64_t before = 0;  // middle of the column before, if the line continues from it
   for (std::int64_t x = 0; x < frame.wide; ++x) {
     const auto first = static_cast<std::size_t>(x * cells.columns / frame.wide);
     const auto end = std::max(first + 1, static_cast<std::size_t>((x + 1) * cells.columns / frame.wide));
@@ -228,7 +228,7 @@ Cells cells_of(const Extent& field, const ReadElements& read) {
                  .greatest = {}};
   const auto count = static_cast<std::size_t>(cells.rows * cells.columns);
   cells.values.assign(count, 0);
-  // Elements of a cell: those of its rows times those of its columns.
+  // The number of elements of a cell is that of its rows times that of its columns.
   std::vector<std::int64_t> in_row(static_cast<std::size_t>(cells.rows), 0);
   std::vector<std::int64_t> in_column(static_cast<std::size_t>(cells.columns), 0);
   for (std::int64_t column = 0; column < field.columns; ++column) {
@@ -294,7 +294,7 @@ Scale scale_for(const std::optional<Scale>& bounds, ColorMap map) {
     scale.low = -scale.high;
   }
   const double size = std::max(std::abs(scale.low), std::abs(scale.high));
-  // Too little for numbers beside it: of equal values, or of such that only rounding tells apart.
+  // The range is too small for numbers beside it: all values are equal, or differ only by rounding.
   if (const double least = size == 0 ? 1 : size * 1e-12; scale.high - scale.low < least) {
     const double half = size == 0 ? 0.5 : size / 2;
     scale = {scale.low - half, scale.high + half};
@@ -313,7 +313,7 @@ std::vector<double> ticks_of(const Scale& scale, std::int64_t most) {
     const double last = std::floor(scale.high / apart + 1e-9);
     ticks.clear();
     for (double k = first; k <= last && ticks.size() <= static_cast<std::size_t>(most); ++k) {
-      ticks.push_back(k * apart + 0.0);  // not -0
+      ticks.push_back(k * apart + 0.0);  // adding 0.0 avoids -0
     }
     if (ticks.size() <= static_cast<std::size_t>(most)) {
       break;
@@ -323,13 +323,13 @@ std::vector<double> ticks_of(const Scale& scale, std::int64_t most) {
 }
 
 std::uint64_t most_image_bytes(const Extent& field) {
-  constexpr std::int64_t around = 400;  // labels, bar and gaps
+  constexpr std::int64_t around = 400;  // pixels for labels, bar and gaps
   const std::int64_t rows = std::min(field.rows, most_cells);
   const std::int64_t columns = std::min(field.columns, most_cells);
   const std::int64_t zoom = zoom_of(rows, columns);
   const std::int64_t wide = field.is_line() ? plot_width : std::max(columns * zoom, least_width);
   const std::int64_t high = field.is_line() ? plot_height : std::max(rows * zoom, least_bar);
-  // A byte a pixel; in a GIF a code of up to 12 bits.
+  // One byte per pixel; in a GIF, one code of up to 12 bits.
   return static_cast<std::uint64_t>((wide + around) * (high + around)) * 3 / 2;
 }
 

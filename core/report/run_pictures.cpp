@@ -27,7 +27,7 @@ Extent extent_in(const OpenTensor& tensor) {
   return *extent;
 }
 
-/// Opens a field as it was after a step. `like`: as it was after another.
+/// Opens a field as it was after a step. Throws unless it is like `like`, the same field after another step.
 OpenTensor open_like(const History& history, std::int64_t step, const OpenTensor& like) {
   OpenTensor tensor = history.open(step);
   if (tensor.info.shape != like.info.shape) {
@@ -133,7 +133,7 @@ std::uint64_t most_picture_bytes(const job::Job& job, const graph::Graph& graph,
     const std::optional<Extent> extent = extent_of(graph.states[graph.find_state(name)].type.shape);
     bytes += extent ? most_image_bytes(*extent) : 0;
   }
-  // A PNG and a frame of the GIF for each.
+  // For each save, a PNG and a frame of the GIF.
   std::uint64_t all = 0;
   return __builtin_mul_overflow(bytes, 2 * static_cast<std::uint64_t>(saves), &all) ? UINT64_MAX : all;
 }

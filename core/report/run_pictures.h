@@ -13,33 +13,33 @@
 
 namespace shardrun::report {
 
-// Pictures of what a run has saved. All replace the file `to`, and throw Error{usage} for a field that no picture
-// shows, and as History::open().
+// Pictures of what a run has saved. All functions replace the file `to`. They throw Error{usage} for a field that
+// cannot be drawn, and as History::open() does.
 
 struct PictureSettings {
   ColorMap map = ColorMap::sequential;
-  std::optional<Scale> scale;  ///< nothing: of the numbers in the picture, or in all of an animation
+  std::optional<Scale> scale;  ///< nothing: the range of the numbers in the picture, or in all pictures of an animation
 };
 
-/// One step, as a PNG.
+/// Draws one step as a PNG.
 void draw_step(const checkpoint::History& history, std::int64_t step, const PictureSettings& settings,
                const std::filesystem::path& to);
-/// All saved steps, as a GIF that shows each so many seconds.
+/// Draws all saved steps as a GIF that shows each for `seconds`.
 void draw_animation(const checkpoint::History& history, const PictureSettings& settings, double seconds,
                     const std::filesystem::path& to);
-/// A line at all saved steps, as one PNG.
+/// Draws a line at all saved steps as one PNG.
 void draw_over_time(const checkpoint::History& history, const PictureSettings& settings,
                     const std::filesystem::path& to);
 
-/// Memory that drawing takes at most, whatever the field: its cells, an image, and its file.
+/// The largest memory that drawing takes, for any field: its cells, an image, and its file.
 inline constexpr std::uint64_t drawing_bytes = std::uint64_t{24} << 20U;
 
-/// How long an animation shows a step, in seconds, unless somebody says otherwise.
+/// How long an animation shows a step by default, in seconds.
 inline constexpr double usual_seconds = 0.1;
 
-/// Throws Error{job} unless each of [iterate] pictures is a field or an output that a picture shows.
+/// Throws Error{job} unless each of [iterate] pictures names a field or an output that can be drawn.
 void require_pictures(const job::Job& job, const graph::Graph& graph);
-/// An upper bound for the bytes of the pictures of [iterate] pictures in a run that saves so many times.
+/// An upper bound for the bytes of the pictures of [iterate] pictures in a run that saves `saves` times.
 [[nodiscard]] std::uint64_t most_picture_bytes(const job::Job& job, const graph::Graph& graph, std::int64_t saves);
 
 }  // namespace shardrun::report

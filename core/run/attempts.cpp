@@ -79,13 +79,14 @@ bool Attempts::choose_another(const launch::LaunchResult& result, bool has_begun
 
 bool Attempts::is_named() const noexcept { return resumed_ == first_ && job_.checkpoints.resume != "auto"; }
 
-/// Reads all its files.
+/// Whether the attempt's checkpoint is damaged. Reads all its files.
 bool Attempts::is_damaged(const Tell& tell) const {
   if (resumed_ == nullptr) {
     return false;
   }
   tell(fmt::format("checks the files of {}", files::human_path(files::shown(resumed_->path()))));
-  const checkpoint::OpenCheckpoint opened(resumed_->path());  // an error of this kind may pass
+  const checkpoint::OpenCheckpoint opened(resumed_->path());  // opened again, because an error on opening may be
+                                                              // temporary
   return !is_sound(opened);
 }
 
@@ -101,7 +102,7 @@ bool Attempts::is_sound(const checkpoint::OpenCheckpoint& opened) {
   }
 }
 
-/// And those before it that are damaged as well.
+/// Sets aside the checkpoint and those before it that are damaged, too.
 void Attempts::set_damaged_aside() {
   std::filesystem::path damaged = resumed_->path();
   while (!damaged.empty()) {
@@ -120,7 +121,7 @@ void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
   const checkpoint::NewestCheckpoint newest = checkpoint::newest_checkpoint(checkpoint::checkpoint_folder(job_));
   unreadable_ = newest.damaged;
   if (newest.path.empty() || (first_ != nullptr && newest.step < first_->manifest().step)) {
-    next_ = first_;  // the folder's checkpoint is an earlier run's
+    next_ = first_;  // the folder's newest checkpoint is an earlier run's
   } else {
     next_ = std::make_shared<const checkpoint::OpenCheckpoint>(newest.path);
   }
@@ -137,7 +138,7 @@ void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
       next_job_ = with_fitting_ranks(job_, most);
     }
   } catch (const Error&) {
-    // Neither strategy nor mesh allows fewer, or the device is not there any more.
+    // Neither strategy nor mesh allow fewer ranks, or the device is no longer available.
   }
 }
 

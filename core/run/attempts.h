@@ -17,40 +17,40 @@
 
 namespace shardrun::run {
 
-/// The attempts of a run. An attempt is one start of all ranks. Decides by [job] restarts whether another follows, with
-/// how many ranks, and from which checkpoint.
+/// The attempts of a run. An attempt is one start of all ranks. Decides, by [job] restarts, whether another attempt
+/// follows, with how many ranks, and from which checkpoint.
 class Attempts {
  public:
-  /// `resumed`: the checkpoint that the run goes on from; null: none.
+  /// `resumed`: the checkpoint from which the run continues; null: none.
   Attempts(const job::Job& job, std::shared_ptr<const checkpoint::OpenCheckpoint> resumed);
 
-  /// The current attempt's; its number of ranks may be another than before.
+  /// The job of the current attempt, whose number of ranks may differ from the attempt before.
   [[nodiscard]] const job::Job& job() const noexcept { return job_; }
-  /// The checkpoint that the current attempt begins from; null: none.
+  /// The checkpoint from which the current attempt begins; null: none.
   [[nodiscard]] const checkpoint::OpenCheckpoint* resumed() const noexcept { return resumed_.get(); }
   /// Steps done before the current attempt.
   [[nodiscard]] std::int64_t first_step() const;
 
-  /// Takes a line for the person.
+  /// Shows a line to the person.
   using Tell = std::function<void(std::string_view line)>;
 
-  /// Whether another attempt is to follow the current one, which ended so. `has_begun`: whether it reached its steps.
-  /// An attempt that ended because its checkpoint is damaged is followed by one from the checkpoint before; that takes
-  /// as long as reading the checkpoint.
+  /// Whether another attempt follows the current one, which ended with `result`. `has_begun`: it reached its steps. If
+  /// an attempt ended because its checkpoint is damaged, the next one begins from the checkpoint before; finding that
+  /// out means reading the checkpoint.
   [[nodiscard]] bool goes_on_after(const launch::LaunchResult& result, bool has_begun, const Tell& tell);
-  /// Makes the next attempt the current one. Keeps the record of the one that failed, with its summary. Returns the
-  /// line for the person. REQUIRES: goes_on_after() was true, and no rank runs. Throws Error{io}.
+  /// Makes the next attempt the current one. Keeps the records of the failed attempt, with its summary. Returns a line
+  /// for the person. REQUIRES: goes_on_after() returned true, and no rank runs. Throws Error{io}.
   [[nodiscard]] std::string begin_next(Run& run, const std::filesystem::path& record, const metrics::Summary& failed);
 
-  /// Adds the earlier attempts to the run's summary, and why no other attempt follows. A run that was asked to stop
-  /// between two attempts is stopped.
+  /// Adds the earlier attempts to the run's summary, and why no other attempt follows. If the run was asked to stop
+  /// between two attempts, its status becomes "stopped".
   void conclude(metrics::Summary& summary) const;
-  /// Another attempt could not be begun because of this.
+  /// Notes why another attempt could not be begun.
   void give_up(const std::string& why) { given_up_ = "the ranks could not be started again: " + why; }
 
  private:
   [[nodiscard]] bool choose_another(const launch::LaunchResult& result, bool has_begun, const Tell& tell);
-  /// Whether a person has named the very checkpoint that the attempt began from.
+  /// Whether a person has named exactly the checkpoint from which the attempt began.
   [[nodiscard]] bool is_named() const noexcept;
   [[nodiscard]] bool is_damaged(const Tell& tell) const;
   [[nodiscard]] static bool is_sound(const checkpoint::OpenCheckpoint& opened);
@@ -59,15 +59,16 @@ class Attempts {
   void choose_next(const launch::RootCause& cause, bool has_begun);
 
   job::Job job_;                                             ///< of the current attempt
-  std::shared_ptr<const checkpoint::OpenCheckpoint> first_;  ///< that the run goes on from; null: none
+  std::shared_ptr<const checkpoint::OpenCheckpoint> first_;  ///< the checkpoint from which the run continues; null:
+                                                             ///< none
   std::shared_ptr<const checkpoint::OpenCheckpoint> resumed_;
   job::Job next_job_;
   std::shared_ptr<const checkpoint::OpenCheckpoint> next_;
   std::vector<metrics::Attempt> failed_;
-  std::vector<std::string> set_aside_;   ///< for the person: checkpoints that the last failure was about
+  std::vector<std::string> set_aside_;   ///< for people: checkpoints set aside because of the last failure
   std::vector<std::string> unreadable_;  ///< why newer checkpoints cannot be read
   std::optional<int> blamed_;            ///< the rank that failed last; nothing if a checkpoint was the reason
-  int stop_signal_ = 0;                  ///< asked to stop between two attempts
+  int stop_signal_ = 0;                  ///< the signal that asked to stop between two attempts
   launch::RootCause cause_;              ///< of the last failure
   std::string first_cause_;              ///< of the first failure since the last checkpoint
   std::int64_t without_progress_ = 0;    ///< failures since the last checkpoint

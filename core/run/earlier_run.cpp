@@ -27,9 +27,9 @@ std::string value_in(const job::RawJob& raw, std::string_view section, std::stri
   return setting == nullptr ? (key == "task" ? "train" : "none") : setting->value;
 }
 
-/// The parts of a text that text_of_run() has written.
+/// The parts of a text that text_of_run() wrote.
 struct Parts {
-  std::string_view name;  ///< of the job file; "" if something else has written the text
+  std::string_view name;  ///< name of the job file; "" if something else wrote the text
   std::string_view job;
 };
 
@@ -41,7 +41,7 @@ Parts parts_of(std::string_view text) {
   return {text.substr(name_comment.size(), end - name_comment.size()), text.substr(end + 1)};
 }
 
-/// "[data] text = a.txt, here b.txt"; "" if the texts are of one job.
+/// The difference as a text, "[data] text = a.txt, here b.txt"; "" if both texts are of the same job.
 std::string difference(const std::string& older, const std::string& own) {
   const Parts before = parts_of(older);
   const Parts now = parts_of(own);

@@ -16,7 +16,7 @@
 namespace shardrun::run {
 namespace {
 
-/// The same job, parsed for another number of ranks.
+/// The same job file, parsed with another number of ranks.
 job::Job with_ranks(const job::Job& job, std::int64_t ranks) {
   const std::vector<std::string> overrides = {fmt::format("job.ranks={}", ranks)};
   job::Job other =

@@ -6,11 +6,10 @@
 
 namespace shardrun::run {
 
-/// The job with the largest number of ranks, at most `most`, that is in the range of [job] ranks, and that strategy,
-/// mesh, and the cores, units and memory of this machine allow. The least of the range is allowed with any number of
-/// cores.
-/// The same job if [job] ranks is no range, or if its ranks are allowed. Throws the error about the largest number if
-/// none is allowed.
+/// The job with the largest number of ranks, at most `most`, that is in the range of [job] ranks and that strategy,
+/// mesh, and this machine's cores, units and memory allow. The smallest number of the range is allowed on any number of
+/// cores. Returns the same job if [job] ranks is not a range, or if its number is allowed. If no number is allowed,
+/// throws the error about the largest one.
 [[nodiscard]] job::Job with_fitting_ranks(const job::Job& job, std::int64_t most);
 
 }  // namespace shardrun::run

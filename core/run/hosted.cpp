@@ -30,11 +30,12 @@
 namespace shardrun::run {
 namespace {
 
-/// From an abort until a process is ended. Shorter for rank 0, because it writes the summary.
+/// The time from an abort until a process is ended. Rank 0's is shorter, because it writes the summary afterwards.
 constexpr std::chrono::milliseconds grace_of_first{2000};
 constexpr std::chrono::milliseconds grace_of_others{5000};
 
-/// From connecting to a rank's hello, of a few round trips: a quarter of [job] timeout, and at least this.
+/// The shortest time limit from connecting to a rank's hello, which takes a few round trips. Otherwise it is a quarter
+/// of [job] timeout.
 constexpr std::chrono::milliseconds shortest_hello{5000};
 
 /// Rank 0 must name a silent rank before that rank considers rank 0 lost.
@@ -58,11 +59,11 @@ std::string own_address() {
   return given != nullptr && *given != '\0' ? launch::own_of("SHARDRUN_ADDRESS", given) : "";
 }
 
-/// Checks everything that can be checked before ranks wait for each other. The data are open, and checked by one rank
-/// of each machine.
+/// Checks everything that can be checked before ranks wait for each other. The data are opened here, and checked by one
+/// rank of each machine.
 compile::Compiled check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
   require_whole_world(job, world);
-  static_cast<void>(own_address());  // one that cannot be used is refused first
+  static_cast<void>(own_address());  // refuses an invalid address first
   std::optional<LocalDisplay> display;
   if (world.rank == 0) {
     display.emplace(job, settings);
@@ -83,7 +84,7 @@ compile::Compiled check_before(const job::Job& job, const launch::World& world, 
     }
   }
   now_at("reading data");
-  if (world.local_rank.value_or(0) == 0) {  // without a local rank, each rank may be the only one of its machine
+  if (world.local_rank.value_or(0) == 0) {  // without local ranks, each rank may be the only one on its machine
     check_data(job, prepared.compiled);
   }
   return std::move(prepared.compiled);
@@ -98,7 +99,7 @@ std::string name_of_run() {
   return name;
 }
 
-/// The process of the first rank.
+/// The process of the first rank, which also does the launcher's work.
 class First {
  public:
   First(const job::Job& job, const launch::World& world, const RunSettings& settings)
@@ -112,7 +113,7 @@ class First {
     }
   }
 
-  /// Listens, and returns the place. Then removes an older run's files.
+  /// Begins to listen and returns the address. Then removes an older run's files.
   launch::Invitation host(const Rendezvous& rendezvous, const checkpoint::OpenCheckpoint* resumed) {
     launch::Invitation invitation = invitation_of(rendezvous, world_);
     launch::HostSettings settings =
@@ -133,7 +134,7 @@ class First {
     return invitation;
   }
 
-  /// REQUIRES: the others know the invitation.
+  /// Runs this rank and the host to their end. REQUIRES: the other ranks know the invitation.
   metrics::Summary run(const launch::Invitation& invitation, compile::Compiled compiled) {
     host_->expect_ranks();
     metrics::Summary summary;
@@ -164,7 +165,7 @@ class First {
     }
   }
 
-  /// Called on the host's thread while this rank hangs elsewhere.
+  /// Ends the process. Called on the host's thread while this rank hangs elsewhere.
   [[noreturn]] void give_up(const launch::LaunchResult& result) {
     metrics::Summary summary = reports_->merge(result, run_.job().output);
     run_.write_summary(summary);
@@ -177,7 +178,7 @@ class First {
   const RunSettings& settings_;
   Run run_;  ///< in the folder that this rank has chosen for all ranks
   std::optional<RankReports> reports_;
-  std::optional<launch::StoreHost> host_;  // destroyed first: it calls the others
+  std::optional<launch::StoreHost> host_;  // destroyed first, because it calls the other members
 };
 
 }  // namespace

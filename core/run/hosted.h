@@ -14,31 +14,31 @@
 
 namespace shardrun::run {
 
-// A job whose ranks another launcher has started: each process is one rank and starts none. The ranks meet at
-// MASTER_ADDR and MASTER_PORT if those are set and all ranks have SHARDRUN_TOKEN (or their user's token, at a loopback
-// address). Otherwise rank 0 chooses the address, and a transport of the job tells the other ranks
+// A job whose ranks another launcher has started: each process is one rank and starts no others. The ranks meet at
+// MASTER_ADDR and MASTER_PORT if those are set and all ranks have SHARDRUN_TOKEN (or, at a loopback address, their
+// user's token). Otherwise rank 0 chooses the address, and a transport of the job tells the other ranks
 // (sr_transport::share_first).
 //
-// Both throw Error{usage} if `world` does not fit the job, and Error{job, data, plugin} as run_job() does.
+// Both functions throw Error{usage} if `world` does not fit the job, and Error{job, data, plugin} as run_job() does.
 
-/// Rank 0. Its process also does the launcher's work. Calls `tell` with the summary, as run_job(), and returns its
-/// result. The other ranks end only after that: some launchers end all processes of a world once one has ended with an
-/// error.
+/// Runs rank 0, whose process also does the launcher's work. Calls `tell` with the summary, like run_job(), and returns
+/// its result. The other ranks end only after that: some launchers end all processes of a world once one has ended with
+/// an error.
 [[nodiscard]] int run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings,
                                    const std::function<int(const metrics::Summary&)>& tell);
 
-/// Any other rank; returns its exit code. `on_join` is called when all ranks are there; before, there is nothing to
-/// save.
+/// Runs any other rank; returns its exit code. `on_join` is called when all ranks have joined; before that, there is
+/// nothing to save.
 [[nodiscard]] int run_hosted_other(const job::Job& job, const launch::World& world, const RunSettings& settings,
                                    const std::function<void()>& on_join);
 
-// Parts of the above, for others whose ranks another launcher has started.
+// Parts of the above, for other commands whose ranks another launcher has started.
 
-/// How many ranks share this machine; 0 if unknown before they meet. Those that meet at a loopback address all do.
+/// How many ranks share this machine; 0 if unknown before they meet. Ranks that meet at a loopback address all do.
 [[nodiscard]] std::int64_t ranks_here(const launch::World& world);
 
-/// How rank 0's process listens and waits, without callbacks. `silence`: how long a rank may be silent before it counts
-/// as lost. `job`: see launch::Rank.
+/// Settings for how rank 0's process listens and waits, without callbacks. `silence`: how long a rank may be silent
+/// before it counts as lost. `job`: see launch::Rank.
 [[nodiscard]] launch::HostSettings host_settings(const launch::World& world, const launch::Invitation& invitation,
                                                  std::chrono::milliseconds silence, std::string job);
 

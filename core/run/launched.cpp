@@ -27,7 +27,7 @@
 namespace shardrun::run {
 namespace {
 
-/// Called before anything is created. Each rank also has a log.
+/// Raises the limit of descriptors, or throws. Called before anything is created. Each rank also has a log.
 void require_descriptors(const job::Job& job) {
   const std::uint64_t needed =
       static_cast<std::uint64_t>(job.ranks) * (launch::descriptors_per_rank + 1) + launch::other_descriptors;
@@ -38,9 +38,9 @@ void require_descriptors(const job::Job& job) {
   }
 }
 
-/// From the start of a rank to its hello. In this time it loads plugins, and each may take as long as call_limit(),
-/// even if the job's timeout is short. The upper limit is for jobs with timeouts of hours: no healthy rank takes
-/// minutes to start.
+/// The time limit from the start of a rank to its hello. In this time it loads plugins, each of which may take as long
+/// as call_limit(), even if the job's timeout is short. The upper limit is for jobs with timeouts of hours: no healthy
+/// rank takes minutes to start.
 std::chrono::milliseconds join_timeout_of(const job::Job& job) {
   constexpr std::chrono::milliseconds shortest{5000};
   constexpr std::chrono::milliseconds longest{300'000};
@@ -48,7 +48,7 @@ std::chrono::milliseconds join_timeout_of(const job::Job& job) {
   return std::clamp(silence_of(job), least, std::max(least, longest));
 }
 
-/// Copies of standard input and output, which the ranks inherit: their own are the launcher's.
+/// Copies of standard input and output for the ranks to inherit. Their own are pipes of the launcher.
 class InheritedStandard {
  public:
   InheritedStandard() : input_(copy(STDIN_FILENO)), output_(copy(STDOUT_FILENO)) {}
@@ -57,7 +57,7 @@ class InheritedStandard {
 
  private:
   static files::FileDescriptor copy(int descriptor) {
-    constexpr int lowest = 16;  // what a process that is started has for itself lies below
+    constexpr int lowest = 16;  // a started process needs the descriptors below this for itself
     return files::FileDescriptor(::fcntl(descriptor, F_DUPFD, lowest));
   }
 
@@ -75,7 +75,8 @@ std::vector<std::string> with_checkpoint(std::vector<std::string> words, const c
 launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settings,
                                   const metrics::LockedRunFolder& folder, const std::vector<std::string>& words,
                                   RankReports& reports) {
-  // The path is for people. A rank opens the folder through the launcher's descriptor, whatever is at the path by then.
+  // The output path is only for people. A rank opens the folder through the launcher's descriptor, whatever is at the
+  // path by then.
   std::vector<std::string> arguments = {"shardrun", "rank", metrics::job_path(job.output).string(), "--folder",
                                         fmt::format("/proc/{}/fd/{}", ::getpid(), folder.descriptor())};
   arguments.insert(arguments.end(), words.begin(), words.end());
@@ -95,7 +96,7 @@ launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settin
                          .on_notice = [&](std::string_view line) { reports.notice(line); }});
 }
 
-/// One attempt after the other, until none follows.
+/// Runs one attempt after the other, until none follows.
 class LaunchedRun {
  public:
   LaunchedRun(const job::Job& job, const RunSettings& settings, std::vector<std::string> words,
@@ -115,9 +116,9 @@ class LaunchedRun {
   }
 
  private:
-  /// Starts the ranks and waits for their end. Returns the run's summary; nothing if another attempt is to follow.
+  /// Starts the ranks and waits for their end. Returns the run's summary, or nothing if another attempt must follow.
   std::optional<metrics::Summary> attempt() {
-    const job::Job job = run_.job();  // the next attempt's may be another
+    const job::Job job = run_.job();  // a copy, because the next attempt's job may differ
     RankReports reports(job, settings_, static_cast<int>(job.ranks), attempts_.first_step());
     reports.tell_older(told_);
     std::optional<metrics::Summary> failed;
@@ -128,7 +129,7 @@ class LaunchedRun {
       const launch::LaunchResult result = launch_ranks(attempts_.job(), settings_, run_.locked_folder(),
                                                        with_checkpoint(words_, attempts_.resumed()), reports);
       if (result.stop_signal != 0) {
-        request_stop(result.stop_signal);  // while the ranks ran, this process did not take signals itself
+        request_stop(result.stop_signal);  // while the ranks ran, this process did not handle signals itself
       }
       if (attempts_.goes_on_after(result, reports.has_begun(), [&](std::string_view line) { reports.notice(line); })) {
         try {

@@ -12,19 +12,19 @@
 
 namespace shardrun::run {
 
-/// Shows a job that runs or is prepared in this process on its own screen. Answers a request to stop at once. The
-/// destructor keeps the progress line, and waits until the output is shown or a stop is requested. Before that, a
-/// blocked screen delays nobody.
+/// Shows a job that runs or is prepared in this process on the process's own screen. Answers a request to stop at once.
+/// The destructor keeps the progress line, and waits until the output is shown or a stop is requested. Until then, a
+/// blocked screen delays nothing.
 class LocalDisplay final : public metrics::Display {
  public:
-  /// `settings` outlives this.
+  /// `settings` outlives this object.
   LocalDisplay(const job::Job& job, const RunSettings& settings);
   LocalDisplay(const LocalDisplay&) = delete;
   LocalDisplay& operator=(const LocalDisplay&) = delete;
   ~LocalDisplay() override;
 
-  /// Ends the display before ranks are started, because a screen must not hold them up. Waits for the output no longer
-  /// than the usual patience.
+  /// Ends the display before ranks are started, because a screen must not delay them. Waits for the output no longer
+  /// than usual.
   void hand_over();
 
   using metrics::Display::now_at;

@@ -36,7 +36,8 @@ bool is_consequence(ErrorCode code) noexcept {
   return code == ErrorCode::aborted || code == ErrorCode::peer_lost || code == ErrorCode::timeout;
 }
 
-/// Whether the same job would fail by this again, from any checkpoint. Not so plugins, whose errors may be a network's.
+/// Whether the same job would fail in this way again, from any checkpoint. Errors of plugins are not permanent, because
+/// they may be errors of a network.
 bool is_permanent(ErrorCode code) noexcept {
   return code == ErrorCode::usage || code == ErrorCode::job || code == ErrorCode::data || code == ErrorCode::numerics ||
          code == ErrorCode::shape_mismatch || code == ErrorCode::unsaved;
@@ -48,7 +49,7 @@ launch::FailureKind kind_of(ErrorCode code) noexcept {
                               : launch::FailureKind::own;
 }
 
-/// What run_as_rank() keeps of its inputs for the work.
+/// The parts of its inputs that run_as_rank() keeps for the work.
 struct WorkInputs {
   bool profile = false;
   bool is_hosted = false;
@@ -78,7 +79,7 @@ int work_as_rank(compile::Compiled& compiled, train::RankLink& link, const metri
   }
   link.message(summary_message, metrics::to_json(summary));
   link.barrier();
-  // The launcher expects 0 of a rank that was asked to stop and has saved what it has. Another launcher gets 75.
+  // The launcher expects exit code 0 from a rank that was asked to stop and has saved. Another launcher gets 75.
   const bool has_saved = summary.status == "stopped" && link.job().checkpoints.used;
   return has_saved && !inputs.is_hosted ? 0 : summary.exit_code;
 }
@@ -91,7 +92,7 @@ std::chrono::milliseconds silence_of(const job::Job& job) {
 
 namespace {
 
-/// Cores are shared only by the ranks of this machine, which may be some of the job's.
+/// The job with this machine's ranks: only they share its cores, and they may be only some of the job's ranks.
 job::Job placed_here(const job::Job& job, const launch::RankContext& context) {
   job::Job placed = job;
   placed.machine_ranks = context.is_hosted ? std::max(1, context.local_world_size) : job.ranks;
@@ -99,7 +100,7 @@ job::Job placed_here(const job::Job& job, const launch::RankContext& context) {
   return placed;
 }
 
-/// A transport that is `auto` was chosen for machines of as many ranks as this one, one after the other.
+/// Throws unless the machines are as `transport = auto` assumed: as many consecutive ranks on each as on this one.
 void require_machines_as_chosen(const job::Job& job, const std::vector<std::uint32_t>& machines) {
   const auto shared = static_cast<std::size_t>(job.machine_ranks);
   if (!compile::chooses_transports(job) || shared <= 1) {
@@ -120,7 +121,8 @@ void require_machines_as_chosen(const job::Job& job, const std::vector<std::uint
   }
 }
 
-/// A rank that was started here gets it with the job. Otherwise the first rank decides, because clocks differ.
+/// The output folder for all ranks. Ranks that were started here get it with the job. Otherwise the first rank decides,
+/// because clocks differ.
 std::filesystem::path output_of_all(const job::Job& job, launch::Rank& rank, const std::filesystem::path& of_first) {
   constexpr const char* key = "output";
   if (!rank.context().is_hosted || !job::has_placeholder(job)) {
@@ -133,7 +135,7 @@ std::filesystem::path output_of_all(const job::Job& job, launch::Rank& rank, con
   return rank.get(key, launch::Rank::no_deadline);
 }
 
-/// Rank 0 opens it before the others.
+/// Opens the folder. Rank 0 opens it before the others.
 metrics::RunFolder open_folder(const job::Job& job, launch::Rank& rank, const std::filesystem::path& path) {
   constexpr const char* key = "folder";
   if (path.empty()) {
@@ -146,9 +148,9 @@ metrics::RunFolder open_folder(const job::Job& job, launch::Rank& rank, const st
   return folder;
 }
 
-/// The first rank of each host tokenises texts, and its other ranks use the same memory. Ranks that cannot reach it
-/// tokenise by themselves. Each rank opens other files itself. All compare their data with the first rank's
-/// (check_data).
+/// Shares texts within a host: its first rank tokenises them, and its other ranks use the same memory. Ranks that
+/// cannot access it tokenise by themselves. Other files are opened by each rank. All ranks compare their data with the
+/// first rank's (check_data).
 std::shared_ptr<data::Dataset> share_on_host(const job::Job& job, launch::Rank& rank,
                                              std::shared_ptr<data::Dataset> dataset) {
   const std::vector<std::uint32_t>& machines = rank.context().machines;
@@ -165,7 +167,7 @@ std::shared_ptr<data::Dataset> share_on_host(const job::Job& job, launch::Rank& 
   }
   std::shared_ptr<data::Dataset> shared =
       data::attach_dataset(job, data_handles(rank.get(key, launch::Rank::no_deadline)));
-  // If the file differs, which check_data() reports, the tokens are this rank's own.
+  // If the file differs, which check_data() reports, this rank uses its own tokens.
   if (shared == nullptr || shared->fingerprints() != dataset->fingerprints()) {
     shared = std::move(dataset);
     shared->load();
@@ -173,12 +175,12 @@ std::shared_ptr<data::Dataset> share_on_host(const job::Job& job, launch::Rank& 
   return shared;
 }
 
-/// The data that the launcher has open; null if the job has none.
+/// The data that the launcher holds open; null if the job has none.
 std::shared_ptr<data::Dataset> given_data(const job::Job& job, const std::vector<std::string>& handles) {
   if (handles.empty()) {
     return nullptr;
   }
-  // The process that opened the data has compared tokens with the vocabulary.
+  // The process that opened the data has already compared the tokens with the vocabulary.
   std::shared_ptr<data::Dataset> given = data::attach_dataset(
       job, handles, compile::is_applied_to_tokens(job) ? std::optional<std::int64_t>(0) : std::nullopt);
   if (given == nullptr) {
@@ -187,8 +189,8 @@ std::shared_ptr<data::Dataset> given_data(const job::Job& job, const std::vector
   return given;
 }
 
-/// A rank that another launcher has started compiled the job before it met the others. Only now it knows which data its
-/// host shares and how many ranks share its cores. Programs depend on both.
+/// A rank that another launcher started compiled the job before it met the other ranks. Only now does it know which
+/// data its host shares and how many ranks share its cores. Programs depend on both, so they may be compiled again.
 compile::Compiled compiled_for(const job::Job& job, launch::Rank& rank, RankInputs& inputs) {
   if (!inputs.compiled) {
     return compile::compile(job, rank.rank(), {}, given_data(job, inputs.data));
@@ -208,8 +210,8 @@ launch::Rank::Deadline latest_join(const launch::RankContext& context) {
   return context.is_hosted ? launch::Rank::Clock::now() + patience : launch::Rank::no_deadline;
 }
 
-/// For rank 0 to write its remaining files. If this process ended with an error before, another launcher would end all
-/// others.
+/// How long to wait for rank 0 to write its remaining files. If this process ended with an error before that, another
+/// launcher would end all others.
 constexpr std::chrono::seconds longest_wait_for_first{30};
 constexpr std::chrono::seconds longest_wait_after_failure{4};
 
@@ -218,7 +220,7 @@ void log_failure(const std::filesystem::path& output, int rank, const std::strin
   try {
     metrics::Log(metrics::log_path(output, rank)).write(text);
   } catch (const std::exception&) {
-    // The failure itself has precedence.
+    // The error is dropped: the failure itself matters more.
   }
 }
 
@@ -262,8 +264,8 @@ int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell) {
 
 namespace {
 
-/// A rank's process from joining the launcher to its exit code. The members outlive attempt(), so that this rank's
-/// error is reported before other ranks' errors about the lost connection.
+/// A rank's process from joining the launcher to its exit code. The members live longer than attempt(), so that this
+/// rank's error is reported before other ranks report the lost connection.
 class RankProcess {
  public:
   RankProcess(const job::Job& job, const launch::RankContext& context, const RankWork& work, RankInputs inputs)
@@ -302,10 +304,12 @@ class RankProcess {
     return code;
   }
 
-  /// Everything before the work: the launcher, the output folder, the programs, the checks that ranks agree.
+  /// Does everything before the work: joins the launcher, opens the output folder, makes the programs, and checks that
+  /// ranks agree.
   void join() {
     rank_ = std::make_unique<launch::Rank>(context_, job::canonical_text(job_), latest_join(context_));
-    rank_->on_abort([](const std::string&) { request_stop(SIGTERM); });  // for waits that do not depend on another rank
+    rank_->on_abort([](const std::string&) { request_stop(SIGTERM); });  // ends waits that do not depend on another
+                                                                         // rank
     if (inputs_.on_join) {
       inputs_.on_join();
     }
@@ -322,8 +326,8 @@ class RankProcess {
                               job_.model.name));
     }
     use_unit(*placed_, *compiled_->device, rank_->context().local_rank, rank_->context().local_world_size);
-    if (!context_.is_hosted) {        // the launcher has compared the checkpoint with the job
-      std::vector<std::string> told;  // by the launcher
+    if (!context_.is_hosted) {        // otherwise the launcher has compared the checkpoint with the job
+      std::vector<std::string> told;  // dropped: the launcher has shown these lines
       begin_from(open_resumed(*placed_, told), *compiled_);
     } else if (compiled_->resumed != nullptr) {
       std::vector<std::string> notices = check_resumed(*placed_, *compiled_);
@@ -343,14 +347,14 @@ class RankProcess {
     link_->check_hooks();
   }
 
-  /// Tells the launcher; and the person, if nobody else will.
+  /// Reports a failure to the launcher, and to the person if nobody else will.
   void fail(launch::FailureKind kind, std::string text, std::optional<int> awaited) {
     const bool is_noted = rank_ != nullptr && rank_->fail(kind, text, awaited);
-    // The first rank's own process reports the job's result, including the reason of its own abort.
+    // The first rank's own process reports the job's result, which includes the reason of its own abort.
     const bool is_told_here = context_.is_hosted && context_.rank == 0 && kind == launch::FailureKind::consequence;
     const bool is_untold = !is_told_here && (rank_ == nullptr || (context_.is_hosted && !is_noted));
     if (is_untold && kind == launch::FailureKind::consequence && rank_ != nullptr) {
-      // A transport may know only that the job ends.
+      // A transport may only know that the job is ending, so the reason is added.
       if (const std::string reason = rank_->abort_reason(); text.find(reason) == std::string::npos) {
         text += fmt::format(" ({})", reason);
       }

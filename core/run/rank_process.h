@@ -20,13 +20,13 @@ namespace shardrun::run {
 /// How long a rank may be silent before it counts as lost.
 [[nodiscard]] std::chrono::milliseconds silence_of(const job::Job& job);
 
-/// Reports why a rank fails. `awaited`: the rank that it waited for until a timeout.
+/// Reports why a rank fails. `awaited`: the rank for which it waited until a timeout.
 using TellFailure = std::function<void(launch::FailureKind kind, const std::string& text, std::optional<int> awaited)>;
 
 /// Returns the result of `attempt`. If it throws, reports the error and returns the error's exit code. Throws nothing.
 [[nodiscard]] int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell);
 
-/// The work of a rank once all have the same plan; returns its exit code. The link is not connected yet.
+/// The work of a rank once all ranks have the same plan; returns its exit code. The link is not connected yet.
 using RankWork =
     std::function<int(compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder& folder)>;
 
@@ -34,29 +34,32 @@ using RankWork =
 inline constexpr const char* data_option = "data";
 [[nodiscard]] std::vector<std::string> data_handles(const std::string& option);
 
-/// The option of the command `rank` with the model's declarations in the launcher: a hash of the names and shapes of
-/// its parameters and fields. "" for an engine, whose ranks declare different ones.
+/// The option of the command `rank` for the model's declarations in the launcher: a hash of the names and shapes of its
+/// parameters and fields. "" for an engine, whose ranks declare different parameters.
 inline constexpr const char* declared_option = "declared";
 [[nodiscard]] std::string declared_in(const compile::Compiled& compiled);
 
-/// Inputs of a rank from the process that started it. If another launcher started it, also the rank's further work.
+/// What a rank gets from the process that started it. If another launcher started it, also the rank's own further
+/// inputs.
 struct RankInputs {
   /// A path into the open [job] output of the process that holds it. Empty: the folder is found by its path, and must
-  /// be the one that rank 0 writes to.
+  /// be the one to which rank 0 writes.
   std::filesystem::path folder = {};
   std::string declared = {};                       ///< see declared_option; empty: not known
   std::vector<std::string> data = {};              ///< handles of the job's data, which the starting process holds open
   std::optional<compile::Compiled> compiled = {};  ///< the job, if this process has already compiled it
-  std::function<void()> on_join = {};              ///< called when all ranks are there
+  std::function<void()> on_join = {};              ///< called when all ranks have joined
   std::function<int()> stop_signal = {};           ///< the signal that asked this process to stop, or 0
   std::optional<std::chrono::system_clock::time_point> ends_by = {};  ///< see StepSettings
-  int standard_input = 0;                                             ///< descriptors that "-" in [infer] means
+  int standard_input = 0;                                             ///< the descriptors for which "-" stands in
+                                                                      ///< [infer]
   int standard_output = 1;
   std::filesystem::path output = {};  ///< for the first rank: [job] output for all, if it has placeholders
 };
 
-/// Runs this process as a rank of the job: joins, compiles unless done already, calls `work`, and leaves. Returns the
-/// exit code of `work`, or of the error. Reports errors to the launcher before the link ends. Throws nothing.
+/// Runs this process as a rank of the job: joins, compiles unless this is done already, calls `work`, and leaves.
+/// Returns the exit code of `work`, or of the error. Reports errors to the launcher before the link ends. Throws
+/// nothing.
 [[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work,
                           RankInputs inputs = {});
 

@@ -74,10 +74,10 @@ class RemoteDisplay final : public metrics::Display {
   }
 
  private:
-  /// A sample may be longer than a message.
+  /// The size of pieces of a result, because a sample may be longer than a message.
   static constexpr std::size_t piece_bytes = std::size_t{256} * 1024;
 
-  /// Least time between two messages about one activity.
+  /// The least time between two messages about the same activity.
   static constexpr std::chrono::milliseconds least_interval{100};
 
   train::RankLink& link_;
@@ -85,7 +85,7 @@ class RemoteDisplay final : public metrics::Display {
   std::chrono::steady_clock::time_point told_at_;
 };
 
-/// If more bytes than this wait for the screen, output of ranks is dropped.
+/// If more bytes than this wait for the screen, further output of ranks is dropped.
 constexpr std::size_t most_waiting_output = std::size_t{1024} * 1024;
 
 }  // namespace

@@ -26,56 +26,57 @@ namespace shardrun::run {
 inline constexpr const char* line_message = "line";
 inline constexpr const char* summary_message = "summary";
 
-/// A display on the launcher, for the first rank.
+/// A display that shows the first rank's progress through the launcher.
 [[nodiscard]] std::unique_ptr<metrics::Display> display_of_launcher(train::RankLink& link);
 
-/// Combines the reports of a running job's ranks: on the screen, in their logs and in one summary. It does not matter
-/// who started the ranks. Used by one thread at a time.
+/// Combines the reports of a running job's ranks: on the screen, in their logs and in one summary. It does not depend
+/// on who started the ranks. Only one thread at a time may use it.
 class RankReports {
  public:
-  /// `logs`: number of ranks, from the first on, whose logs are written here. `first_step`: steps done before the run.
-  /// `settings` outlives this.
+  /// `logs`: how many ranks, from the first on, have their logs written here. `first_step`: steps done before the run.
+  /// `settings` outlives this object.
   RankReports(const job::Job& job, const RunSettings& settings, int logs, std::int64_t first_step);
 
   void show(const launch::OutputLine& line);
   void take(const launch::RankMessage& message);
-  /// Tells the person what the run replaces, if anything.
+  /// Tells the person which older run is replaced, if any.
   void tell_older(const std::string& older);
   /// Whether the first rank has reached its steps.
   [[nodiscard]] bool has_begun() const { return has_begun_; }
   void log(std::string_view line) { log(0, line); }
-  /// Any thread.
+  /// Any thread may call it.
   void notice(std::string_view line) { progress_.print(line); }
 
   /// The first rank's summary with every rank's part. A rank that died has its planned part, if it had reported that.
-  /// `folder`: where the ranks' flight records are, in the folder `flight`.
+  /// `folder`: the folder of the ranks' flight records.
   [[nodiscard]] metrics::Summary merge(const launch::LaunchResult& result, const std::filesystem::path& folder);
-  /// Waits until everything is on the screen. If the screen is stopped, waits while the run succeeded and nobody asks
-  /// to stop.
+  /// Waits until everything is on the screen. If the screen is stopped, waits as long as the run succeeded and nobody
+  /// asks to stop.
   void finish_screen(const metrics::Summary& summary);
 
  private:
   void note(const screen::ProgressUpdate& update);
-  /// Writes to a rank's log. If that fails, the person is told.
+  /// Writes to a rank's log. If that fails, tells the person.
   void log(std::size_t rank, std::string_view line);
   void show_activity(std::string_view text);
-  /// Shows those of a step once all ranks have reported theirs.
+  /// Keeps the rates of a step, and shows them once all ranks have reported theirs.
   void show_rates(int rank, const metrics::RankRates& rates);
-  /// Fills in what the first rank would have reported at its end.
+  /// Fills in what the first rank did not live to report at its end.
   void fill(metrics::Summary& summary) const;
 
   const job::Job& job_;
   const RunSettings& settings_;
-  const std::int64_t first_step_;  ///< done before this run
+  const std::int64_t first_step_;  ///< steps done before this run
   screen::Screen screen_;
   screen::Progress progress_;
   screen::Ticker ticker_;
   std::string results_;  ///< to show at the end
   std::atomic<bool> has_begun_ = false;
   Results saved_ = Results::none;
-  std::int64_t unshown_ = 0;  ///< lines of ranks since the last one shown
+  std::int64_t unshown_ = 0;  ///< lines of ranks that were not shown since the last one that was
   std::vector<std::unique_ptr<metrics::Log>> logs_;
-  std::map<int, metrics::Summary> summaries_;  ///< the last from each rank: first the planned values, then the results
+  std::map<int, metrics::Summary> summaries_;  ///< the latest from each rank: first the planned values, then the
+                                               ///< results
   std::map<std::int64_t, std::map<int, metrics::RankRates>> rates_;  ///< by step and rank
   screen::ProgressUpdate last_;                                      ///< with the latest validation loss
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

@@ -20,12 +20,13 @@ std::vector<plugins::Transport> find_messengers(const Messengers& messengers) {
   return found;
 }
 
-/// False for transports that open another one: they can only if that one can.
+/// Whether a transport can tell the address. False for transports that open another one: whether they can depends on
+/// that one.
 bool can_share_first(const plugins::Transport& transport) {
   return transport.shares_first() && std::ranges::none_of(transport.options(), &OptionSpec::names_transport);
 }
 
-/// "use transport = NAME, or " for an available transport that can.
+/// Advice for the error: "use transport = NAME, or " with an available transport that can tell the address.
 std::string advice_on_transports(const plugins::Directories& directories) {
   std::string names;
   for (const std::string& name : plugins::plugin_names(directories, plugins::PluginKind::transport)) {
@@ -34,13 +35,13 @@ std::string advice_on_transports(const plugins::Directories& directories) {
         names += (names.empty() ? "" : " or ") + name;
       }
     } catch (const Error&) {
-      // 'shardrun plugins' reports its error.
+      // A transport that cannot be loaded is skipped: 'shardrun plugins' reports its error.
     }
   }
   return names.empty() ? "" : fmt::format("use transport = {}, or ", names);
 }
 
-/// Uses the first messenger that can. Whether one can is the same on all ranks.
+/// Uses the first messenger that can tell `bytes`. All ranks agree on whether one can.
 bool share_first(Rendezvous& rendezvous, const launch::World& world, std::string& bytes) {
   return std::ranges::any_of(rendezvous.messengers, [&](plugins::Transport& messenger) {
     return messenger.share_first(static_cast<std::uint32_t>(world.rank), static_cast<std::uint32_t>(world.size), bytes);

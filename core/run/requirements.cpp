@@ -34,7 +34,7 @@
 namespace shardrun::run {
 namespace {
 
-/// The limits of the job's memory.
+/// The limits on the job's memory.
 struct Limits {
   std::optional<memory::MemoryRoom> memory = memory::available_memory();       ///< for all ranks here
   std::optional<memory::MemoryRoom> addresses = memory::address_space();       ///< per rank
@@ -45,7 +45,7 @@ std::string text_of(const memory::MemoryRoom& room) {
   return to_string(room, human_bytes(room.bytes), human_bytes(room.limit));
 }
 
-/// Bytes that a rank needs of the host's memory. The arena of a device with units is theirs.
+/// Bytes of the host's memory that a rank needs. If a device has units, arenas are in their memory.
 std::uint64_t on_host(const forecast::RankForecast& rank, const device::Device& device) {
   return device.has_units() ? rank.memory.staging + rank.snapshot : rank.needs();
 }
@@ -66,7 +66,7 @@ std::uint64_t all_of(const forecast::Forecast& forecast, const device::Device& d
   return total;
 }
 
-/// The tokens of the job's text, if they are not yet made.
+/// Bytes of the tokens of the job's text, if they have not been made yet.
 std::uint64_t bytes_of_text(const compile::Compiled& compiled) {
   return compiled.dataset == nullptr ? 0 : compiled.dataset->bytes_to_load();
 }
@@ -74,14 +74,15 @@ std::uint64_t bytes_of_text(const compile::Compiled& compiled) {
 /// The memory that the job's ranks on this machine need.
 struct Need {
   std::uint64_t text = 0;       ///< the tokens of the job's text
-  std::uint64_t processes = 0;  ///< what the ranks' processes take of their own
-  std::uint64_t bytes = 0;      ///< in all
+  std::uint64_t processes = 0;  ///< memory of the ranks' processes besides arenas
+  std::uint64_t bytes = 0;      ///< total
 };
 
-/// `processes`: of the ranks, those that are yet to be started.
+/// `processes`: how many of the ranks have yet to be started.
 Need need_of(const job::Job& job, const compile::Compiled& compiled, const forecast::Forecast& forecast,
              std::int64_t ranks_here, std::int64_t processes) {
-  constexpr std::uint64_t page_tables = 256;  // of the memory that they describe, and more
+  constexpr std::uint64_t page_tables = 256;  // page tables take one part in so many of the memory that they describe;
+                                              // this assumes more
   const auto ranks = static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1));
   const std::uint64_t planned =
       ranks_here == job.ranks ? all_of(forecast, *compiled.device) : fullest_of(forecast, *compiled.device) * ranks;
@@ -92,8 +93,9 @@ Need need_of(const job::Job& job, const compile::Compiled& compiled, const forec
   return {.text = text, .processes = own, .bytes = text + own + planned + planned / page_tables};
 }
 
-/// The arena is allocated page by page; without this check the kernel would kill a job that is too large in the middle
-/// of a step. With several hosts it is unknown which ranks are here: each rank then requires enough for itself.
+/// Throws if there is too little memory. The arena is allocated page by page; without this check the kernel would kill
+/// a job that is too large in the middle of a step. With several hosts it is unknown which ranks are here, so each rank
+/// only requires enough for itself.
 void require_memory(const job::Job& job, const compile::Compiled& compiled, const forecast::Forecast& forecast,
                     std::int64_t ranks_here, const Need& need, const Limits& limits) {
   if (limits.memory && need.bytes > limits.memory->bytes) {
@@ -112,7 +114,7 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
             human_bytes(need.processes), of_text, text_of(*limits.memory),
             limits.memory->name.empty() ? "free memory" : "raise that limit"));
   }
-  // Transports map memory of their own, and those within a machine that of all ranks.
+  // Transports map memory of their own; those within a machine also map that of all its ranks.
   const bool maps_others = std::ranges::any_of(compiled.transports.transports, [](const plugins::Transport& each) {
     return each.props().has(SR_TRANSPORT_SAME_HOST);
   });
@@ -145,7 +147,7 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
   }
   std::ranges::move(data::name_notices(job.data), std::back_inserter(notices));
   if (compiled.engine != nullptr) {
-    return notices;  // what the ranks compute, and most of what they hold, is the engine's own
+    return notices;  // because an engine itself computes, and holds most of the memory
   }
   if (std::string untrained = workload::untrained_notice(compiled.graph); !untrained.empty()) {
     notices.push_back(std::move(untrained));
@@ -158,7 +160,7 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
   for (const forecast::RanksWithout& without : forecast::ranks_without(compiled, forecast, idle)) {
     notices.push_back(to_string(without));
   }
-  if (job.cluster.memory > 0) {  // what the units of this machine have was required
+  if (job.cluster.memory > 0) {  // otherwise the memory of this machine's units has been checked
     const forecast::MemoryFit fit = forecast::memory_fit(job, *compiled.device, forecast).value();
     const std::uint64_t available = limits.memory && !compiled.device->has_units() ? limits.memory->bytes : 0;
     std::ranges::move(forecast::memory_notices(fit, available - std::min(available, need.text), ranks_here),
@@ -171,7 +173,7 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
   return notices;
 }
 
-/// The files that the job reads, each with what names it, except the job file itself.
+/// The files that the job reads, except for the job file itself, each with the setting that names it.
 std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::Job& job) {
   std::vector<std::pair<std::string, std::filesystem::path>> inputs;
   for (const std::filesystem::path& included : std::span(job.files).subspan(1)) {
@@ -195,7 +197,7 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
       inputs.emplace_back("[data]", file);
     }
   }
-  // A run keeps the state that it starts from.
+  // The state from which a run starts is kept.
   std::error_code none;
   for (const std::filesystem::path& state : checkpoint::saved_state_files(job)) {
     if (!metrics::has_name_of_state(state) && !metrics::has_name_of_state(std::filesystem::canonical(state, none))) {
@@ -212,8 +214,8 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   return inputs;
 }
 
-/// What [infer] reads is there. What the first rank writes can be written, and is neither a file that the job reads nor
-/// one of the run's own.
+/// Throws unless the files that [infer] reads exist, and the one that the first rank writes can be written and is
+/// neither a file that the job reads nor one of the run's own.
 void require_streams(const job::Job& job, std::int64_t rank) {
   const auto refuse = [&](const char* key, const std::string& what) {
     throw Error(ErrorCode::job, fmt::format("{}: [infer] {} = {}", job.where("infer", key), key, what));
@@ -240,7 +242,7 @@ void require_streams(const job::Job& job, std::int64_t rank) {
                              files::human_path(to)));
   }
   const std::filesystem::path folder = to.parent_path();
-  const bool makes_file =  // in a folder that the run does not make
+  const bool makes_file =  // in a folder that the run does not create
       folder != job.output && (!std::filesystem::exists(to, none) || std::filesystem::is_regular_file(to, none));
   if (std::filesystem::is_directory(to, none)) {
     refuse("to", fmt::format("{} is a folder: name a file", files::human_path(to)));
@@ -255,7 +257,8 @@ void require_streams(const job::Job& job, std::int64_t rank) {
   }
 }
 
-/// A run replaces files in its folder and removes those of older runs, but never files that the user put there.
+/// Throws if the run would touch the user's files: a run replaces files in its folder and removes those of older runs,
+/// but never files that the user put there.
 void require_own_folder(const job::Job& job) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::job, fmt::format("{}: [job] output = {} {}", job.where("job", "output"),
@@ -315,7 +318,7 @@ std::size_t unit_of(const job::Job& job, const device::Device& device, std::int6
   }
 }
 
-/// Each rank that is started here has a unit, and the unit has the memory that the ranks on it need.
+/// Throws unless each rank that is started here has a unit, and the unit has the memory that the ranks on it need.
 void require_units(const job::Job& job, const compile::Compiled& compiled, const forecast::Forecast& forecast,
                    std::int64_t ranks_here) {
   const device::Device& device = *compiled.device;
@@ -340,7 +343,7 @@ void use_unit(const job::Job& job, const device::Device& device, std::int64_t lo
 
 namespace {
 
-/// Ranks get records from the first rank.
+/// Throws if a transport cannot bring records from the first rank to the others.
 void require_shared_records(const job::Job& job, const compile::Compiled& compiled) {
   for (const plugins::Transport& transport : compiled.transports.transports) {
     if (data::reads_records(job) && !transport.props().moves(SR_MEMORY_HOST)) {
@@ -353,7 +356,7 @@ void require_shared_records(const job::Job& job, const compile::Compiled& compil
   }
 }
 
-/// A microbatch that is computed twice must overwrite whatever it writes.
+/// Throws unless a microbatch can be computed twice, for which it must overwrite whatever it writes.
 void require_replayable(const job::Job& job, const compile::Compiled& compiled) {
   if (!job.checks.replay) {
     return;
@@ -383,7 +386,8 @@ void require_replayable(const job::Job& job, const compile::Compiled& compiled) 
   }
 }
 
-/// A checked message is prepared behind those before it, so an engine that has several under way could wait for itself.
+/// Throws for engines that send messages with checked transfers. A checked message is prepared behind earlier ones, so
+/// an engine with several messages in progress could wait for itself.
 void require_checked_messages(const job::Job& job, const compile::Compiled& compiled) {
   if (job.checks.transfers && compiled.engine != nullptr && compiled.engine->plugin.has_messages()) {
     throw Error(
@@ -442,7 +446,7 @@ void check_data(const job::Job& job, const compile::Compiled& compiled) {
 void load_data(const compile::Compiled& compiled) {
   if (compiled.dataset != nullptr) {
     compiled.dataset->load();
-    static_cast<void>(compiled.dataset->fingerprints());  // by which a renamed file is recognised as the same
+    static_cast<void>(compiled.dataset->fingerprints());  // so that a renamed file is recognised as the same
   }
 }
 

@@ -44,13 +44,14 @@ std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& j
 void begin_from(std::shared_ptr<const checkpoint::OpenCheckpoint> resumed, compile::Compiled& compiled) {
   compiled.resumed = std::move(resumed);
   if (compiled.resumed != nullptr) {
-    compiled.saved_state.steps = compiled.resumed->manifest().base;  // [iterate] from may have another state by now
+    compiled.saved_state.steps = compiled.resumed->manifest().base;  // not read from [iterate] from, which may have
+                                                                     // another state by now
   }
 }
 
 namespace {
 
-/// Whether the last run in the folder came to its end: one that was stopped after the last step may lack its sample.
+/// Whether the last run in the folder completed. A run that was stopped after the last step may lack its sample.
 bool has_finished(const std::filesystem::path& output) {
   std::ifstream file(metrics::summary_path(output));
   boost::system::error_code failed;

@@ -24,7 +24,7 @@
 namespace shardrun::run {
 namespace {
 
-/// Runs a job of one rank.
+/// Runs a job of one rank in this process.
 metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, const RunSettings& settings,
                           LocalDisplay& display) {
   use_unit(job, *compiled.device, 0, 1);
@@ -42,7 +42,7 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
                                 .profile = settings.profile,
                                 .ends_by = settings.ends_by},
                                summary);
-  } catch (const Stopped& stopped) {  // after the preparation, before the first step
+  } catch (const Stopped& stopped) {  // asked to stop after the preparation, before the first step
     summary = stopped_early(job, stopped.signal(), "before the first step");
   } catch (const Error& error) {
     if (!summary.status.empty()) {
@@ -55,7 +55,7 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
   return summary;
 }
 
-/// Whether this process is the only rank. A process cannot start itself again.
+/// Whether the job runs in this process. With restarts it does not, because a process cannot start itself again.
 bool runs_here(const job::Job& job) noexcept { return job.ranks == 1 && job.restarts == 0; }
 
 metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& settings) {
@@ -95,7 +95,7 @@ metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& setti
   if (const std::string declared = declared_in(compiled); !declared.empty()) {
     words = {fmt::format("--{}", declared_option), declared};
   }
-  prepared.reset();  // the ranks compile again for themselves, with the same data
+  prepared.reset();  // the ranks compile the job for themselves, with the same data
   display->hand_over();
   display.reset();
   return run_ranks(job, settings, dataset.get(), resumed, std::move(words));

@@ -7,9 +7,9 @@
 namespace shardrun::run {
 
 /// Runs the task of [job] and writes to [job] output: job.ini (as run), metrics.jsonl, log/rank-0.log, summary.json,
-/// and weights.safetensors (train) or state.safetensors (iterate). A job that fails while it runs leaves its summary
-/// and log, and throws. One that a signal stops returns exit code 128 + signal. Throws Error{job, data, plugin} before
-/// the output folder is touched.
+/// and weights.safetensors (train) or state.safetensors (iterate). If the job fails while it runs, writes its summary
+/// and log, and throws. If a signal stops it, the exit code is 128 + signal. Throws Error{job, data, plugin} before the
+/// output folder is touched.
 [[nodiscard]] metrics::Summary run_job(const job::Job& job, const RunSettings& settings);
 
 }  // namespace shardrun::run

@@ -9,8 +9,7 @@
 namespace shardrun::runtime {
 namespace {
 
-/// Copies the block of an array that has `size` indices of an axis from `begin` on to or from consecutive memory.
-/// `inner`: bytes.
+/// Copies `size` indices of an array's axis, from `begin` on, to or from consecutive memory. `inner`: bytes per index.
 void copy_block(std::byte* whole, std::int64_t extent, std::int64_t outer, std::int64_t inner, std::int64_t begin,
                 std::int64_t size, std::byte* block, bool into_whole) {
   const std::int64_t row = size * inner;

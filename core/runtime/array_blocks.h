@@ -8,27 +8,27 @@
 
 namespace shardrun::runtime {
 
-/// A dimension of an array, with the elements outside and inside of it.
+/// A dimension of an array, with the number of elements outside and inside of it.
 struct ArrayAxis {
   ArrayAxis(const std::vector<std::int64_t>& shape, std::uint32_t axis);
 
-  /// Elements of a block with so many indices of the axis.
+  /// Elements of a block that has `extent` indices along the axis.
   [[nodiscard]] std::uint64_t block(std::int64_t extent) const noexcept {
     return static_cast<std::uint64_t>(outer * extent * inner);
   }
 
   std::int64_t outer = 1;
-  std::int64_t inner = 1;  ///< elements
+  std::int64_t inner = 1;  ///< elements per index of the axis
 };
 
-/// The sizes of the parts in which `extent` indices are cut: they differ by at most one, larger ones come first.
+/// The sizes of the parts into which `extent` indices are cut. They differ by at most one; larger parts come first.
 [[nodiscard]] std::vector<std::int64_t> parts_of(std::int64_t extent, std::uint32_t parts);
 
-/// The blocks of an array along an axis, one after the other, in the order of the ranks. If they lie so in the array,
-/// it is the array's own memory.
+/// The blocks of an array along an axis, one after the other in memory, in the order of the ranks. If they are already
+/// laid out so in the array, this is the array's own memory.
 class ArrayBlocks {
  public:
-  /// `sizes`: extents along the axis, one a rank. The arguments outlive this.
+  /// `sizes`: one extent along the axis per rank. The arguments outlive this object.
   ArrayBlocks(void* whole, graph::DType element, const ArrayAxis& axis, std::vector<std::int64_t> sizes);
 
   [[nodiscard]] std::byte* data() noexcept { return axis_.outer > 1 ? own_.data() : whole_; }

@@ -39,7 +39,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::for
 const char* element_name(std::uint32_t element) noexcept { return to_string(ArrayView{.element = element}.dtype()); }
 
 sdk::Buffer buffer_of(const void* data, std::uint64_t bytes) {
-  return {.data = const_cast<void*>(data), .bytes = bytes};  // what is sent is not changed
+  return {.data = const_cast<void*>(data), .bytes = bytes};  // not changed: it is only sent
 }
 
 void require_axis_of(const ArrayView& array, std::uint32_t axis) {
@@ -102,7 +102,8 @@ std::vector<std::int64_t> ArrayCollectives::shape_of(const Facts& facts) {
   return {facts.shape.begin(), facts.shape.begin() + facts.dimensions};
 }
 
-/// After an error the transport may still use the buffers, which the caller is about to free.
+/// Runs an op to its end. After an error, ends everything, because the transport may still use buffers that the caller
+/// is about to free.
 void ArrayCollectives::run(sdk::OpSpec op) {
   op.flags = SR_OP_FLAG_BLOCKING;
   try {

@@ -16,15 +16,15 @@
 
 namespace shardrun::runtime {
 
-/// The collectives of an engine: on arrays whose shapes are known only when they are called. Before each collective the
-/// ranks compare what they call. Along an axis an array is cut as sdk::part_of does. Used by one thread.
+/// The collectives of an engine, on arrays whose shapes are known only when they are called. Before each collective the
+/// ranks compare their calls. Along an axis, arrays are cut as sdk::part_of does. Only one thread may use it.
 class ArrayCollectives final : public plugins::EngineRanks {
  public:
-  /// `collectives`: along one mesh axis with all ranks; outlives this; null with one rank. `messages`: connects each
-  /// rank with each other in both directions, for sends. All ranks make theirs at the same point.
+  /// `collectives`: along one mesh axis with all ranks; it outlives this object; null with one rank. `messages`:
+  /// connects each rank with each other one in both directions, for sends. All ranks construct it at the same point.
   ArrayCollectives(Collectives* collectives, std::uint32_t rank, std::uint32_t world_size, bool messages);
 
-  /// From now on this records whenever `executor` does, which outlives this.
+  /// From now on records whenever `executor` records, which outlives this object.
   void record_with(Executor& executor) noexcept { executor_ = &executor; }
 
   [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
@@ -43,16 +43,16 @@ class ArrayCollectives final : public plugins::EngineRanks {
   void broadcast(const std::optional<plugins::ArrayView>& array, std::uint32_t root,
                  const plugins::MakeArray& make) override;
 
-  /// Each number becomes the sum of the ranks'.
+  /// Replaces each number by its sum over the ranks.
   void add_up(std::span<double> numbers);
 
   void end() noexcept override;
 
-  /// Throws Error{plugin} if a message was started and not waited for.
+  /// Throws Error{plugin} if a message was started but not waited for.
   void require_no_messages() const;
 
  private:
-  /// What a rank calls, as bytes that ranks exchange. Of a message: its array.
+  /// What a rank calls, as bytes that ranks exchange. For a message, it describes the array.
   struct Facts {
     std::uint32_t call = 0;
     std::uint32_t element = 0;
@@ -63,7 +63,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
     std::array<std::int64_t, 7> shape = {};
   };
 
-  /// A transfer under way.
+  /// A transfer in progress.
   struct Part {
     Collectives::Handle op = 0;
     std::size_t recorded = Timeline::most_of_engine;  ///< its place among Timeline::moved()
@@ -72,18 +72,19 @@ class ArrayCollectives final : public plugins::EngineRanks {
   /// A group of two ranks.
   struct Link {
     std::size_t group = 0;
-    std::uint64_t transfers = 0;  ///< so far, which both ranks count alike
+    std::uint64_t transfers = 0;  ///< number of transfers so far, which both ranks count alike
   };
 
-  /// A message under way: its header, then its elements.
+  /// A message in progress: its header, then its elements.
   struct Message {
     std::uint32_t peer = 0;
     bool is_send = false;
     Facts facts;
-    bool has_header = false;                   ///< a receive has got `facts`
-    plugins::ArrayView array;                  ///< the engine's
-    const plugins::MakeArray* make = nullptr;  ///< of a receive that does not know its array yet
-    std::vector<std::byte> bytes;  ///< what is moved: an engine that fails may free its array before the transport ends
+    bool has_header = false;                   ///< the receive has received `facts`
+    plugins::ArrayView array;                  ///< the engine's array
+    const plugins::MakeArray* make = nullptr;  ///< for a receive that does not know its array yet
+    std::vector<std::byte> bytes;  ///< a copy of what is moved: an engine that fails may free its array before the
+                                   ///< transport ends
     std::optional<Part> header;
     std::optional<Part> data;
     bool is_complete = false;
@@ -91,9 +92,10 @@ class ArrayCollectives final : public plugins::EngineRanks {
 
   [[nodiscard]] static Facts facts_of(std::uint32_t call, const plugins::ArrayView& array);
   [[nodiscard]] static std::vector<std::int64_t> shape_of(const Facts& facts);
-  /// The facts of all ranks, which call the same with the same element type, dimensions, axis and reduction.
+  /// Exchanges the facts of all ranks. They must call the same function with the same element type, number of
+  /// dimensions, axis and reduction.
   [[nodiscard]] std::vector<Facts> compare(const Facts& own);
-  /// And with the same shape, except along `axis`.
+  /// In addition, requires the same shape, except along `axis`.
   void require_same_shape(const std::vector<Facts>& all, std::optional<std::uint32_t> axis) const;
   void run(sdk::OpSpec op);
   [[nodiscard]] Part start(std::size_t group, sdk::OpSpec op, std::string message);
@@ -110,10 +112,10 @@ class ArrayCollectives final : public plugins::EngineRanks {
   void start_data(Message& message);
   /// Gives a received array to the engine.
   static void deliver(const Message& message);
-  /// Goes on with a message as far as it can, or, if it `waits`, to its end.
+  /// Advances a message as far as possible or, if it `waits`, to its end.
   void advance(Message& message, bool waits);
   bool finished(std::optional<Part>& part, bool waits);
-  /// Receives from one rank go one after the other: those before this one go first. Returns whether they are complete.
+  /// Advances earlier receives from the same rank, which must complete first. Returns whether they are complete.
   bool advance_earlier(std::uint64_t number, const Message& message, bool waits);
   void end_message(std::uint64_t number);
 
@@ -121,8 +123,8 @@ class ArrayCollectives final : public plugins::EngineRanks {
   Executor* executor_ = nullptr;
   std::uint32_t rank_;
   std::uint32_t world_size_;
-  std::size_t group_ = 0;                                 ///< of all ranks
-  std::map<std::pair<std::uint32_t, bool>, Link> links_;  ///< by peer and whether this rank sends
+  std::size_t group_ = 0;                                 ///< the group of all ranks
+  std::map<std::pair<std::uint32_t, bool>, Link> links_;  ///< by peer, and whether this rank sends
   std::map<std::uint64_t, Message> messages_;
   std::uint64_t next_message_ = 0;
 };

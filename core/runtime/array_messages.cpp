@@ -11,12 +11,12 @@
 #include "core/base/error.h"
 #include "core/runtime/array_collectives.h"
 
-// Messages of an engine. Each has a header, with the array's element type and shape, and the elements.
+// Messages of an engine. Each consists of a header with the array's element type and shape, and of the elements.
 
 namespace shardrun::runtime {
 namespace {
 
-constexpr std::uint32_t message_call = 100;  // not the number of a collective
+constexpr std::uint32_t message_call = 100;  // differs from the numbers of all collectives
 
 std::string name_of(std::uint32_t peer, bool is_send) {
   return fmt::format("{} rank {}", is_send ? "send to" : "receive from", peer);

@@ -45,7 +45,7 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
   if (const device::DeviceApart* const apart = device::apart(device)) {
     staging_ = std::make_shared<const device::HostMemory>(programs.staging_bytes);
     pinned_ = device.pin({staging_->data(), static_cast<std::size_t>(staging_->bytes())});
-    // Rooms and slots are in use from the start.
+    // Touches rooms and slots, which are used from the start.
     std::memset(staging_->data() + programs.host_offset, 0, programs.staging_bytes - programs.host_offset);
     second_ = apart->open_transfer_queue(threads_);
   }
@@ -90,8 +90,8 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
   }
 }
 
-/// Offers the device the kernels of instructions that compute directly one after the other for the same call.
-/// Transfers, moves, hooks and watched instructions are left alone.
+/// Offers the device the kernels of instructions that directly follow one another in the same call. Transfers, moves,
+/// hooks and watched instructions are not fused.
 void Executor::fuse(std::vector<Call>& calls) const {
   const auto may_be_fused = [](const Call& call) {
     return call.kernel != nullptr && call.watches.empty() &&
@@ -122,7 +122,7 @@ Executor::~Executor() {
     abort_transfers("this rank has failed");
   }
   if (queued_ != nullptr) {
-    queued_->transfers.free_all();  // the queues may wait for them, and are gone next
+    queued_->transfers.free_all();  // the queues, which are destroyed next, may wait for them
   }
 }
 

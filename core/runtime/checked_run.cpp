@@ -19,7 +19,7 @@ std::optional<std::string> Executor::non_finite_result(std::size_t program, cons
   return std::nullopt;
 }
 
-/// A bucket has the elements of several states.
+/// The name of a tensor that arrived with a value that is not finite. A bucket has the elements of several states.
 std::optional<std::string> Executor::bad_arrival(std::size_t program, const partition::Transfer& transfer) const {
   const partition::Program& at = programs_.programs[program];
   const partition::BufferId buffer = transfer.recv.buffer;
@@ -47,7 +47,7 @@ std::optional<std::string> Executor::bad_arrival(std::size_t program, const part
 namespace {
 
 /// Instruction numbers of different stages are not comparable. But stages have no layers in common, except that a
-/// received value has the layer of its origin.
+/// received value has the layer in which it was made.
 NonFiniteResult::Order order_of(const partition::Program& program, const partition::Instruction& instruction,
                                 std::uint32_t number) noexcept {
   const bool forward = instruction.phase == graph::Phase::forward;

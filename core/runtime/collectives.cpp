@@ -15,10 +15,11 @@ namespace {
 using partition::Collective;
 using partition::Transfer;
 
-/// How far an operation may exceed its deadline before the transport is reported as not keeping it.
+/// Nanoseconds by which an operation may exceed its deadline before the transport is reported as ignoring it.
 constexpr std::int64_t grace_ns = 5'000'000'000;
 
-/// Operations are counted by group, and the links of two stages have the members of their axis.
+/// A group's name in the flight record. Operations are counted by group, and the links between two stages have the same
+/// members as their axis, so they need names of their own.
 std::string recorded_name(const std::string& axis, const partition::Link& link) {
   return link == partition::Link{} ? axis
                                    : fmt::format("{}/{}-{}/{}", axis, link.from.number(), link.to.number(),
@@ -51,7 +52,7 @@ void set_opcode(sdk::OpSpec& op, const Transfer& transfer) {
       return choose(SR_OP_REDUCE_SCATTER, SR_OP_REDUCE_SCATTERV, all_equal(transfer.recv_counts));
     case Collective::all_gather: return choose(SR_OP_ALL_GATHER, SR_OP_ALL_GATHERV, all_equal(transfer.recv_counts));
     case Collective::all_to_all:
-      // Whether all of this rank's counts are equal says nothing of the other ranks'.
+      // Always the V form: that this rank's counts are equal does not mean that the other ranks' are.
       op.opcode = SR_OP_ALL_TO_ALLV;
       op.send_counts = unsigned_counts(transfer.send_counts);
       op.recv_counts = unsigned_counts(transfer.recv_counts);
@@ -68,7 +69,7 @@ void set_opcode(sdk::OpSpec& op, const Transfer& transfer) {
   }
 }
 
-/// `unit`: of the device, for its memory.
+/// `unit`: the device's unit whose memory it is.
 sdk::OpSpec request_of(const Transfer& transfer, const Communicator::TransferBuffers& buffers, const TransportSet& set,
                        std::uint32_t unit) {
   sdk::OpSpec op;
@@ -76,7 +77,7 @@ sdk::OpSpec request_of(const Transfer& transfer, const Communicator::TransferBuf
     return transfer.is_direct ? sdk::Buffer{.data = data, .bytes = bytes, .kind = set.device_memory, .device = unit}
                               : sdk::Buffer{.data = data, .bytes = bytes};
   };
-  // The largest and the smallest are the same in any order.
+  // Only sums need an order: the largest and the smallest are the same in any order.
   op.flags = set.in_order && transfer.reduction == Reduction::sum ? SR_OP_FLAG_IN_ORDER : 0;
   op.dtype = transport_type(transfer.dtype);
   op.reduction = transfer.reduction == Reduction::sum   ? SR_REDUCE_SUM
@@ -285,7 +286,7 @@ std::size_t Collectives::group_along(mesh::AxisId axis) const {
 
 std::size_t Collectives::connect(const std::string& name, std::uint64_t id, const std::vector<std::int64_t>& members,
                                  std::int64_t rank) {
-  constexpr std::uint64_t first_number = std::uint64_t{1} << 30U;  // above those of axes and links
+  constexpr std::uint64_t first_number = std::uint64_t{1} << 30U;  // above the numbers of axes and links
   add_group(mesh::AxisId(0), {}, first_number + id, members, rank, name);
   return groups_.size() - 1;
 }

@@ -9,7 +9,7 @@
 
 namespace shardrun::runtime {
 
-/// Transports' numbers for a device's memory and its queues: SR_MEMORY_... and SR_QUEUE_...
+/// The numbers by which transports know a device's memory and its queues: SR_MEMORY_... and SR_QUEUE_...
 struct DeviceKinds {
   std::uint32_t memory = SR_MEMORY_HOST;
   std::uint32_t queue = SR_QUEUE_HOST;
@@ -22,12 +22,12 @@ struct DeviceKinds {
   return {};
 }
 
-/// A device's queue as transports see it. `queue` outlives this.
+/// A device's queue as transports see it. `queue` outlives this object.
 class DeviceQueue final : public plugins::TransportQueue {
  public:
-  /// For transports of host memory: work of the host in the queue's turn.
+  /// For transports of host memory: the host does the work when the queue reaches it.
   explicit DeviceQueue(device::Queue& queue) : TransportQueue(SR_QUEUE_HOST), queue_(queue) {}
-  /// For transports of the device's memory, which give the queue work of the device.
+  /// For transports of the device's memory, which enqueue work of the device.
   DeviceQueue(device::Queue& queue, const device::DeviceApart& device)
       : TransportQueue(kinds_of(device).queue, queue.native(), static_cast<std::uint32_t>(device.unit())),
         queue_(queue) {}

@@ -99,8 +99,8 @@ void Executor::move(const Call& call) {
   }
 }
 
-/// Returns when the host may use the instruction's buffers: everything before it is done and copied. Transfers may then
-/// also overwrite their staging buffers, because copies of earlier transfers are done too.
+/// Returns when the host may use the instruction's buffers: everything before it is done and copied. Then transfers may
+/// also overwrite their staging buffers, because copies of earlier transfers are done.
 void Executor::copy_before(const Call& call) {
   if (second_ == nullptr) {
     queue_->finish();
@@ -113,7 +113,7 @@ void Executor::copy_before(const Call& call) {
   second_->finish();
 }
 
-/// Later instructions wait for the copies; the host does not.
+/// Makes later instructions wait for the copies. The host does not wait.
 void Executor::copy_after(const Call& call) {
   if (call.after.empty()) {
     return;
@@ -165,7 +165,7 @@ void Executor::wait(Call& call) {
     for (const Copied& copy : call.after) {
       second_->write(copy.staged, copy.in_arena);
     }
-    queue_->wait(second_->record());  // also if nothing arrives: the sent buffers may be overwritten from here on
+    queue_->wait(second_->record());  // also if nothing arrives: from here on the sent buffers may be overwritten
   }
   queue_->stamp(call.waited.ended);
   call.step = step_;
@@ -181,7 +181,7 @@ void Executor::finish_first_transfer() const {
   try {
     queue_->finish(call.passed);
   } catch (...) {
-    finish_transfer(call);  // kernels may have failed because of its data
+    finish_transfer(call);  // first, because kernels may have failed due to its data
     throw;
   }
   finish_transfer(call);
@@ -262,7 +262,7 @@ void Executor::noting(std::vector<Call>& calls, std::size_t& at, const Run& run)
     queue_->finish();
     finish_transfers();
   } catch (...) {
-    if (queued_ == nullptr) {  // else the queue may stand before them until other ranks know of the failure
+    if (queued_ == nullptr) {  // otherwise the queue may stand still until other ranks know of the failure
       note_all();
       if (at < calls.size()) {
         note(calls[at], true);
@@ -345,8 +345,8 @@ void Executor::agree(std::size_t program, std::span<std::int32_t> numbers) {
   std::ranges::copy(agreed.bytes(), std::as_writable_bytes(numbers).begin());
 }
 
-/// A schedule may run a later microbatch's forward before an earlier one's backward. Data that is only moved was
-/// checked where it was made.
+/// Compares by order, because a schedule may run a later microbatch's forward before an earlier one's backward. Data
+/// that is only moved was checked where it was computed.
 std::optional<NonFiniteResult> Executor::run_checked(std::size_t program, std::span<const device::Scalars> scalars) {
   std::optional<NonFiniteResult> first;
   std::vector<Call>& calls = calls_[program];

@@ -7,7 +7,7 @@
 
 namespace shardrun::runtime {
 
-// The file of a flight record, written by FlightRecorder and read by read_flight_record. It has a header, counts of
+// The file of a flight record, which FlightRecorder writes and read_flight_record reads. It has a header, counts of
 // groups, a ring of runs, and then lines of text: "G NAME MEMBER…" for a group, "O GROUP BYTES WHAT" for an operation.
 
 /// Number of runs that are kept.
@@ -17,7 +17,7 @@ inline constexpr std::size_t flight_groups = 512;
 
 enum class FlightState : std::uint32_t { started = 1, waited_for = 2, done = 3, failed = 4 };
 
-/// The phase and step that a rank is in.
+/// The phase and the step of a rank.
 struct FlightPhase {
   std::array<char, 120> name;  ///< padded with zeros, at least one
   std::int64_t step;
@@ -28,8 +28,8 @@ struct FlightHeader {
   std::uint32_t version;
   std::int32_t rank;
   std::int64_t pid;
-  std::int64_t clock_offset;  ///< the system clock minus the monotonic one, nanoseconds
-  /// Written in turns, so that one is complete while the other is written.
+  std::int64_t clock_offset;  ///< the system clock minus the monotonic clock, in nanoseconds
+  /// Two slots, written in turns, so that one is complete while the other is written.
   std::array<FlightPhase, 2> phases;
   std::atomic<std::uint64_t> phase_changes;  ///< phases[phase_changes % 2] is current
   std::atomic<std::uint64_t> runs;           ///< so far
@@ -37,8 +37,8 @@ struct FlightHeader {
 };
 
 struct FlightRun {
-  /// Number among all runs of this rank, from 1. It is 0 while the rest is written, and written last. So a run that a
-  /// killed process has half written is recognised.
+  /// Number among all runs of this rank, from 1. It is 0 while the other fields are written, and set last, so that a
+  /// run which a killed process has half written is recognised.
   std::atomic<std::uint64_t> number;
   std::uint64_t number_in_group;  ///< from 1, the same on all members
   std::uint32_t op;

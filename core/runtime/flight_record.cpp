@@ -49,7 +49,7 @@ void read_text(FlightRecord& record, std::string_view text, const std::filesyste
 }
 
 std::optional<FlightEntry> entry_of(const FlightRun& run, std::uint64_t number, std::size_t ops) {
-  // The process may have ended between two stores: an incomplete entry is left out.
+  // The process may have ended between two stores. An incomplete entry is left out.
   if (run.number.load() != number || run.op >= ops) {
     return std::nullopt;
   }
@@ -78,7 +78,7 @@ std::string name_of(const FlightRecord& record, const FlightEntry& entry) {
   return fmt::format("{} (operation {} over {})", op.what, entry.number_in_group, record.groups[op.group].name);
 }
 
-/// The oldest operation that a rank waits for; otherwise the oldest that it has started.
+/// The oldest operation for which a rank waits; otherwise the oldest that it has started.
 const FlightEntry* pending(const FlightRecord& record) {
   const auto is_pending = [](const FlightEntry& entry) { return entry.state != FlightState::done; };
   const auto is_waited_for = [&](const FlightEntry& entry) { return is_pending(entry) && entry.waited_for != 0; };
@@ -89,7 +89,7 @@ const FlightEntry* pending(const FlightRecord& record) {
   return found == record.entries.end() ? nullptr : &*found;
 }
 
-/// Whether a rank has started the n-th operation of a group; nothing if it does not know the group.
+/// Whether a rank has started operation `number` of a group; nothing if it does not know the group.
 std::optional<bool> has_started(const FlightRecord& record, const FlightGroup& group, std::uint64_t number) {
   const auto same = std::find_if(record.groups.begin(), record.groups.end(), [&](const FlightGroup& other) {
     return other.name == group.name && other.members == group.members;
@@ -97,7 +97,7 @@ std::optional<bool> has_started(const FlightRecord& record, const FlightGroup& g
   return same == record.groups.end() ? std::nullopt : std::optional(same->starts >= number);
 }
 
-/// Whether a rank has started the n-th operation of a group, but still waits for an earlier one.
+/// Whether a rank has started operation `number` of a group, but still waits for an earlier one.
 bool is_behind(const FlightRecord& record, const FlightGroup& group, std::uint64_t number) {
   const FlightEntry* const entry = pending(record);
   if (entry == nullptr) {
@@ -107,7 +107,7 @@ bool is_behind(const FlightRecord& record, const FlightGroup& group, std::uint64
   return its.name != group.name || its.members != group.members || entry->number_in_group < number;
 }
 
-/// The ranks that a rank waits for in its n-th operation of a group.
+/// The ranks for which rank `waiting` waits in operation `number` of a group.
 std::vector<int> awaited_in(const FlightGroup& group, std::uint64_t number, int waiting,
                             const std::vector<FlightRecord>& records) {
   std::vector<int> not_started;
@@ -126,7 +126,7 @@ std::vector<int> awaited_in(const FlightGroup& group, std::uint64_t number, int 
   return not_started.empty() ? behind : not_started;
 }
 
-/// The phase of a rank that may be changing it at this moment.
+/// Reads the phase of a rank, which may be changing it at this moment.
 FlightPhase phase_of(const FlightHeader& header) {
   for (;;) {
     const std::uint64_t change = header.phase_changes.load(std::memory_order_acquire);
@@ -220,8 +220,8 @@ std::string place_of(const FlightRecord& record) {
 }
 
 std::vector<std::string> waits_among(const std::vector<FlightRecord>& records, int but) {
-  using Wait = std::tuple<std::string, std::vector<int>>;  ///< where, and for which ranks
-  std::vector<std::pair<Wait, std::vector<int>>> waits;    ///< with who waits
+  using Wait = std::tuple<std::string, std::vector<int>>;  ///< the operation, and the ranks it waits for
+  std::vector<std::pair<Wait, std::vector<int>>> waits;    ///< each wait, and the ranks that wait
   for (const FlightRecord& record : records) {
     const FlightEntry* const entry = pending(record);
     if (entry == nullptr || record.rank == but) {

@@ -30,14 +30,15 @@ std::int64_t system_now() noexcept {
 
 }  // namespace
 
-/// The room is taken at once: a touch of a page that a full disk has no room for would be a signal, not an error.
+/// Allocates the disk space at once: otherwise, touching a page on a full disk would cause a signal instead of an
+/// error.
 FlightRecorder::FlightRecorder(std::filesystem::path path, int rank) : path_(std::move(path)) {
   file_ = files::FileDescriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!file_.is_open()) {
     throw files::system_error("create the flight record", path_, errno);
   }
   int failed = EINTR;
-  while (failed == EINTR) {  // a signal interrupts it on a memory file system
+  while (failed == EINTR) {  // on a memory file system a signal may interrupt it
     failed = ::posix_fallocate(file_.get(), 0, sizeof(FlightFile));
   }
   if (failed != 0) {
@@ -66,7 +67,7 @@ void FlightRecorder::set_phase(std::string_view phase, std::int64_t step) noexce
   std::fill(next.name.begin() + static_cast<std::ptrdiff_t>(size), next.name.end(), '\0');
   next.step = step;
   header.phase_changes.store(change, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_release);  // before the next change overwrites the other one
+  std::atomic_thread_fence(std::memory_order_release);  // before the next change overwrites the other slot
   step_ = step;
 }
 

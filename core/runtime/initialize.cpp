@@ -13,19 +13,19 @@
 namespace shardrun::runtime {
 namespace {
 
-/// Two independent normal draws (Box & Muller 1958). The first uniform is kept above zero.
+/// Two independent normal draws (Box & Muller 1958). The first uniform number is never zero.
 std::array<double, 2> normal_pair(std::uint32_t a, std::uint32_t b) noexcept {
   const double radius = std::sqrt(-2.0 * std::log((static_cast<double>(a) + 0.5) * 0x1p-32));
   const double angle = 2.0 * std::numbers::pi * (static_cast<double>(b) * 0x1p-32);
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-/// Draws by global element index. Four neighbours share one block, which is drawn once.
+/// Random draws by global element index. Four neighbouring elements share one block, which is computed once.
 class Draws {
  public:
   explicit Draws(PhiloxKey key) : key_(key) {}
 
-  /// Of mean 0 and deviation 1.
+  /// A draw with mean 0 and deviation 1.
   double normal(std::uint64_t element) noexcept {
     if (draw(element)) {
       const std::array<double, 2> first = normal_pair(bits_[0], bits_[1]);
@@ -35,14 +35,14 @@ class Draws {
     return normals_[element % 4];
   }
 
-  /// From 0, to 1 without 1. A float holds it exactly.
+  /// A draw from [0, 1) that a float represents exactly.
   double uniform(std::uint64_t element) noexcept {
     draw(element);
     return static_cast<double>(bits_[element % 4] >> 8U) * 0x1p-24;
   }
 
  private:
-  /// Whether the block is a new one.
+  /// Computes the block of an element. Returns whether it is a new block.
   bool draw(std::uint64_t element) noexcept {
     if (element / 4 == block_ && drawn_) {
       return false;
@@ -60,7 +60,7 @@ class Draws {
   std::array<double, 4> normals_ = {};
 };
 
-/// A bell around the middle of all dimensions, 1 high: its value at an element of a tensor of this shape.
+/// The value at an element of a Gaussian bump of height 1 in the middle of all dimensions.
 double bump(const std::vector<std::int64_t>& shape, std::int64_t element, double width) noexcept {
   double squares = 0;
   for (std::size_t d = shape.size(); d-- > 0;) {
@@ -71,10 +71,10 @@ double bump(const std::vector<std::int64_t>& shape, std::int64_t element, double
   return std::exp(-0.5 * squares);
 }
 
-/// So that all devices begin from the same numbers.
+/// Rounds to float32, so that all devices begin with the same numbers.
 double rounded(double value) noexcept { return static_cast<double>(static_cast<float>(value)); }
 
-/// The first value of an element whose state is not constant.
+/// The first value of an element in a state that is not constant.
 double first_value(const graph::State& state, std::int64_t element, Draws& draws) noexcept {
   using Kind = graph::Initializer::Kind;
   const double value = state.initializer.value;
@@ -93,7 +93,7 @@ double first_value(const graph::State& state, std::int64_t element, Draws& draws
   return rounded(exact());
 }
 
-/// Fills elements [begin, end) block by block; `next(values, first)` gives the values from element `first` on.
+/// Fills elements [begin, end) block by block. `next(values, first)` computes the values from element `first` on.
 template <typename Next>
 void fill(const device::TensorView& view, std::int64_t begin, std::int64_t end, const Next& next) {
   std::array<double, 256> values = {};

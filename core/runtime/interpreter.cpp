@@ -26,10 +26,10 @@ struct Side {
   Communicator::TransferBuffers buffers;
 };
 
-/// Whether elements of the type are computed with as floats.
+/// Whether the type's elements are computed as floats.
 bool is_half(graph::DType dtype) noexcept { return dtype == graph::DType::bf16 || dtype == graph::DType::f16; }
 
-/// A member's sent elements, as the type T that they are summed in.
+/// The elements that a member sends, as the type T in which they are summed.
 template <typename T>
 std::vector<T> sent(const Side& side) {
   const graph::DType dtype = side.transfer->dtype;
@@ -77,7 +77,7 @@ std::vector<T> reduced(const std::vector<Side>& sides, const Fault* fault) {
   return result;
 }
 
-/// Which member's block stands at a place.
+/// The member whose block is used at a place: another one if blocks are swapped.
 std::size_t source(std::size_t member, const Fault* fault) {
   return fault != nullptr && fault->kind == Fault::Kind::swap && member < 2 ? 1 - member : member;
 }
@@ -87,7 +87,7 @@ std::size_t begin_of(const std::vector<std::int64_t>& counts, std::size_t member
       std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(member), std::int64_t{0}));
 }
 
-/// The received values of all members, before any is written: buffers may be shared.
+/// Computes what all members receive, before any of it is written, because buffers may be shared.
 template <typename T>
 std::vector<std::vector<T>> outcome(const std::vector<Side>& sides, const Fault* fault) {
   std::vector<std::vector<T>> results(sides.size());
@@ -172,8 +172,8 @@ void carry_out(const std::vector<Side>& sides, const Fault* fault) {
 
 }  // namespace
 
-/// Transfers between the ranks. The members of a group start its transfers in one order. A transfer happens when the
-/// last member has started it.
+/// Transfers between the ranks. The members of a group start its transfers in the same order. A transfer happens when
+/// its last member has started it.
 class Interpreter::Exchange {
  public:
   Exchange(const mesh::Mesh& mesh, std::optional<Fault> fault) : mesh_(mesh), fault_(fault) {
@@ -211,10 +211,10 @@ class Interpreter::Exchange {
   };
   struct Group {
     std::vector<std::size_t> members;
-    std::vector<std::deque<Communicator::Handle>> waiting;  ///< of each member, in the order of starting
+    std::vector<std::deque<Communicator::Handle>> waiting;  ///< for each member, in the order of starting
   };
 
-  /// The ranks along the transfer's axis, or the two ends of its link.
+  /// The group of a transfer: the ranks along its axis, or the two ends of its link.
   Group& group_of(std::size_t rank, const Transfer& transfer) {
     std::vector<std::int64_t> line = mesh::line_through(mesh_, transfer.axis, static_cast<std::int64_t>(rank));
     if (transfer.link.from.exists()) {
@@ -255,7 +255,7 @@ class Interpreter::Exchange {
 
   const mesh::Mesh mesh_;
   std::optional<Fault> fault_;
-  std::vector<std::vector<Prepared>> sides_;  ///< of each rank, by handle
+  std::vector<std::vector<Prepared>> sides_;  ///< for each rank, by handle
   std::map<std::tuple<mesh::AxisId, partition::Link, std::vector<std::int64_t>>, Group> groups_;
 };
 

@@ -11,11 +11,11 @@
 
 namespace shardrun::runtime {
 
-/// A planted error in one transfer of one rank, and of the ranks that take part in it. Transfers are numbered through
-/// all programs of a rank, in order.
+/// An error to plant in one transfer, on one rank and the ranks that take part in the transfer. Transfers are numbered
+/// in order, through all programs of a rank.
 struct Fault {
   enum class Kind {
-    omit,   ///< nothing is moved: receive buffers become zero, in-place data stays
+    omit,   ///< nothing is moved: receive buffers become zero, data in place stays
     swap,   ///< blocks of the first two members are exchanged; in a reduction, the first's part counts twice
     scale,  ///< received values are too large by 1/64
   } kind = Kind::omit;
@@ -23,11 +23,11 @@ struct Fault {
   std::size_t rank = 0;
 };
 
-/// Runs all ranks' programs in one process, over the same instructions. Each rank runs until it waits for another, then
-/// the next one does. Slow and in a fixed order, so that results can be compared and faults planted.
+/// Runs all ranks' programs in one process, over the same instructions. Each rank runs until it waits for another; then
+/// the next rank runs. It is slow and its order is fixed, so that results can be compared and faults planted.
 class Interpreter {
  public:
-  /// `hooks`: as Executor's.
+  /// `hooks`: as for Executor.
   Interpreter(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device,
               int threads, std::optional<Fault> fault = std::nullopt, const plugins::Hooks* hooks = nullptr);
   ~Interpreter();
@@ -35,11 +35,11 @@ class Interpreter {
   [[nodiscard]] std::size_t ranks() const noexcept { return executors_.size(); }
   [[nodiscard]] Executor& rank(std::size_t rank) { return *executors_[rank]; }
   [[nodiscard]] const partition::Programs& programs(std::size_t rank) const { return programs_[rank]; }
-  /// Number of transfers in all programs of a rank: where a fault can be planted.
+  /// The number of transfers in all programs of a rank, in each of which a fault can be planted.
   [[nodiscard]] std::size_t transfers(std::size_t rank = 0) const noexcept;
 
-  /// Runs one call of a function on every rank, or all calls that its programs make at once. On a deadlock throws
-  /// Error{internal}, which names what each rank waits for.
+  /// Runs one call of a function on every rank, or all calls that its programs do at once. On a deadlock throws
+  /// Error{internal}, which says what each rank waits for.
   void run(std::string_view function, std::int64_t rows, bool last, const device::Scalars& scalars);
   void run(std::size_t program, std::span<const device::Scalars> scalars);
 

@@ -10,15 +10,16 @@ namespace shardrun::runtime {
 
 /// Transfers in the order of the device's queues.
 struct Executor::Queued {
-  /// `kernels_in` and `second`: the executor's queues, of `device`. `waits`: calls that wait for transfers.
+  /// `kernels_in` and `second`: the executor's queues, of `device`. `waits`: the calls that wait for transfers.
   Queued(QueuedTransfers& of, const device::DeviceApart& device, device::Queue& kernels_in, device::Queue& second,
          std::size_t waits);
 
   QueuedTransfers& transfers;
-  DeviceQueue staged;   ///< the second queue, in which transfers over staging memory start, and which waits for them
-  DeviceQueue direct;   ///< the second queue, in which transfers of the device's memory start
-  DeviceQueue kernels;  ///< waits for those
-  std::vector<Call*> joined;  ///< waits in order; the host has not asked for their ends yet
+  DeviceQueue staged;   ///< the second queue, for transfers over staging memory: they start in it, and it waits for
+                        ///< them
+  DeviceQueue direct;   ///< the second queue, for transfers of the device's memory, which start in it
+  DeviceQueue kernels;  ///< the queue of kernels, which waits for the direct transfers
+  std::vector<Call*> joined;  ///< waits in order, for whose end the host has not asked yet
 };
 
 }  // namespace shardrun::runtime

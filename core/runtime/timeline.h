@@ -15,11 +15,12 @@ namespace shardrun::runtime {
       .count();
 }
 
-/// Begin and end of instructions, in the order in which they ran. Room is reserved beforehand: recording them allocates
-/// nothing, and spans that do not fit are only counted. Also what an engine does, which nobody knows beforehand.
+/// The begin and the end of instructions, in the order in which they ran. Memory is reserved beforehand: recording
+/// allocates nothing, and spans that do not fit are only counted. Also records what an engine does, which is not known
+/// beforehand.
 class Timeline {
  public:
-  /// Times are of now_in_nanoseconds().
+  /// A run of an instruction. Times are those of now_in_nanoseconds().
   struct Span {
     std::uint32_t program = 0;
     std::uint32_t instruction = 0;
@@ -31,32 +32,32 @@ class Timeline {
     std::int64_t transfer_ended = 0;
   };
 
-  /// A call of a function of an engine, or of one of its operations.
+  /// A call of an engine's function, or of one of its operations.
   struct Call {
     enum class Kind : std::uint8_t {
-      engine,     ///< of its code
-      host,       ///< of what the host does between two such calls
-      operation,  ///< that the engine or the host has called
+      engine,     ///< the engine's code
+      host,       ///< what the host does between two such calls
+      operation,  ///< an operation that the engine or the host called
     };
     Kind kind = Kind::engine;
     std::string name;
     std::int64_t begin = 0;
     std::int64_t end = 0;
-    std::int64_t bytes = 0;  ///< of the array that an operation is called with
+    std::int64_t bytes = 0;  ///< of the array with which an operation is called
     bool failed = false;
   };
 
-  /// A transfer of an operation. Times that have not come are 0.
+  /// A transfer of an engine's operation. Times that are not known yet are 0.
   struct Moved {
     enum class Kind : std::uint8_t { collective, send, receive };
     Kind kind = Kind::collective;
     std::string name;
-    std::string message;  ///< the same at both ends; "" of a collective
+    std::string message;  ///< the same at both ends; "" for a collective
     std::int64_t bytes = 0;
     std::int64_t start_begin = 0;
     std::int64_t start_end = 0;
     std::int64_t wait_begin = 0;
-    std::int64_t wait_end = 0;  ///< it was complete
+    std::int64_t wait_end = 0;  ///< when it was complete
     // As in Span.
     std::int64_t begun = 0;
     std::int64_t ended = 0;
@@ -75,11 +76,11 @@ class Timeline {
   [[nodiscard]] const std::vector<Span>& spans() const noexcept { return spans_; }
   [[nodiscard]] std::size_t left_out() const noexcept { return left_out_; }
 
-  // Of an engine: at most so many of each. More are only counted.
+  // The largest number of calls, and of transfers, kept for an engine. Others are only counted.
   static constexpr std::size_t most_of_engine = 100'000;
 
   void add(Call call) { add(calls_, std::move(call)); }
-  /// Returns where the transfer is in `moved()`, or a number beyond its end.
+  /// Returns the place of the transfer in `moved()`, or a number beyond the end if it does not fit.
   std::size_t add(Moved moved) {
     const std::size_t place = moved_.size() < most_of_engine ? moved_.size() : most_of_engine;
     add(moved_, std::move(moved));
@@ -87,7 +88,10 @@ class Timeline {
   }
   /// The transfer at that place; null if there is none.
   [[nodiscard]] Moved* moved_at(std::size_t place) noexcept { return place < moved_.size() ? &moved_[place] : nullptr; }
-  [[nodiscard]] const std::vector<Call>& calls() const noexcept { return calls_; }  ///< in the order of their ends
+  [[nodiscard]] const std::vector<Call>& calls() const noexcept {
+    return calls_;
+  }  ///< in the order in which they
+     ///< ended
   [[nodiscard]] const std::vector<Moved>& moved() const noexcept { return moved_; }
 
  private:

@@ -9,17 +9,17 @@
 
 namespace shardrun::runtime {
 
-/// The latest times at which a queue stood still for transfers, one after the other.
+/// The latest times at which a queue stood still for transfers, in their order.
 class Waits {
  public:
-  /// REQUIRES: `wait` begins at the end of the one before, or later.
+  /// REQUIRES: `wait` begins at or after the end of the one before.
   void add(const Communicator::Times& wait) noexcept {
     latest_[count_ % latest_.size()] = wait;
     ++count_;
   }
 
-  /// Nanoseconds of `span` in which the queue did not stand still. A lower bound: only the latest 64 waits are kept,
-  /// and time before them does not count.
+  /// Nanoseconds of `span` in which the queue did not stand still. It is a lower bound: only the latest 64 waits are
+  /// kept, and time before them is left out.
   [[nodiscard]] std::int64_t outside(const Communicator::Times& span) const noexcept {
     const std::size_t known = std::min(count_, latest_.size());
     std::int64_t begun = span.begun;

@@ -1,4 +1,4 @@
-// Executor's part that finds bits of states that have changed between two steps: see core/partition/watch.h.
+// The part of Executor that detects bits of states that change between two steps: see core/partition/watch.h.
 
 #include <fmt/format.h>
 
@@ -107,12 +107,12 @@ const partition::Buffer* Executor::run_twice(std::size_t program, std::span<cons
   run(program, scalars);
   std::ranges::copy(made_hashes_->compute(queue(), threads_), first_hashes_.begin());
   refill();
-  const partition::SentBytes once = sent_;  // the plan counts a microbatch once
+  const partition::SentBytes once = sent_;  // because the plan counts a microbatch once
   threads_.rotate(1);
   const std::unique_ptr<device::Threads, void (*)(device::Threads*)> rotated(
       &threads_, [](device::Threads* threads) { threads->rotate(0); });
   run(program, scalars);
-  for (auto& [axis, of_axis] : sent_) {  // in place: calls have pointers to the numbers
+  for (auto& [axis, of_axis] : sent_) {  // in place, because calls point to the numbers
     for (auto& [collective, bytes] : of_axis) {
       bytes = once.at(axis).at(collective);
     }

@@ -21,18 +21,18 @@ namespace {
 
 constexpr std::chrono::milliseconds live_interval{100};
 constexpr std::chrono::seconds plain_interval{10};
-/// A shorter activity is not shown beside the step; a longer one gets a time of its own.
+/// A shorter activity is not shown beside the step. A longer one is shown with its time.
 constexpr std::chrono::seconds activity_interval{1};
 /// A step that takes longer than this is shown with its time.
 constexpr std::chrono::seconds step_interval{3};
 constexpr std::chrono::seconds usual_gap{1};  ///< between ticks
-/// On a busy machine ticks come later.
+/// A gap up to this is normal on a busy machine.
 constexpr std::chrono::seconds longest_gap{3};
 constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 
 double seconds(SteadyTime::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-/// Which tenth of the run a step lies in.
+/// The tenth of the run in which a step lies.
 std::int64_t tenth(std::int64_t step, std::int64_t total) { return total > 0 ? step * 10 / total : 0; }
 
 std::string step_text(std::int64_t step, std::int64_t total) {
@@ -106,7 +106,7 @@ void Progress::notice_standstill() {
   ticked_at_ = now;
   if (gap > longest_gap) {
     standstill_ += gap - usual_gap;
-    // Times since the last tick were taken by a clock that did not yet leave out the standstill.
+    // Times since the last tick came from a clock that did not yet leave out the standstill, so they are corrected.
     const SteadyTime latest = this->now();
     for (SteadyTime* const noted : {&last_at_, &shown_at_, &activity_.since}) {
       *noted = std::min(*noted, latest);
@@ -131,7 +131,7 @@ double Progress::Rates::together() const { return steps == 0 ? 0 : static_cast<d
 void Progress::update(const ProgressUpdate& update) {
   const std::lock_guard lock(mutex_);
   const SteadyTime now = this->now();
-  // As a line of its own the last step comes with `finish`.
+  // Without a terminal, `finish` writes the line of the last step.
   const bool is_left_to_finish = !sink_.is_terminal && total_ > 0 && update.step == total_;
   const bool is_due = !is_left_to_finish &&
                       (!first_ || (sink_.is_terminal ? now - shown_at_ >= live_interval : due_as_line(update, now)));
@@ -228,11 +228,11 @@ void Progress::leave() noexcept {
     if (first_ && !finished_) {
       line_.keep();
     }
-    line_.clear();  // an activity is not a result
+    line_.clear();  // because an activity is not a result
     begin("", now());
     is_left_ = true;
   } catch (const std::exception&) {
-    // The screen is not worth a run.
+    // Ignored: the screen must not make a run fail.
   }
 }
 
@@ -278,7 +278,7 @@ std::string Progress::activity_text(SteadyTime now) const {
 }
 
 std::string Progress::describe(SteadyTime now, std::size_t width) const {
-  // In order of importance: what does not fit is cut off at the end.
+  // In order of importance, because what does not fit is cut off at the end.
   std::vector<std::string> parts;
   const auto add = [&](const std::string& part) {
     if (!part.empty()) {

@@ -14,30 +14,31 @@ namespace shardrun::screen {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-/// The output of progress, and its clock.
+/// Where progress is written, with a clock.
 struct ProgressSink {
   std::function<void(std::string_view)> write;
   bool is_terminal = false;            ///< lines can be rewritten
-  std::function<std::size_t()> width;  ///< columns of the terminal now; called only on a terminal
+  std::function<std::size_t()> width;  ///< the terminal's present columns; called only if it is a terminal
   std::function<SteadyTime()> now;
   std::function<bool()> is_behind;  ///< whether to skip an update because the screen is slow; may be empty
 };
 
-/// A sink over a file descriptor that the caller owns. It is a terminal if the descriptor is one and `term` (the value
-/// of TERM, or null) is not "dumb". Output that cannot be written is dropped: progress does not fail a run.
+/// A sink that writes to a file descriptor, which the caller owns. It is a terminal if the descriptor is one and `term`
+/// (the value of TERM, or null) is not "dumb". Output that cannot be written is dropped: progress never makes a run
+/// fail.
 [[nodiscard]] ProgressSink descriptor_sink(int fd, const char* term);
 
-/// A line on a terminal that is rewritten in place, with carriage returns and spaces alone, so NO_COLOR does not
-/// matter.
+/// A line on a terminal that is rewritten in place, only with carriage returns and spaces, so NO_COLOR does not matter.
 class LiveLine {
  public:
-  /// `sink` outlives this.
+  /// `sink` outlives this object.
   explicit LiveLine(const ProgressSink& sink) : sink_(sink) {}
 
-  /// How long it may be. The terminal's last column stays free: some terminals wrap as soon as it is written.
+  /// The largest length of the line. The terminal's last column stays free, because some terminals wrap as soon as it
+  /// is written.
   [[nodiscard]] std::size_t room() const { return std::max<std::size_t>(sink_.width(), 2) - 1; }
   [[nodiscard]] bool is_shown() const noexcept { return width_ > 0; }
-  /// Shows `text`, cut to its room, in place of the shown line.
+  /// Shows `text`, cut to fit, instead of the shown line.
   void write(std::string_view text);
   void clear();
   /// Leaves the shown line; later output goes below it.
@@ -52,31 +53,31 @@ struct ProgressUpdate {
   std::int64_t step = 0;           ///< steps done
   std::optional<double> loss;      ///< for tasks that have one
   std::optional<double> val_loss;  ///< if it was measured after this step
-  double rate = 0;                 ///< of this step: per second, in Progress's unit
+  double rate = 0;                 ///< of this step, per second, in Progress's unit
 };
 
 /// Shows the progress of a run.
-/// - On a terminal: a LiveLine, rewritten at most ten times a second.
-/// - Elsewhere: plain lines for the first and the last step, for each validation, every `log_every` steps (0: after 10
-///   s or a tenth of the run), and for an activity that has lasted 10 s, 20 s, 40 s and so on.
-/// A rate covers the steps since the previous line; at the end, all steps. Any thread may call it.
+/// - On a terminal: as a LiveLine, rewritten at most ten times a second.
+/// - Elsewhere: as plain lines for the first and the last step, for each validation, every `log_every` steps (0: after
+/// 10 s or a tenth of the run), and for an activity that has lasted 10 s, 20 s, 40 s and so on.
+/// A rate covers the steps since the previous line; at the end, all steps. Any thread may call the functions.
 class Progress {
  public:
   Progress(ProgressSink sink, std::int64_t total_steps, std::int64_t log_every, std::string unit = "tok");
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  ~Progress();  ///< leave()
+  ~Progress();  ///< calls leave()
 
   void update(const ProgressUpdate& update);
-  /// The current activity, until the next update or activity: "compiling", or with `done` of `total`, "validating batch
-  /// 3/20".
+  /// Sets the current activity, until the next update or activity: "compiling" or, with `done` of `total`, "validating
+  /// batch 3/20".
   void now_at(std::string_view what, std::int64_t done = 0, std::int64_t total = 0);
-  /// Shows an activity that has lasted for a while. Call it about once a second, if at all. A long gap between two
-  /// ticks counts as time in which this process was stopped (Ctrl-Z); the estimate of the remaining time leaves it out.
+  /// Shows an activity that has lasted for a while. To be called about once a second, or never. A long gap between two
+  /// calls counts as time in which this process was stopped (Ctrl-Z); the estimate of the remaining time leaves it out.
   void tick();
   /// Prints a line above the progress line.
   void print(std::string_view line);
-  /// Shows the last step and the time since construction, and keeps that line. Call once, at the end.
+  /// Shows the last step and the time since construction, and keeps that line. Call it once, at the end.
   void finish();
   /// Keeps the progress line, so that later output of others goes below it, and ends the activity: `tick` shows nothing
   /// until the next update or activity.
@@ -88,7 +89,7 @@ class Progress {
     SteadyTime at;
   };
 
-  /// Of several similar steps.
+  /// Sums over several similar steps.
   struct Rates {
     std::int64_t steps = 0;
     double inverses = 0;
@@ -98,11 +99,11 @@ class Progress {
   };
 
   struct Activity {
-    std::string what;  ///< empty: the step after the last one
+    std::string what;  ///< empty: the step that follows the last one
     std::int64_t done = 0;
     std::int64_t total = 0;
     SteadyTime since;
-    SteadyTime::duration line_due;  ///< how long it must have lasted to get its next line
+    SteadyTime::duration line_due;  ///< how long it must last to get its next line
   };
 
   struct Validation {
@@ -128,10 +129,10 @@ class Progress {
   std::string unit_;
   SteadyTime made_;
 
-  std::optional<Origin> first_;  ///< the first update: the estimate of the remaining time starts here
+  std::optional<Origin> first_;  ///< the first update, from which the estimate of the remaining time starts
   ProgressUpdate last_;
   SteadyTime last_at_;
-  std::optional<Validation> validation_;  ///< the last
+  std::optional<Validation> validation_;  ///< the latest
   bool finished_ = false;
   std::int64_t shown_step_ = 0;
   SteadyTime shown_at_;

@@ -13,10 +13,10 @@
 namespace shardrun::screen {
 namespace {
 
-/// So small that a screen which takes anything at all is seen to.
+/// So small that any progress of the screen is noticed.
 constexpr std::size_t piece_bytes = 4096;
 
-/// Bytes that a screen may be late with before updates are left out.
+/// Bytes by which a screen may be late before updates are skipped.
 constexpr std::size_t most_waiting_updates = std::size_t{64} * 1024;
 
 }  // namespace
@@ -25,9 +25,9 @@ struct Screen::State {
   std::function<void(std::string_view)> write;
   mutable std::mutex mutex;  ///< guards all below
   std::condition_variable changed;
-  std::string queue;              ///< not begun yet
-  std::size_t waiting_bytes = 0;  ///< of the queue and the running write
-  std::uint64_t pieces = 0;       ///< that were written
+  std::string queue;              ///< text whose writing has not begun
+  std::size_t waiting_bytes = 0;  ///< in the queue and in the running write
+  std::uint64_t pieces = 0;       ///< pieces written so far
   bool ending = false;
   bool done = false;
 
@@ -56,7 +56,7 @@ struct Screen::State {
 
 Screen::Screen(std::function<void(std::string_view)> write) : state_(std::make_shared<State>()) {
   state_->write = std::move(write);
-  // SIGPIPE belongs to the thread that writes.
+  // SIGPIPE stays unblocked, because it is delivered to the thread that writes.
   thread_ = thread_without_signals(
       "the thread that shows progress", [state = state_] { state->run(); }, SIGPIPE);
 }
@@ -87,7 +87,7 @@ bool Screen::finish(const std::function<bool()>& wait_on, std::chrono::milliseco
     const bool moves =
         state_->changed.wait_for(lock, patience, [&] { return state_->done || state_->pieces != pieces; });
     if (!moves && !(wait_on && wait_on())) {
-      thread_.detach();  // it waits in a write that nothing ends but the screen, or the end of this process
+      thread_.detach();  // it is blocked in a write that only the screen, or the end of this process, can end
       return false;
     }
   }

@@ -21,7 +21,7 @@ Ticker::Ticker(std::chrono::milliseconds interval, std::function<void()> tick) {
       lock.lock();
     }
   };
-  // SIGPIPE belongs to the thread that writes.
+  // SIGPIPE stays unblocked, because it is delivered to the thread that writes.
   thread_ = thread_without_signals("the thread that shows progress", run, SIGPIPE);
 }
 

@@ -8,11 +8,11 @@
 
 namespace shardrun::screen {
 
-/// Calls a function about once an interval, on a thread of its own, until destruction. The destructor waits for a
+/// Calls a function about once per interval, on a separate thread, until it is destroyed. The destructor waits for a
 /// running call.
 class Ticker {
  public:
-  /// An exception of `tick` ends the ticking and nothing else.
+  /// An exception of `tick` ends the ticking, and has no other effect.
   Ticker(std::chrono::milliseconds interval, std::function<void()> tick);
   Ticker(const Ticker&) = delete;
   Ticker& operator=(const Ticker&) = delete;

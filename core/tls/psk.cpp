@@ -35,12 +35,12 @@ int identity_index() {
   return index;
 }
 
-/// Null where the connection has none of its own.
+/// Null if the connection has no identity of its own.
 const Identity* identity_of(const SSL* connection) {
   return static_cast<const Identity*>(::SSL_get_ex_data(connection, identity_index()));
 }
 
-/// The pre-shared key as OpenSSL wants it. A new one for each handshake, because it expires. Null if OpenSSL fails.
+/// The pre-shared key in OpenSSL's form. It is made anew for each handshake, because it expires. Null if OpenSSL fails.
 SSL_SESSION* new_session(SSL* connection) {
   const auto& key = *static_cast<const Key*>(::SSL_CTX_get_ex_data(::SSL_get_SSL_CTX(connection), key_index()));
   constexpr std::array<unsigned char, 2> aes_256_gcm_sha384 = {0x13, 0x02};
@@ -76,13 +76,13 @@ void Free::operator()(SSL_CTX* context) const noexcept { ::SSL_CTX_free(context)
 void Free::operator()(SSL* connection) const noexcept { ::SSL_free(connection); }
 
 Context psk_context(End end, const Key& key) {
-  // OpenSSL is not to take itself apart when the process exits: threads with connections may still use it.
+  // OpenSSL must not clean up when the process exits, because threads with connections may still use it.
   require(::OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, nullptr) == 1);
   Context context(::SSL_CTX_new(end == End::client ? ::TLS_client_method() : ::TLS_server_method()));
   require(context != nullptr);
   auto own_key = std::make_unique<Key>(key);
   require(::SSL_CTX_set_ex_data(context.get(), key_index(), own_key.get()) == 1);
-  static_cast<void>(own_key.release());  // the context's
+  static_cast<void>(own_key.release());  // the context owns it now
   require(::SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION) == 1 &&
           ::SSL_CTX_set_max_proto_version(context.get(), TLS1_3_VERSION) == 1 &&
           ::SSL_CTX_set_ciphersuites(context.get(), "TLS_AES_256_GCM_SHA384") == 1 &&
@@ -110,7 +110,7 @@ Connection psk_connection(const Context& context, Identity identity) {
   Connection connection = psk_connection(context);
   auto own = std::make_unique<Identity>(std::move(identity));
   require(::SSL_set_ex_data(connection.get(), identity_index(), own.get()) == 1);
-  static_cast<void>(own.release());  // the connection's
+  static_cast<void>(own.release());  // the connection owns it now
   return connection;
 }
 

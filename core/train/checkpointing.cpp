@@ -21,13 +21,13 @@
 namespace shardrun::train {
 namespace {
 
-/// What a rank tells the others: "ok" and facts, or "failed" and why.
+/// The first word of what a rank tells the others about a failure; without a failure it is "ok", followed by facts.
 constexpr std::string_view failed_word = "failed ";
 
-/// Bytes of a snapshot that are written at once. Between two such blocks an abort is noticed.
+/// Bytes of a snapshot that are written at once. An abort is noticed between two such blocks.
 constexpr std::size_t write_bytes = std::size_t{32} << 20U;
 
-/// What a disk surely writes in a second, for the first save of a run with a time limit.
+/// Bytes per second that any disk can write, for the first save of a run with a time limit.
 constexpr double least_rate = 100e6;
 
 std::uint64_t bytes_of(const std::vector<checkpoint::StoredFile>& files) {
@@ -39,7 +39,7 @@ std::uint64_t bytes_of(const std::vector<checkpoint::StoredFile>& files) {
 }
 
 Due::Clock::time_point after(Due::Clock::time_point time, double seconds) {
-  constexpr double most = 1e9;  // a clock counts nanoseconds in 64 bits
+  constexpr double most = 1e9;  // because a clock counts nanoseconds in 64 bits
   return time + std::chrono::duration_cast<Due::Clock::duration>(
                     std::chrono::duration<double>(std::clamp(seconds, -most, most)));
 }
@@ -64,7 +64,7 @@ checkpoint::StoredFile file_of(const std::string& answer, std::int64_t rank) {
   return file;
 }
 
-/// With the output folder's path for people.
+/// The job as text, with the output folder's path as people see it.
 std::string job_text(job::Job job) {
   job.output = files::shown(job.output);
   return job::canonical_text(job);
@@ -96,13 +96,14 @@ Checkpointing::Checkpointing(const job::Job& job, const compile::Compiled& compi
   }
   if (checkpoint::takes_snapshots(job)) {
     snapshot_ = device::Device::find("cpu").allocate(file_.bytes());
-    std::memset(snapshot_->data(), 0, file_.bytes());  // the first save then takes as long as others
+    std::memset(snapshot_->data(), 0, file_.bytes());  // so that the first save takes no longer than others
     record_.summary.ranks[0].snapshot_bytes = file_.snapshot_bytes();
     record_.summary.ranks[0].snapshot_peak_bytes = snapshot_->touched_bytes();
   }
 }
 
-/// A run that fails has a moment for the save under way. Then the failure is told, and that ends the save.
+/// If the run fails, a save in progress gets a little time. Then the ranks are told of the failure, which ends the
+/// save.
 Checkpointing::~Checkpointing() {
   const auto latest =
       Clock::now() + std::min<Clock::duration>(
@@ -176,7 +177,7 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
     });
     written_ = true;
     if (!outcome_->failure.empty()) {
-      executor_.verify_states();  // damaged memory ends the run, other failures may not
+      executor_.verify_states();  // damaged memory ends the run, although other failures may not
     }
     record_.summary.checkpoints->stall_s += metrics::seconds_since(begin);
     if (outcome_->ended) {
@@ -206,7 +207,7 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
   };
   try {
     writer_ = thread_without_signals("the writer of checkpoints", write_copy);
-  } catch (const Error&) {  // the others count on this rank
+  } catch (const Error&) {  // not thrown here, because the other ranks wait for this one
     write_copy();
     tell(*outcome_);
   }
@@ -221,7 +222,7 @@ void Checkpointing::require_whole(std::int64_t step) const {
   }
 }
 
-/// The arena's part of this rank's file, as of now.
+/// Copies the arena's part of this rank's file, as of now.
 void Checkpointing::copy() {
   std::byte* to = snapshot_->data();
   file_.stream(executor_, [&to](std::span<const std::byte> bytes) {
@@ -298,7 +299,7 @@ Checkpointing::Outcome Checkpointing::write(const checkpoint::Position& position
     } else {
       write_as_other(position, key, stream, outcome);
     }
-  } catch (const std::exception& error) {  // of the store: the job has ended
+  } catch (const std::exception& error) {  // an error of the store: the job has ended
     outcome.ended = true;
     outcome.failure = error.what();
   }
@@ -306,7 +307,7 @@ Checkpointing::Outcome Checkpointing::write(const checkpoint::Position& position
   return outcome;
 }
 
-/// The others hear twice of the first rank's attempt: that there is a folder, and what came of it all.
+/// The others get two messages about the first rank's attempt: that the folder exists, and the outcome.
 void Checkpointing::write_as_first(const checkpoint::Position& position, const std::string& key, const Stream& stream,
                                    Outcome& outcome) {
   const std::filesystem::path root = checkpoint::checkpoint_folder(job_);
@@ -353,7 +354,7 @@ void Checkpointing::write_as_first(const checkpoint::Position& position, const s
   publish("end", outcome.failure);
 }
 
-/// One that was found whole is not opened again at each save. Those that are gone are forgotten.
+/// A checkpoint that was complete once is not opened again at each save. Removed checkpoints are forgotten.
 void Checkpointing::remove_old(const std::filesystem::path& root) {
   checkpoint::remove_old_checkpoints(
       root, {job_.checkpoints.keep, job_.checkpoints.keep_every}, [this](const std::filesystem::path& saved) {
@@ -445,7 +446,7 @@ void load_resumed(const job::Job& job, const compile::Compiled& compiled, const 
     }
     damaged = error.message();
   }
-  link.barrier();  // reading may take some ranks longer than [job] timeout
+  link.barrier();  // because reading may take some ranks longer than [job] timeout
   damaged = link.made_of_all("checkpoint/damaged", damaged, [](const std::vector<std::string>& of_ranks) {
     const auto first = std::ranges::find_if(of_ranks, [](const std::string& text) { return !text.empty(); });
     return first == of_ranks.end() ? "" : *first;

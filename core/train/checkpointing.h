@@ -28,54 +28,56 @@
 namespace shardrun::train {
 
 /// One rank's part in saving the checkpoints of a run. All ranks save at the same points. Each writes its own file; the
-/// first rank makes the checkpoint whole once all have.
+/// first rank completes the checkpoint once all have written theirs.
 class Checkpointing {
  public:
-  /// All outlive this. Takes the memory for copies.
+  /// The arguments outlive this object. Allocates the memory for copies.
   Checkpointing(const job::Job& job, const compile::Compiled& compiled, const StepSettings& settings,
                 const runtime::Executor& executor, metrics::Record& record);
   Checkpointing(const Checkpointing&) = delete;
   Checkpointing& operator=(const Checkpointing&) = delete;
   ~Checkpointing();
 
-  /// Whether one is due after so many steps.
+  /// Whether a checkpoint is due after this number of steps.
   [[nodiscard]] bool is_due(std::int64_t steps) const noexcept;
-  /// The first step begins, or one has ended that took so many seconds and is read late: see LeadTime.
+  /// begin_steps(): the first step begins. step_took(): a step has ended after so many seconds, and its result is read
+  /// late; see LeadTime.
   void begin_steps() noexcept { lead_time_.begin(Clock::now()); }
   void step_took(double seconds) noexcept { lead_time_.step_took(seconds); }
-  /// When a checkpoint is due by [checkpoint] minutes, and when the run must end to save before [job] time_limit. The
-  /// first rank decides for all. Learns from the time between two calls how long the next may be away, and from earlier
-  /// saves how long one takes. `steps_to_come`: that the run does once the time has come.
+  /// When a checkpoint is due by [checkpoint] minutes, and when the run must end so that it can save before [job]
+  /// time_limit. The first rank decides for all. Learns from the time between calls how long the next call may take to
+  /// come, and from earlier saves how long a save takes. `steps_to_come`: steps that the run still does once the time
+  /// has come.
   [[nodiscard]] Due due(int steps_to_come);
 
-  /// Saves the states as they are. Returns when they may change again; if `at_end`, when the checkpoint is whole. Waits
-  /// for an earlier one that is still being written. Throws Error{unsaved} if one could not be written, and
-  /// [checkpoint] on_failure is stop.
+  /// Saves the states as they are now. Returns when they may change again or, if `at_end`, when the checkpoint is
+  /// complete. Waits for an earlier checkpoint that is still being written. Throws Error{unsaved} if one could not be
+  /// written and [checkpoint] on_failure is stop.
   void save(const checkpoint::Position& position, bool at_end);
-  /// Throws Error{io} on the first rank unless the checkpoint of this step, which was the last to be saved, is whole.
+  /// Throws Error{io} on the first rank unless the last saved checkpoint, which must be of this step, is complete.
   void require_whole(std::int64_t step) const;
-  /// Tells what came of a save in the background, once. Throws as save(). Called between steps.
+  /// Reports the outcome of a save in the background, once. Throws as save() does. Called between steps.
   void look();
-  /// Waits for a save in the background, and tells what came of it.
+  /// Waits for a save in the background, and reports its outcome.
   void await_writer();
 
-  /// The step of the newest checkpoint of this run that is whole, or of the one it began from; -1: none.
+  /// The step of the newest complete checkpoint of this run, or of the one from which it began; -1: none.
   [[nodiscard]] std::int64_t last_whole() const noexcept { return last_whole_; }
 
  private:
   using Clock = Due::Clock;
 
-  /// How long before [job] time_limit the run must end; see due().
+  /// Seconds before [job] time_limit at which the run must end; see due().
   [[nodiscard]] double margin(Clock::time_point now, int steps_to_come);
 
-  /// What came of a save.
+  /// The outcome of a save.
   struct Outcome {
     std::int64_t step = 0;
     std::uint64_t bytes = 0;  ///< of all ranks' files
     double seconds = 0;
-    std::string failure;  ///< "" if it is whole
-    std::string notice;   ///< what else a person should know
-    bool ended = false;   ///< whether the job was aborted meanwhile: then there is nothing to tell
+    std::string failure;  ///< "" if the checkpoint is complete
+    std::string notice;   ///< something else that a person should know
+    bool ended = false;   ///< the job was aborted meanwhile, so nothing is to be reported
   };
 
   /// Calls `take` with the bytes of this rank's file in order.
@@ -92,9 +94,9 @@ class Checkpointing {
   /// Removes older checkpoints, as [checkpoint] keep says.
   void remove_old(const std::filesystem::path& root);
   void copy();
-  /// With [job] check = states; else 0.
+  /// A hash of the copy, if [job] check = states; otherwise 0.
   [[nodiscard]] std::uint64_t hash_of_copy() const;
-  /// What another rank has published, once it has. Ends with Error{aborted} if this rank's run has failed.
+  /// Waits for what another rank publishes under this name. Throws Error{aborted} if this rank's run has failed.
   [[nodiscard]] std::string published(const std::string& name) const;
   void tell(const Outcome& outcome);
   [[nodiscard]] bool is_first() const noexcept;
@@ -108,23 +110,24 @@ class Checkpointing {
   const checkpoint::RankFile file_;
   checkpoint::RunIdentity run_;
   std::shared_ptr<const device::Memory> snapshot_;  ///< null: steps wait for each save
-  std::int64_t saves_ = 0;                          ///< begun so far: part of the names in the store
+  std::int64_t saves_ = 0;                          ///< saves begun so far; part of the names in the store
   std::int64_t last_whole_ = -1;
-  std::set<std::int64_t> whole_;  ///< steps of the checkpoints that this run has saved or opened; the writer's
+  std::set<std::int64_t> whole_;  ///< steps of the complete checkpoints that this run has saved or opened; only the
+                                  ///< writer uses it
   Clock::time_point last_begin_ = Clock::now();
   LeadTime lead_time_;
   double longest_save_ = 0;
   std::thread writer_;
-  std::atomic<bool> abandoned_ = false;  ///< the run has failed: the writer is to end
-  std::atomic<bool> written_ = false;    ///< whether the writer has set outcome_
+  std::atomic<bool> abandoned_ = false;  ///< the run has failed: the writer must end
+  std::atomic<bool> written_ = false;    ///< the writer has set outcome_
   std::optional<Outcome> outcome_;
 };
 
-/// Where the job begins.
+/// The position at which the job begins.
 [[nodiscard]] checkpoint::Position first_position(const compile::Compiled& compiled);
 
-/// Checks the files of the checkpoint that the job goes on from, each rank some of them, and then gives this rank's
-/// states their values. Throws Error{data} on all ranks if any file is damaged; then no state has changed.
+/// Checks the files of the checkpoint from which the job continues, each rank some of them, and then gives this rank's
+/// states their values. If any file is damaged, throws Error{data} on all ranks; then no state has changed.
 void load_resumed(const job::Job& job, const compile::Compiled& compiled, const runtime::Executor& executor,
                   RankLink& link);
 

@@ -24,7 +24,7 @@ namespace {
 using plugins::ArrayView;
 using plugins::EngineParameter;
 
-/// Rows of a tensor [rows, width] or, without a width, [rows], in host memory; `first` of `all` rows.
+/// A view of rows in host memory, of a tensor [rows, width] or [rows]. The rows begin at `first` of `all`.
 device::TensorView rows_view(void* data, graph::DType dtype, std::int64_t rows, std::int64_t width, std::int64_t first,
                              std::int64_t all) {
   device::TensorView view;
@@ -43,7 +43,7 @@ bool all_finite(const ArrayView& array) {
   return std::all_of(values, values + array.elements(), [](float value) { return std::isfinite(value); });
 }
 
-/// A part of a parameter that several ranks hold.
+/// A part of a parameter of which several ranks hold copies.
 struct Copies {
   std::string parameter;
   std::vector<int> holders;
@@ -116,7 +116,7 @@ void EngineTraining::add_loss(std::size_t program, bool is_first) {
   has_losses_ = true;
 }
 
-/// The first microbatch's gradients go to the arena at once.
+/// Calls backward. The first microbatch's gradients are written to the arena directly.
 void EngineTraining::backward(const ArrayView& gradient, bool is_first) {
   const runtime::TimedCall call(&executor_, runtime::Timeline::Call::Kind::engine, "backward");
   if (is_first) {
@@ -205,8 +205,8 @@ double EngineTraining::squares_of_gradients() {
   return read_scalar("norm_squared");
 }
 
-/// Returns the loss of the batch, which the state `loss` gets too, and adds up `more` over the ranks. The losses of
-/// ranks with parts of the batch add up. Ranks with the whole batch have the same loss, as far as they have
+/// Returns the loss of the batch and stores it in the state `loss`; sums the numbers of `more` over the ranks. The
+/// losses of ranks with parts of the batch add up. Ranks with the whole batch have the same loss, if they have
 /// predictions.
 double EngineTraining::loss_of_all(std::vector<double>& more) {
   more.push_back(has_losses_ ? read_scalar("loss") : 0);
@@ -271,7 +271,7 @@ NonFiniteEvaluation EngineTraining::why_not_finite(std::int64_t /*step*/) {
           .is_parameter = true};
 }
 
-/// Every rank gets all ranks' hashes: as sums of numbers of which one is not 0. A double holds 52 bits of a hash.
+/// Every rank gets all ranks' hashes: as sums of numbers of which all but one are 0. A double holds 52 bits of a hash.
 void EngineTraining::check_copies(std::int64_t step) {
   const std::size_t world_size = engine_.parameters.size();
   std::vector<Copies> copies;

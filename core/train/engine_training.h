@@ -14,44 +14,44 @@
 
 namespace shardrun::train {
 
-/// Trains an engine: feeds it this rank's samples, computes the loss of its predictions and the gradient of that, adds
-/// up the gradients of the microbatches that it returns, and steps the optimizer on the parameters in the arena.
+/// Trains an engine: feeds it this rank's samples, computes the loss of its predictions and that loss's gradient, adds
+/// up the gradients that it returns for the microbatches, and steps the optimizer on the parameters in the arena.
 class EngineTraining final : public Trainer {
  public:
-  /// REQUIRES: compiled.engine and compiled.dataset are set; the arguments outlive this.
+  /// REQUIRES: compiled.engine and compiled.dataset are set. The arguments outlive this object.
   EngineTraining(const job::Job& job, const compile::Compiled& compiled, RankLink& link);
 
   void initialize() override;
   [[nodiscard]] StepResult step(std::int64_t step) override;
   [[nodiscard]] double differentiate(std::int64_t step) override;
   [[nodiscard]] double update(std::int64_t step) override;
-  /// Throws Error{plugin} if the engine has messages for which it has not waited.
+  /// Throws Error{plugin} if the engine has started messages for which it has not waited.
   bool finish() override;
   [[nodiscard]] std::optional<double> evaluate(
       const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {}) override;
   [[nodiscard]] NonFiniteEvaluation why_not_finite(std::int64_t step) override;
   void check_copies(std::int64_t step) override;
-  [[nodiscard]] bool anywhere(bool here) const override { return here; }  // the ranks' sums are the same on all
+  [[nodiscard]] bool anywhere(bool here) const override { return here; }  // the sums are the same on all ranks
   [[nodiscard]] bool is_impossible(double loss) const noexcept override;
   [[nodiscard]] runtime::Executor& executor() noexcept override { return executor_; }
 
  private:
-  /// A batch or part of one, as this rank sees it.
+  /// A batch or a part of one, and this rank's rows of it.
   struct Samples {
-    std::int64_t first = 0;  ///< the global sample of the whole's first row
-    std::int64_t rows = 0;   ///< of the whole
+    std::int64_t first = 0;  ///< global number of the first row's sample
+    std::int64_t rows = 0;   ///< number of rows on all ranks
     bool trains = false;
   };
 
-  /// Fills `inputs_` and `targets_` with this rank's rows. Returns how many these are.
+  /// Fills `inputs_` and `targets_` with this rank's rows. Returns their number.
   std::int64_t feed(const Samples& samples);
   /// Calls forward. Returns whether this rank has predictions.
   bool predict(std::int64_t rows);
-  /// The loss of the predictions, added to the state, and with `micro` its gradient.
+  /// Adds the loss of the predictions to the state `loss`. With `micro`, also computes its gradient.
   void add_loss(std::size_t program, bool is_first);
   void backward(const plugins::ArrayView& gradient, bool is_first);
   void microbatch(const Samples& samples, bool is_first);
-  /// The sum of the state `loss` over the ranks; with it, those of `more`.
+  /// The sum of the state `loss` over the ranks. Each number of `more` is summed over the ranks, too.
   [[nodiscard]] double loss_of_all(std::vector<double>& more);
   [[nodiscard]] double hash_of(const plugins::EngineParameter& parameter) const;
   [[nodiscard]] double squares_of_gradients();
@@ -65,12 +65,12 @@ class EngineTraining final : public Trainer {
   RankLink& link_;
   runtime::Executor executor_;
   std::optional<RunningEngine> running_;
-  std::vector<plugins::NamedArray> gradients_;  ///< in the arena
-  std::vector<std::vector<float>> latest_;      ///< the gradients of a microbatch after the first
+  std::vector<plugins::NamedArray> gradients_;  ///< views of the arena
+  std::vector<std::vector<float>> latest_;      ///< gradients of a microbatch, except of the first
   std::vector<float> inputs_;
   std::vector<std::byte> targets_;
   std::vector<float> predictions_;
-  bool has_losses_ = false;  ///< whether this rank has added to the state `loss` since it was last read
+  bool has_losses_ = false;  ///< this rank has added to the state `loss` since it was last read
 };
 
 }  // namespace shardrun::train

@@ -19,7 +19,7 @@ std::filesystem::path path_of(const std::filesystem::path& output, int rank) {
   return metrics::flight_folder(output) / fmt::format("rank-{}.record", rank);
 }
 
-/// More would push the root cause off the screen; the records have all.
+/// More lines would push the root cause off the screen; the records contain all.
 constexpr std::size_t most_waits = 8;
 
 }  // namespace
@@ -43,7 +43,7 @@ std::string tell_flights(const std::filesystem::path& output, int ranks, int cau
     try {
       records.push_back(runtime::read_flight_record(path));
     } catch (const Error&) {
-      std::filesystem::remove(path, ignored);  // of a rank that ended before it had one, or had it whole
+      std::filesystem::remove(path, ignored);  // left by a rank that ended before its record was complete
       continue;
     }
     try {

@@ -19,7 +19,7 @@ namespace {
 using plugins::ArrayView;
 using plugins::MakeArray;
 
-/// An engine predicts a stream of records. Every rank gets the record, or its part of it.
+/// Lets an engine predict a stream of records. Every rank gets the record, or its part of it.
 class InferTask : private StreamTask, private plugins::EngineRecords {
  public:
   using StreamTask::StreamTask;
@@ -50,7 +50,7 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
   }
 
  private:
-  /// Ends the engine's call also where it throws, while the executor is there.
+  /// Ends the engine's call while the executor still exists, also if the call throws.
   struct CallEnd {
     ~CallEnd() { call.reset(); }
     std::optional<runtime::TimedCall>& call;
@@ -59,7 +59,7 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
   /// A record that has no predictions yet.
   struct Pending {
     std::int64_t rows;
-    bool is_sample;  ///< and not several; known on the first rank
+    bool is_sample;  ///< the record is a single sample without its own dimension; known on the first rank
   };
 
   [[nodiscard]] const compile::JobEngine& engine() const { return *compiled_.engine; }
@@ -83,7 +83,7 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
     return shape.front();
   }
 
-  /// With traces a record is a step, from here to the next one. The engine runs between the calls.
+  /// For traces, a record is a step that lasts until the next record. The engine runs between the calls.
   bool next(const MakeArray& make) override {
     engine_call_.reset();
     begin_traced(read_);
@@ -100,7 +100,7 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
     timed(&InferTask::write_predictions, "write predictions", predictions);
   }
 
-  /// Calls what the host does for the engine. Afterwards the engine goes on.
+  /// Runs `act`, which the host does for the engine. Afterwards the engine continues.
   template <class Result, class Argument>
   Result timed(Result (InferTask::*act)(const Argument&), std::string_view name, const Argument& argument) {
     using Kind = runtime::Timeline::Call::Kind;
@@ -112,7 +112,7 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
     return (this->*act)(argument);
   }
 
-  /// A stop is an end, which all ranks have heard.
+  /// A request to stop ends the stream. All ranks get it at the same point.
   bool read_record(const MakeArray& make) {
     signal_ = signal_ != 0 ? signal_ : stopped();
     now_at("inferring", counted_ + 1);
@@ -125,7 +125,7 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
     if (record_.is_first()) {
       is_sample = record().shape.size() == engine().sample.shape.size();
       sent = {.element = engine().sample.element, .shape = record().shape};
-      sent->address = const_cast<std::byte*>(record().bytes.data());  // what is sent is not changed
+      sent->address = const_cast<std::byte*>(record().bytes.data());  // not changed: it is only sent
       if (is_sample) {
         sent->shape.insert(sent->shape.begin(), 1);
       }
@@ -185,7 +185,7 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
     await_writing();
   }
 
-  /// Engines that are trained have a number of outputs.
+  /// An engine that can be trained has a fixed number of outputs, which is checked here.
   void require_rows(const ArrayView& whole, std::int64_t rows) const {
     const std::int64_t outputs = engine().request.outputs;
     const bool has_rows = !whole.shape.empty() && whole.shape[0] == rows;
@@ -200,7 +200,7 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
     }
   }
 
-  /// The first rank with predictions for so many rows. Those for no rows have no elements.
+  /// The first rank that has predictions for this number of rows. Predictions for no rows have no elements.
   std::uint32_t first_with(const ArrayView& predictions, std::int64_t rows) {
     const bool is_of_none = rows == 0 && predictions.shape.size() >= 2;
     std::vector<double> has(engine().request.world_size);
@@ -221,8 +221,8 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
 
   runtime::ArrayCollectives* ranks_ = nullptr;
   std::deque<Pending> pending_;
-  std::optional<runtime::TimedCall> engine_call_;  ///< while it is recorded
-  std::int64_t read_ = 0;                          ///< records
+  std::optional<runtime::TimedCall> engine_call_;  ///< set while the engine's call is recorded
+  std::int64_t read_ = 0;                          ///< records read so far
 };
 
 }  // namespace

@@ -59,7 +59,7 @@ class IterateTask : private RankTask {
   }
 
  private:
-  /// The fields after so many steps, and the outputs of the last of these.
+  /// The files of the fields after this number of steps, and of the last step's outputs.
   [[nodiscard]] std::vector<checkpoint::StateFile> files(const std::filesystem::path& state, std::int64_t steps,
                                                          std::string_view suffix) const {
     if (compiled_.engine != nullptr) {
@@ -78,8 +78,8 @@ class IterateTask : private RankTask {
     return job_.iterate.save_every > 0 && (step + 1) % job_.iterate.save_every == 0;
   }
 
-  /// Draws what was saved after so many steps: the first rank, from the files. The others wait, for as long as it
-  /// takes.
+  /// Draws pictures of what was saved after this number of steps. The first rank draws, from the files; the others wait
+  /// for as long as it takes.
   void draw(std::int64_t steps, bool is_last) {
     if (job_.iterate.pictures.empty()) {
       return;
@@ -92,9 +92,9 @@ class IterateTask : private RankTask {
 
   void draw_pictures(std::int64_t steps, bool is_last) {
     for (const std::string& name : job_.iterate.pictures) {
-      const graph::StateId id = compiled_.graph.find_state(name);  // none if the rank of an engine holds no part
+      const graph::StateId id = compiled_.graph.find_state(name);  // nothing if this rank of an engine holds no part
       if (id.exists() && compiled_.graph.states[id].kind == graph::StateKind::output && steps == first_.step) {
-        continue;  // without a step there is none
+        continue;  // outputs exist only after a step
       }
       now_at("drawing pictures", steps, is_last ? "drawing " + name : "");
       settings_.folder.require_owned();
@@ -110,7 +110,7 @@ class IterateTask : private RankTask {
     }
   }
 
-  /// Computes the step with the given number, counted from 0.
+  /// Returns the function that computes the step with the given number, counted from 0.
   [[nodiscard]] std::function<void(std::int64_t step)> step_of(runtime::Executor& executor,
                                                                std::optional<RunningEngine>& engine) const {
     if (engine) {
@@ -151,7 +151,7 @@ class IterateTask : private RankTask {
     return signal;
   }
 
-  /// Runs a step to its end, with the lines, saves and checks that are due after it.
+  /// Runs a step to its end, and then what is due after it: lines, saves and checks.
   template <typename Run>
   int whole_step(runtime::Executor& executor, std::int64_t step, const Run& run) {
     const StepMeter meter(executor);
@@ -167,7 +167,7 @@ class IterateTask : private RankTask {
   void record_step(const runtime::Executor& executor, std::int64_t step, const StepMeasure& measured) {
     const metrics::RankRates rates = rates_of(step, measured);
     std::vector<metrics::JsonField> fields = {{"step", step + 1}, {"step_s", measured.duration}};
-    if (compiled_.engine == nullptr) {  // what an engine computes and sends is its own
+    if (compiled_.engine == nullptr) {  // what an engine itself computes and sends is not known
       fields.push_back({"bandwidth", rates.bandwidth()});
       fields.push_back({"flops_per_s", rates.flops_per_s()});
     }

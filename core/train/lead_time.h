@@ -9,17 +9,17 @@ class LeadTime {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  /// The first step begins. Time before it, such as waiting for ranks that load their data, says nothing about steps.
+  /// The first step begins. Earlier time, such as waiting for ranks that load their data, says nothing about steps.
   void begin(Time now) noexcept { last_look_ = now; }
-  /// A step that others follow before it is read has ended. Times are in seconds.
+  /// A step has ended whose result is read only after later steps began. `seconds`: its duration.
   void step_took(double seconds) noexcept;
-  /// The time to keep: for a save, for the time until the next call, and for so many steps; with `saves_now`, also for
-  /// the save that is being written. REQUIRES: begin() was called.
+  /// The time to reserve, in seconds: for a save, for the time until the next call, and for `steps_to_come` steps; with
+  /// `saves_now`, also for the save that is being written. REQUIRES: begin() was called.
   [[nodiscard]] double look(Time now, double save, bool saves_now, int steps_to_come) noexcept;
 
  private:
   Time last_look_;
-  double longest_away_ = 0;  ///< between two calls of look()
+  double longest_away_ = 0;  ///< longest time between two calls of look()
   double longest_step_ = 0;
 };
 

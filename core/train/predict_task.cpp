@@ -28,7 +28,7 @@ class PredictTask : private StreamTask {
       now_at("loading weights", 0, "loading weights");
       if (std::ranges::find(compiled_.graph.states, graph::StateKind::field, &graph::State::kind) !=
           compiled_.graph.states.end()) {
-        runtime::initialize(compiled_.graph, job_.seed, executor);  // the others are loaded
+        runtime::initialize(compiled_.graph, job_.seed, executor);  // the other states are loaded
       }
       checkpoint::load_parameters(compiled_.weights->source(), compiled_.graph, executor);
       open_streams(compiled_.dataset == nullptr ? std::optional(input_type().dtype) : std::nullopt);
@@ -85,7 +85,7 @@ class PredictTask : private StreamTask {
     }
   }
 
-  /// Numbers in a sample.
+  /// The number of values in a sample.
   [[nodiscard]] std::int64_t width() const { return graph::element_count(input_type()) / input_type().shape[0]; }
 
   [[nodiscard]] const graph::TensorType& input_type() const {
@@ -100,13 +100,13 @@ class PredictTask : private StreamTask {
     return shape;
   }
 
-  /// Whether a record is one sample and not several: what has more dimensions than one and as many values in each row
-  /// as a sample is several.
+  /// Whether a record is a single sample. A record with more than one dimension is several samples if each of its rows
+  /// has as many values as a sample.
   [[nodiscard]] bool is_sample(const data::NpyRecord& record) const {
     return values_in(record.shape, 0) == width() && !(record.shape.size() > 1 && values_in(record.shape, 1) == width());
   }
 
-  /// Values in the dimensions from `first` on; -1 for more than can be counted.
+  /// The number of values in the dimensions from `first` on; -1 if it is too large to be counted.
   [[nodiscard]] static std::int64_t values_in(const std::vector<std::int64_t>& shape, std::size_t first) {
     std::int64_t count = 1;
     for (std::size_t d = first; d < shape.size(); ++d) {
@@ -145,7 +145,7 @@ class PredictTask : private StreamTask {
     return options.has("vocab") ? options.integer("vocab") : compiled_.settings.data.vocab;
   }
 
-  /// Rows of a record from `first` on, which the first rank gives the others.
+  /// Predicts rows of a record from `first` on. The first rank gives them to the others.
   void predict_rows(runtime::Executor& executor, std::int64_t first, std::int64_t rows) {
     const auto row_bytes = width() * static_cast<std::int64_t>(graph::element_bytes(input_type().dtype));
     if (record_.is_first()) {
@@ -164,7 +164,7 @@ class PredictTask : private StreamTask {
     });
   }
 
-  /// `fill`: as of data::feed_inputs().
+  /// `fill`: fills rows of the inputs, as data::feed_inputs() demands.
   void predict_batch(runtime::Executor& executor, std::size_t program,
                      const std::function<void(std::int64_t row, const device::TensorView& rows)>& fill) {
     const auto begin = std::chrono::steady_clock::now();
@@ -176,7 +176,7 @@ class PredictTask : private StreamTask {
       }
       executor.run(program, device::Scalars{.seed = job_.seed, .first_sample = done_});
       if (record_.is_first()) {
-        // A copy: a stream that waits lets the ranks agree meanwhile, which takes the outputs' memory.
+        // The outputs are copied: while a stream waits, the ranks agree, which reuses the outputs' memory.
         const device::HostTensor outputs(executor.host(device::Access::read),
                                          executor.output(program, workload::forward_output), device::Access::read);
         outputs_.assign(outputs.bytes().begin(), outputs.bytes().end());
@@ -191,9 +191,9 @@ class PredictTask : private StreamTask {
     record_.summary.steps = done_;
   }
 
-  std::vector<std::byte> rows_;     ///< of a record, that are computed next
-  std::vector<std::byte> outputs_;  ///< of a batch, on the first rank
-  std::int64_t done_ = 0;           ///< samples
+  std::vector<std::byte> rows_;     ///< rows of a record that are predicted next
+  std::vector<std::byte> outputs_;  ///< outputs of a batch, on the first rank
+  std::int64_t done_ = 0;           ///< samples done
   std::int64_t batches_ = 0;
 };
 

@@ -22,8 +22,8 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-/// The launcher, which knows a silent rank's name, must notice it before its peers' operations end. Heartbeats come
-/// once a second.
+/// Seconds. The launcher, which can name a silent rank, must notice the silence before operations of other ranks time
+/// out. Heartbeats come once a second.
 constexpr double silence_margin_s = 2;
 
 }  // namespace
@@ -39,11 +39,11 @@ RankLink::RankLink(const job::Job& job, compile::Compiled& compiled, launch::Ran
 
 RankLink::~RankLink() {
   if (rank_ != nullptr) {
-    rank_->on_abort({});  // the callback uses what ends here
+    rank_->on_abort({});  // because the callback uses members of this object
   }
   collectives_.reset();
-  // Open transports call their host, which is this. Their threads may still use the memory that they know: `memory_` is
-  // destroyed after them.
+  // Open transports call their host, which is this object. Their threads may still use the memory that they know, so
+  // `memory_` is destroyed after them.
   compiled_.transports.transports.clear();
 }
 
@@ -185,8 +185,9 @@ void RankLink::refuse_changed(std::int32_t agreed, std::string_view possible) co
                           names, agreed, rank(), possible));
 }
 
-/// A request that any rank has heard holds for all; otherwise some would wait for others that pause. A stop precedes a
-/// checkpoint, and that a pause: what comes later is asked for again after the next step.
+/// A request that any rank has received counts for all, because otherwise some ranks would wait for others that pause.
+/// A stop counts before a checkpoint, and a checkpoint before a pause: what is left is asked for again after the next
+/// step.
 std::int32_t RankLink::number_of(const Wish& wish) const {
   const int heard =
       std::max({wish.signal, rank_ != nullptr ? rank_->stop_signal() : 0, own_stop_signal_ ? own_stop_signal_() : 0});
@@ -250,8 +251,8 @@ void RankLink::barrier() {
   publish(key, "");
 }
 
-/// Along one mesh axis after the other, from the members at the first rank's coordinate, which are other than 0 where
-/// [mesh] order says so. Members that have nothing yet get it along a later axis.
+/// Sends along one mesh axis after the other, from the members with the first rank's coordinates, which may differ from
+/// 0 if [mesh] order is set. Members that have nothing yet get the data along a later axis.
 void RankLink::broadcast(std::span<std::byte> bytes) {
   const mesh::Mesh& mesh = compiled_.partition.placements.mesh;
   const mesh::Coordinates at = mesh::coordinates_of(mesh, rank());
@@ -276,7 +277,7 @@ void RankLink::broadcast(std::span<std::byte> bytes) {
       collectives_->finish_once(collectives_->start_once(collectives_->group_along(axis), std::move(op)));
     } catch (...) {
       collectives_->abort("a broadcast has failed");
-      collectives_->drop_once();  // the caller may free the bytes
+      collectives_->drop_once();  // because the caller may free the bytes
       throw;
     }
   }

@@ -21,9 +21,9 @@
 
 namespace shardrun::train {
 
-/// A rank's request between two steps, or what all ranks agree on.
+/// What a rank asks for between two steps, or what all ranks have agreed on.
 struct Wish {
-  int signal = 0;      ///< asked to stop; 0: none
+  int signal = 0;      ///< the signal that asked to stop; 0: none
   bool save = false;   ///< a checkpoint is due
   bool pause = false;  ///< the job is to be suspended
 };
@@ -31,7 +31,7 @@ struct Wish {
 /// Stands for [job] time_limit among the signals that stop a run.
 inline constexpr int time_limit_signal = SIGXCPU;
 
-/// From when on a rank makes a request by the clock.
+/// The times from which a rank asks for something by the clock.
 struct Due {
   using Clock = std::chrono::steady_clock;
 
@@ -44,14 +44,14 @@ struct Due {
   }
 };
 
-/// This process as one of a job's ranks: its transports over the launcher's store, and agreements between the ranks.
-/// The only rank has neither store nor transports, and agrees with itself. Destroys ops, groups and transports, in this
-/// order, then releases the memory that they knew.
+/// This process as one of a job's ranks: its transports, which use the launcher's store, and agreements between the
+/// ranks. A single rank has neither store nor transports, and agrees with itself. The destructor destroys ops, groups
+/// and transports, in this order, and then releases the memory that they knew.
 class RankLink final : private plugins::TransportHost {
  public:
-  /// `rank` has joined; null for the only rank of a job without a launcher. All three outlive this. `stop_signal`: the
-  /// signal that asked this process to stop, or 0; empty if only the launcher is asked. Any thread may call it at any
-  /// time, so it does not wait and calls no device.
+  /// `rank` has joined; null for the only rank of a job without a launcher. The three references outlive this object.
+  /// `stop_signal` returns the signal that asked this process to stop, or 0; empty if only the launcher is asked. Any
+  /// thread may call it at any time, so it must not wait or call a device.
   RankLink(const job::Job& job, compile::Compiled& compiled, launch::Rank* rank, std::function<int()> stop_signal = {});
   ~RankLink() override;
 
@@ -59,33 +59,34 @@ class RankLink final : private plugins::TransportHost {
   void check_data();
   /// Compares graph and plan with the first rank's. Throws Error{internal} if they differ.
   void check_plan();
-  /// Compares the answers of the plan's hooks with those on the first rank along their mesh axis. Throws likewise.
+  /// Compares the answers of the plan's hooks with those on the first rank along their mesh axis. Throws
+  /// Error{internal} if they differ.
   void check_hooks();
-  /// Opens the transports, connects the ranks and prepares every transfer of the executor's programs. First waits,
-  /// without a limit, for ranks that still load data; from then on [job] timeout counts. The executor may end before
-  /// this does, then nothing more is agreed on: its memory stays while transports know it.
+  /// Opens the transports, connects the ranks and prepares every transfer of the executor's programs. It first waits,
+  /// without a limit, for ranks that still load data; from then on [job] timeout counts. The executor may be destroyed
+  /// before this object; then no more agreements are possible, but its memory stays while transports know it.
   void connect(runtime::Executor& executor);
 
   /// The job with the output folder of all ranks.
   [[nodiscard]] const job::Job& job() const noexcept { return job_; }
   [[nodiscard]] int rank() const noexcept { return rank_ == nullptr ? 0 : rank_->rank(); }
   [[nodiscard]] int world_size() const noexcept { return rank_ == nullptr ? 1 : rank_->world_size(); }
-  /// Whether another launcher than shardrun started the ranks.
+  /// Whether a launcher other than shardrun started the ranks.
   [[nodiscard]] bool is_hosted() const noexcept { return rank_ != nullptr && rank_->context().is_hosted; }
   /// Returns the largest of the ranks' values to all ranks. Every rank calls it at the same point. Throws
-  /// Error{transport} for one that is less than this rank's, or more than `most`: it was changed on its way.
+  /// Error{transport} if the result is less than this rank's value or more than `most`: then it was changed in transit.
   [[nodiscard]] std::int32_t agree(std::int32_t value, std::int32_t most);
-  /// The first rank makes a text of all ranks' texts, in order of rank; all ranks get it. Every rank calls it at the
-  /// same point, once per name. [job] timeout counts.
+  /// The first rank makes one text from all ranks' texts, in order of rank, and all ranks get it. Every rank calls it
+  /// at the same point, once per name. [job] timeout is the deadline.
   [[nodiscard]] std::string made_of_all(
       std::string_view name, const std::string& given,
       const std::function<std::string(const std::vector<std::string>& of_ranks)>& make);
   /// The signal that asked any rank to stop, and whether any rank wants a checkpoint: the same on all ranks. Every rank
-  /// calls it at the same point. While the job is suspended, it waits. `wish`: this rank's own.
+  /// calls it at the same point. While the job is suspended, it waits. `wish`: what this rank asks for.
   [[nodiscard]] Wish agree_on_stop(Wish wish = {});
-  /// The same in two parts: the first gives the device the agreement after a step, counted from 0, the second waits for
-  /// it and does not pause. What this rank asks for is looked at when the device has done the work before. At most two
-  /// are under way. REQUIRES: the host cannot address the device's memory.
+  /// The same in two parts. The first enqueues the agreement after a step, counted from 0, on the device; the second
+  /// waits for its result, and does not pause. What this rank asks for is read when the device has done its earlier
+  /// work. At most two agreements may be in flight. REQUIRES: the host cannot address the device's memory.
   void begin_agreement(std::int64_t step, const Due& due);
   [[nodiscard]] Wish end_agreement(std::int64_t step);
   /// Waits while the job is suspended.
@@ -94,7 +95,7 @@ class RankLink final : private plugins::TransportHost {
       rank_->pause();
     }
   }
-  /// Of the executor's slots for numbers that are read later, those from this one on are for agreements.
+  /// The first of the executor's slots (for numbers that are read later) that agreements use.
   static constexpr std::size_t first_slot = 6;
   /// Gives all ranks the first rank's bytes, as many on each. Every rank calls it at the same point. REQUIRES: the
   /// transports move memory of the host.
@@ -139,22 +140,22 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
 
   [[nodiscard]] launch::Rank::Deadline deadline() const;
-  /// This rank's part in an agreement on stopping, as the number of which the largest holds.
+  /// This rank's wish as a number. In an agreement on stopping, the largest number of all ranks counts.
   [[nodiscard]] std::int32_t number_of(const Wish& wish) const;
-  /// The reverse. Throws Error{transport} for a number that no rank gives.
+  /// The reverse of number_of(). Throws Error{transport} for a number that no rank can have given.
   [[nodiscard]] Wish wish_of(std::int32_t agreed) const;
   [[noreturn]] void refuse_changed(std::int32_t agreed, std::string_view possible) const;
-  /// An agreement that is read later.
+  /// An agreement whose result is read later.
   struct LateAgreement {
     RankLink* link = nullptr;
     Due due;
     std::byte* number = nullptr;  ///< in the executor's slot
-    device::Event agreed;         ///< its end
+    device::Event agreed;         ///< marks the agreement's end
 
-    void give() const noexcept;  ///< writes what this rank asks for; any thread
+    void give() const noexcept;  ///< writes what this rank asks for; any thread may call it
   };
 
-  /// Compares what a plugin made from the job on this rank with what it made on the first.
+  /// Throws Error{internal} unless a plugin made the same from the job on this rank as on the first rank.
   void check_made(const std::string& what, std::string_view maker, std::string_view text);
   /// Compares this rank's fingerprint of a file with the first rank's.
   void check_file(const std::string& key, std::string_view setting, const std::filesystem::path& file,
@@ -164,13 +165,13 @@ class RankLink final : private plugins::TransportHost {
   compile::Compiled& compiled_;
   launch::Rank* rank_;
   std::function<int()> own_stop_signal_;
-  std::optional<runtime::FlightRecorder> record_;  ///< none for the only rank
-  runtime::TransportMemory memory_;                ///< known to the transports
+  std::optional<runtime::FlightRecorder> record_;  ///< nothing for a single rank
+  runtime::TransportMemory memory_;                ///< the memory that the transports know
   std::unique_ptr<runtime::Collectives> collectives_;
-  runtime::Executor* executor_ = nullptr;  ///< since connect()
-  std::optional<std::size_t> agreement_;   ///< its program; none with one rank
-  std::array<LateAgreement, 2> late_;      ///< under way, by step
-  int barriers_ = 0;                       ///< calls so far, the same on every rank
+  runtime::Executor* executor_ = nullptr;  ///< set by connect()
+  std::optional<std::size_t> agreement_;   ///< the program of agreements; nothing with one rank
+  std::array<LateAgreement, 2> late_;      ///< in flight, by step
+  int barriers_ = 0;                       ///< number of barriers so far, the same on every rank
 };
 
 }  // namespace shardrun::train

@@ -32,7 +32,7 @@ std::string profile_table(const std::vector<runtime::OpTime>& times) {
   return text;
 }
 
-/// " over NAME along data, NAME along model": what a job's `transport = auto` stands for.
+/// What a job's `transport = auto` stands for: " over NAME along data, NAME along model".
 std::string transports_text(const job::Job& job, const compile::Compiled& compiled) {
   const runtime::TransportSet& set = compiled.transports;
   const IdVector<mesh::AxisId, mesh::Axis>& axes = compiled.partition.placements.mesh.axes;
@@ -74,7 +74,7 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
   record_.summary.loss = first_.loss;
   record_.summary.val_loss = first_.val_loss;
   last_step_ = compiled.saved_state.steps + job::steps_of(job);
-  if (compiled.engine == nullptr) {  // an engine's own computing is not known
+  if (compiled.engine == nullptr) {  // because an engine's own computing is not known
     for (const std::size_t program : compile::programs_of_step(compiled, compiled.programs)) {
       for (const partition::Instruction& at : compiled.programs.programs[program].instructions) {
         flops_ += static_cast<double>(at.flops);
@@ -136,8 +136,9 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
     finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : exit_code_of_stop(job_, signal));
   } catch (const Error& error) {
     executor.abort_transfers("this rank has failed: " + error.message());
-    record_.log(error.message());  // the person is told at the end, by whoever reports the job's result
-    // An engine's code, and records, are met only once the job runs: they fail it, which is not bad usage.
+    record_.log(error.message());  // reported to the person at the end, by whoever reports the job's result
+    // Errors in an engine's code or in records appear only once the job runs. They fail the job: they are not wrong
+    // usage.
     const bool is_late =
         (compiled_.engine != nullptr || job_.task == job::Task::infer) && shardrun::exit_code(error.code()) == 2;
     const Error failure(is_late ? ErrorCode::internal : error.code(), error.message(), error.awaited());
@@ -155,7 +156,7 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
 void RankTask::finish(const runtime::Executor& executor, const char* status, int exit_code) {
   write_trace_at_end();
   metrics::RankSummary& own = record_.summary.ranks[0];
-  // After a failure, the queues of a device apart may wait for other ranks, and asking it would wait for the queues.
+  // After a failure, the queues of a DeviceApart may wait for other ranks, and asking the device would wait for them.
   if (status != std::string_view("failed") || device::apart(executor.device()) == nullptr) {
     own.peak_bytes = executor.touched_bytes();
   }
@@ -247,7 +248,7 @@ void RankTask::begin_step(std::int64_t step, runtime::Executor& executor, const 
     under_way_.push_back({step, StepMeter(executor)});
     give();
     under_way_.back().meter.all_is_given();
-    // The device will have the next step when this rank hears the answer.
+    // By the time this rank gets the answer, the device has the next step.
     settings_.link.begin_agreement(step, own_due(1));
   });
 }
@@ -317,7 +318,7 @@ void RankTask::save_at_end(int signal) {
   if (checkpointing_->last_whole() != first_.step + record_.summary.steps) {
     save_checkpoint(true);
   }
-  if (signal != 0) {  // a run that has ended has its results
+  if (signal != 0) {  // a run that has come to its end has its results already
     checkpointing_->require_whole(first_.step + record_.summary.steps);
   }
 }
@@ -343,7 +344,7 @@ void RankTask::write_trace_if_due() {
   }
 }
 
-/// For a run that ends before all steps were recorded. An error here is not the run's.
+/// For a run that ended before all steps were recorded. An error here does not fail the run.
 void RankTask::write_trace_at_end() {
   try {
     end_traced(true);
@@ -359,7 +360,7 @@ void RankTask::write_trace_at_end() {
   }
 }
 
-/// Compares replicas after so many steps of the run's count.
+/// Compares replicas. `step`: the number of steps done.
 void RankTask::check_replicas(std::int64_t step) {
   if (!replicas_ || !replicas_->exist()) {
     return;
@@ -391,7 +392,7 @@ void RankTask::save_results(const std::vector<checkpoint::StateFile>& files, con
 }
 
 void RankTask::save(const std::vector<checkpoint::StateFile>& files, const runtime::Executor& executor) {
-  static_cast<void>(executor.queue());  // also a rank that writes nothing may have a transfer that failed
+  static_cast<void>(executor.queue());  // waits, because also a rank that writes nothing may have a failed transfer
   const std::int64_t rank = settings_.link.rank();
   const auto require_folder = [&] { settings_.folder.require_owned(); };
   for (const checkpoint::StateFile& file : files) {

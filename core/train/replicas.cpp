@@ -20,8 +20,8 @@
 namespace shardrun::train {
 namespace {
 
-/// Numbers that one set gives to the all_reduce (max): both halves of its hash, and both halves inverted. The largest
-/// inverted half is the smallest half, inverted.
+/// The number of values that one set contributes to the all_reduce (max): both halves of its hash, and both halves
+/// inverted. The largest inverted half is the inverse of the smallest half.
 constexpr std::size_t numbers_of_set = partition::numbers_per_replica_set;
 
 std::vector<device::TensorView> views_of(const std::vector<partition::ReplicaSet>& sets,
@@ -35,7 +35,7 @@ std::vector<device::TensorView> views_of(const std::vector<partition::ReplicaSet
   return views;
 }
 
-/// The names of the transports, which may have changed data.
+/// The names of the transports that may have changed data.
 std::string transports_of(const job::Job& job) {
   std::string names;
   for (const job::Chosen& transport : job.transports) {
@@ -44,7 +44,7 @@ std::string transports_of(const job::Job& job) {
   return names;
 }
 
-/// Combines a hash with those before it: depends on their order, and spreads a difference over all bits.
+/// Combines a hash with those before it. The result depends on their order, and differences spread over all bits.
 std::uint64_t mixed(std::uint64_t sum, std::uint64_t hash) noexcept {
   constexpr std::uint64_t odd = 0x9e37'79b9'7f4a'7c15;
   sum = (sum ^ hash) * odd;
@@ -80,8 +80,9 @@ void Replicas::compare(std::int64_t step) {
     last_equal_ = step;
     return;
   }
-  executor_.verify_states();  // a rank that finds the cause in its own memory says so; the others wait for it below
-  // A value other than 1 was changed on its way, so other ranks may not have seen a difference and would not answer.
+  executor_.verify_states();  // a rank that finds the cause in its own memory reports it; the others wait for that
+                              // below
+  // A result other than 1 was changed in transit. Then other ranks may not have seen a difference and would not answer.
   const std::string found = differ == 1 ? difference_of_all() : changed_answers();
   throw Error(ErrorCode::numerics,
               fmt::format("step {}: {}. {}. Nothing of this step is saved", step, found,
@@ -89,7 +90,7 @@ void Replicas::compare(std::int64_t step) {
                                       : "They had not been compared before"));
 }
 
-/// If a transport changed the result on some rank, that rank goes on and gives no hashes: then the call times out.
+/// If a transport changed the result on some rank, that rank continues and sends no hashes. Then this call times out.
 std::string Replicas::difference_of_all() {
   try {
     return link_.made_of_all("replicas", answer(), [this](const auto& of_ranks) { return difference(of_ranks); });
@@ -101,7 +102,7 @@ std::string Replicas::difference_of_all() {
   }
 }
 
-/// This rank's hashes, followed by its kernels' properties.
+/// This rank's hashes, followed by the properties of its kernels.
 std::string Replicas::answer() const {
   std::string bytes(own_.size_bytes(), '\0');
   std::memcpy(bytes.data(), own_.data(), own_.size_bytes());
@@ -123,7 +124,7 @@ bool Replicas::any_differ() {
     }
     const auto low = static_cast<std::int32_t>(static_cast<std::uint32_t>(hash));
     const auto high = static_cast<std::int32_t>(static_cast<std::uint32_t>(hash >> 32U));
-    // A rank without the set must not give the largest number.
+    // The value of a rank without the set, which must never be the largest.
     constexpr std::int32_t none = std::numeric_limits<std::int32_t>::min();
     const std::array<std::int32_t, numbers_of_set> numbers = {low, high, ~low, ~high};
     for (std::size_t n = 0; n < numbers_of_set; ++n) {
@@ -158,7 +159,7 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
   std::vector<Found> found;
   std::size_t number = 0;  // index of a hash
   for (const partition::ReplicaSet& set : sets_) {
-    // Ranks that hold the same part, by the rank at coordinate 0 along the set's axes.
+    // Groups of ranks that hold the same part, by the rank at coordinate 0 along the set's axes.
     std::map<std::int64_t, std::vector<int>> groups;
     for (int rank = 0; rank < static_cast<int>(of_ranks.size()); ++rank) {
       mesh::Coordinates at = mesh::coordinates_of(mesh, rank);
@@ -187,7 +188,7 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
   if (found.empty()) {
     return changed_answers();
   }
-  // Prefer a state with a majority, then a parameter to states computed from it.
+  // Prefers a state with a majority, and a parameter before the states computed from it.
   const auto first = std::min_element(found.begin(), found.end(), [](const Found& one, const Found& other) {
     return std::pair(!one.who.has_majority, one.state) < std::pair(!other.who.has_majority, other.state);
   });
@@ -202,7 +203,7 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
 }
 
 std::string kernels_of(const device::DeviceFacts& facts, bool mixed) {
-  // Devices with libraries also multiply float32 by them.
+  // On devices with libraries, these also multiply float32.
   return mixed || facts.kind == "cuda" ? fmt::format("{}, bf16 products: {}", facts.vectors, facts.bf16_products)
                                        : facts.vectors;
 }

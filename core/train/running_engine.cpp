@@ -30,10 +30,10 @@ RunningEngine::RunningEngine(const job::Job& job, const compile::Compiled& compi
 }
 
 RunningEngine::~RunningEngine() {
-  ranks_->end();  // operations under way use the engine's memory
+  ranks_->end();  // because unfinished operations use the engine's memory
 }
 
-/// Drawn by the index in the whole parameter, as the states of a model are.
+/// Draws first values by the index in the whole parameter, as for the states of a model.
 void RunningEngine::set_first_values(const job::Job& job, const compile::Compiled& compiled,
                                      runtime::Executor& executor) {
   for (const EngineParameter& parameter : compiled.engine->own()) {

@@ -14,9 +14,9 @@ namespace shardrun::train {
 /// This rank's engine, with its parameters in the arena.
 class RunningEngine {
  public:
-  /// Connects the ranks that exchange messages, sets the parameters' first values, makes the engine, and lets it load
-  /// [job] checkpoint. All ranks make theirs at the same point. REQUIRES: compiled.engine is set, and `link` connected,
-  /// the arguments outlive this.
+  /// Connects ranks that exchange messages, sets the parameters' first values, makes the engine, and lets it load [job]
+  /// checkpoint. All ranks construct it at the same point. The arguments outlive it. REQUIRES: compiled.engine is set,
+  /// and `link` is connected.
   RunningEngine(const job::Job& job, const compile::Compiled& compiled, RankLink& link, runtime::Executor& executor);
   RunningEngine(const RunningEngine&) = delete;
   RunningEngine& operator=(const RunningEngine&) = delete;
@@ -33,7 +33,7 @@ class RunningEngine {
   std::unique_ptr<plugins::EngineInstance> instance_;
 };
 
-/// This rank's part of a parameter, in the arena, or of what `prefix` names of it, as "gradients/".
+/// The memory in the arena of this rank's part of a parameter, or of its state with a prefix, such as "gradients/".
 [[nodiscard]] plugins::NamedArray array_in_arena(const plugins::EngineParameter& parameter, const std::string& prefix,
                                                  const graph::Graph& graph, const runtime::Executor& executor);
 

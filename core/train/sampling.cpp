@@ -66,8 +66,8 @@ void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const
     const std::size_t used = std::min(tokens.size(), context);
     device::HostTensor read(executor.host(device::Access::write), inputs, device::Access::write);
     const std::span<std::int32_t> row = device::elements_of<std::int32_t>(read.view());
-    if (!row.empty()) {  // a rank may have no part of the row
-      // Positions after the last token are never attended to.
+    if (!row.empty()) {  // a rank may hold no part of the row
+      // The zeros after the last token do not matter: no position attends to later ones.
       std::ranges::fill(row, 0);
       std::copy(tokens.end() - static_cast<std::ptrdiff_t>(used), tokens.end(), row.begin());
     }

@@ -11,20 +11,20 @@ namespace shardrun::train {
 /// One step on this rank. Times are in seconds.
 struct StepMeasure {
   double duration = 0;
-  double exposed = 0;  ///< communication that the rank waited for
-  double hidden = 0;   ///< communication while it computed
+  double exposed = 0;  ///< communication for which the rank waited
+  double hidden = 0;   ///< communication while the rank computed
   partition::SentBytes sent;
 };
 
-/// Measures a step from the construction to end(). `executor` outlives this.
+/// Measures a step from the construction to end(). `executor` outlives this object.
 class StepMeter {
  public:
   explicit StepMeter(const runtime::Executor& executor);
-  /// All work of the step was given to the device. Bytes sent from now on belong to another step.
+  /// Call it when all work of the step has been enqueued. Bytes sent from now on belong to another step.
   void all_is_given();
-  /// The step before has ended only now.
+  /// Call it when the step before has ended only now: this step's time begins now.
   void begin_again();
-  [[nodiscard]] double seconds() const;  ///< so far
+  [[nodiscard]] double seconds() const;  ///< since the step began
   [[nodiscard]] StepMeasure end() const;
 
  private:

@@ -17,10 +17,11 @@
 namespace shardrun::train {
 namespace {
 
-// What the first rank tells the others: how it goes on.
+// Numbers with which the first rank tells the others how to continue.
 constexpr std::int32_t end_of_records = 0;
-constexpr std::int32_t stream_waits = 1;  ///< for longer perhaps than the others would wait for this rank
-constexpr std::int32_t no_rows = 2;       ///< it goes on; more: with a record of so many samples
+constexpr std::int32_t stream_waits = 1;  ///< the stream waits, perhaps for longer than the others would wait for this
+                                          ///< rank
+constexpr std::int32_t no_rows = 2;       ///< continue without samples; a larger number: the samples of the next record
 
 const char* descr_of(graph::DType dtype) {
   switch (dtype) {
@@ -35,7 +36,7 @@ const char* descr_of(graph::DType dtype) {
   return "";
 }
 
-/// A copy of a descriptor of this process, or the file or pipe.
+/// Opens a file or pipe, or copies a descriptor of this process.
 files::FileDescriptor open_stream(const std::filesystem::path& path, int standard, int flags, const std::string& name) {
   files::FileDescriptor file(job::is_standard(path) ? ::fcntl(standard, F_DUPFD_CLOEXEC, 3)
                                                     : ::open(path.c_str(), flags | O_CLOEXEC));
@@ -113,12 +114,12 @@ void StreamTask::open_streams(std::optional<graph::DType> records) {
   }
 }
 
-/// What the first rank says next. All ranks call it at the same point.
+/// The next number that the first rank tells. All ranks call it at the same point.
 std::int32_t StreamTask::told(std::int32_t own) {
   return settings_.link.agree(own, std::numeric_limits<std::int32_t>::max());
 }
 
-/// On the first rank: called while a stream waits. Returns false if all are asked to stop.
+/// Called on the first rank while a stream waits. Returns false if all ranks are asked to stop.
 bool StreamTask::wait_on() {
   if (signal_ == 0) {
     static_cast<void>(told(stream_waits));
@@ -127,7 +128,8 @@ bool StreamTask::wait_on() {
   return signal_ == 0;
 }
 
-/// On the other ranks: what the first says once no stream waits, or the end if all are asked to stop.
+/// Called on the other ranks. Returns what the first rank tells once its stream no longer waits, or end_of_records if
+/// all ranks are asked to stop.
 std::int32_t StreamTask::hear() {
   std::int32_t next = stream_waits;
   while (signal_ == 0 && (next = told(end_of_records)) == stream_waits) {
@@ -154,7 +156,7 @@ std::optional<std::int64_t> StreamTask::next_record() {
   return signal_ != 0 || next == end_of_records ? std::nullopt : std::optional<std::int64_t>(next - no_rows);
 }
 
-/// Of malformed records the person is told, or the job fails.
+/// Malformed records are reported to the person, or fail the job.
 std::int32_t StreamTask::read_next() {
   for (;;) {
     try {

@@ -26,7 +26,7 @@ std::size_t instructions_per_step(const compile::Compiled& compiled) {
   return count;
 }
 
-/// Nobody knows how many records a stream has.
+/// The number of steps. For a stream of records it is not known.
 std::int64_t all_steps(const job::Job& job) {
   return job.task == job::Task::infer ? std::numeric_limits<std::int64_t>::max() : job::steps_of(job);
 }

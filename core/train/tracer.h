@@ -14,7 +14,7 @@ namespace shardrun::train {
 /// Records the steps that [job] trace asks for.
 class Tracer {
  public:
-  /// Reserves memory for all traced steps. REQUIRES: the job is traced, and `compiled` outlives this.
+  /// Reserves memory for all traced steps. `compiled` outlives this object. REQUIRES: the job is traced.
   Tracer(const job::Job& job, const compile::Compiled& compiled);
 
   /// Runs a step, counted from 0. Records it if it is to be traced, even if it throws.
@@ -24,7 +24,7 @@ class Tracer {
     return run();
   }
 
-  /// A step, counted from 0, that lasts as long as this. It is recorded if it is to be traced.
+  /// A step, counted from 0, that lasts as long as this object. It is recorded if it is to be traced.
   class Recording {
    public:
     Recording(Tracer& tracer, runtime::Executor& executor, std::int64_t step);
@@ -32,7 +32,7 @@ class Tracer {
     Recording& operator=(const Recording&) = delete;
     ~Recording();
 
-    /// There was no such step.
+    /// Drops the recording, because there was no such step.
     void discard() noexcept { is_discarded_ = true; }
 
    private:
@@ -44,10 +44,10 @@ class Tracer {
 
   /// Whether the step with this number, counted from 0, is to be recorded.
   [[nodiscard]] bool records(std::int64_t step) const noexcept { return step >= first_ && steps_.size() < most_steps_; }
-  /// Whether all steps are recorded and not yet written.
+  /// Whether all steps are recorded but not yet written.
   [[nodiscard]] bool is_due() const noexcept { return !written_ && steps_.size() == most_steps_; }
   [[nodiscard]] bool has_steps() const noexcept { return !steps_.empty(); }
-  /// Writes the rank's file with the steps recorded so far, once. Without steps there is no file.
+  /// Writes the rank's file with the steps recorded so far, once. If there are none, no file is written.
   void write(const std::filesystem::path& output);
 
  private:
@@ -59,8 +59,8 @@ class Tracer {
   bool written_ = false;
 };
 
-/// Joins the ranks' traces into one; does nothing if there are none. For the end of a run, however it ended. Errors go
-/// to standard error and do not fail the run.
+/// Joins the ranks' traces into one; does nothing if there are none. Called at the end of a run, however it ended.
+/// Errors are written to standard error and do not fail the run.
 void join_traces(const job::Job& job);
 
 }  // namespace shardrun::train

@@ -16,7 +16,7 @@
 namespace shardrun::train {
 namespace {
 
-/// Steps that a median should not count: caches, page faults and the libraries' first calls.
+/// The first steps, which medians leave out because of caches, page faults and the libraries' first calls.
 constexpr std::int64_t warm_up_steps = 2;
 
 class TrainTask : private RankTask {
@@ -102,7 +102,7 @@ class TrainTask : private RankTask {
     return signal;
   }
 
-  /// Runs a step to its end, and what is due after it.
+  /// Runs a step to its end, and then what is due after it.
   int whole_step(Trainer& training, std::int64_t step) {
     if (job_.checks.replay && checks_after(step, evaluates(step))) {
       training.replay_next();
@@ -121,8 +121,8 @@ class TrainTask : private RankTask {
     return not_finite_.empty() ? between_steps(step, stop_heard_) : 0;
   }
 
-  /// Evaluates what the run begins with: it has no steps, or the run that it goes on from was asked to stop before its
-  /// last evaluation had ended.
+  /// Evaluates the state with which the run begins, if the run has no steps, or if the run that it continues was asked
+  /// to stop before its last evaluation had ended.
   int evaluate_first(Trainer& training) {
     record_.now_at(metrics::first_step_activity);
     if (const std::optional<double> validation = validate(training, first_.step - 1)) {
@@ -150,7 +150,8 @@ class TrainTask : private RankTask {
                    .bandwidth = rates.bandwidth(),
                    .flops_per_s = rates.flops > 0 ? std::optional(rates.flops_per_s()) : std::nullopt,
                    .utilisation = utilisation(rates)});
-    // From here on the step counts. An earlier failure, in the validation too, leaves the step before as the last.
+    // From here on the step counts as done. After an earlier failure, also in validation, the step before is the last
+    // one.
     record_.count_step(measured.duration);
     record_.summary.ranks[0].sent_bytes = measured.sent;
     if (step - first_.step >= warm_up_steps || job_.train.steps - first_.step <= warm_up_steps) {
@@ -164,7 +165,7 @@ class TrainTask : private RankTask {
     record_.update({.step = step + 1, .loss = result.loss, .val_loss = validation, .rate = rate});
   }
 
-  /// Nothing if there is nothing to validate on, or if all ranks were asked to stop before the end.
+  /// The validation loss. Nothing if there is no validation data, or if all ranks were asked to stop before the end.
   [[nodiscard]] std::optional<double> validate(Trainer& training, std::int64_t step) {
     now_at("validating", step + 1);
     const std::optional<double> validation = training.evaluate([&](std::int64_t batch, std::int64_t batches) {
@@ -187,7 +188,8 @@ class TrainTask : private RankTask {
     return validation;
   }
 
-  /// Ends the run here if a parameter is not finite, and after it has saved, or not at all, as [train] on_nan says.
+  /// Decides what follows a validation loss that is not finite. If a parameter is not finite, the run ends here;
+  /// otherwise it ends after a save, or not at all, as [train] on_nan says.
   void judge_not_finite(Trainer& training, std::int64_t step, double validation) {
     const NonFiniteEvaluation why = training.why_not_finite(step + 1);
     const std::string found = fmt::format("step {}: the validation loss is {}; the first tensor that is not finite: {}",
@@ -205,7 +207,7 @@ class TrainTask : private RankTask {
                   "([train] on_nan = warn)";
   }
 
-  /// Every rank samples the same text; the first shows it. Returns the signal that ended it early, or 0.
+  /// Every rank samples the same text; the first rank shows it. Returns the signal that ended it early, or 0.
   int print_sample(Trainer& training) {
     const data::Tokenizer* tokenizer = compiled_.dataset->tokenizer();
     if (job_.train.sample == 0 || tokenizer == nullptr) {
@@ -234,10 +236,11 @@ class TrainTask : private RankTask {
     return stop_heard_;
   }
 
-  double timed_seconds_ = 0;      ///< of the steps after the first ones
-  std::int64_t timed_steps_ = 0;  ///< how many these are
-  std::string not_finite_;        ///< why the run ends once it has saved; "": it goes on
-  int stop_heard_ = 0;            ///< within an evaluation or a sample, by all ranks at the same point
+  double timed_seconds_ = 0;      ///< of the steps after the warm-up
+  std::int64_t timed_steps_ = 0;  ///< number of these steps
+  std::string not_finite_;        ///< why the run must end after the next save; "": it continues
+  int stop_heard_ = 0;            ///< a signal received within an evaluation or a sample, by all ranks at the same
+                                  ///< point
 };
 
 }  // namespace

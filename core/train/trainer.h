@@ -16,7 +16,7 @@ struct StepResult {
   double learning_rate = 0;
 };
 
-/// "NaN", "infinite", or where the value itself is finite "not finite on another rank".
+/// "NaN", "infinite" or, if the value itself is finite, "not finite on another rank".
 [[nodiscard]] const char* non_finite_text(double value) noexcept;
 
 /// Why a validation loss is not finite.
@@ -25,7 +25,7 @@ struct NonFiniteEvaluation {
   bool is_parameter = false;
 };
 
-/// Runs the steps of a training job on one rank, by a model's functions or an engine. All ranks make the same calls.
+/// Runs the steps of a training job on one rank, with a model's functions or an engine. All ranks make the same calls.
 class Trainer {
  public:
   Trainer() = default;
@@ -35,27 +35,27 @@ class Trainer {
 
   /// Called once, after the ranks are connected. Sets every state to its first values.
   virtual void initialize() = 0;
-  /// Called after initialize(), and after the states got their values of then: the first step is the one after `first`.
-  /// An engine begins at the start.
+  /// Called after initialize() and after a checkpoint's values were loaded, if any: the first step is the one after
+  /// `first`. An engine always begins at the start.
   virtual void begin_at(const checkpoint::Position& /*first*/) {}
-  /// Runs one optimizer step, counted from 0. Throws Error{numerics}, with the step counted from 1 as in metrics.jsonl:
+  /// Runs one optimizer step, counted from 0. Throws Error{numerics}, which counts the step from 1 as in metrics.jsonl:
   ///  - if loss or gradients are not finite;
-  ///  - if the loss is negative, but its op is never negative.
+  ///  - if the loss is negative although its op is never negative.
   [[nodiscard]] virtual StepResult step(std::int64_t step) = 0;
 
-  /// The first microbatch of the next step is computed twice, and the results compared: see Executor::run_twice(). The
+  /// Computes the first microbatch of the next step twice, and compares the results: see Executor::run_twice(). The
   /// step throws Error{damaged} if they differ.
   virtual void replay_next() {}
 
-  /// Whether end() waits for a device while begin() has given it the work of the next step. Then an update whose loss
-  /// or gradient norm is not finite changes nothing, and neither do the updates after it.
+  /// Whether begin() and end() are used: end() then waits for a step after begin() has enqueued the next one. An update
+  /// whose loss or gradient norm is not finite then changes nothing, and neither do later updates.
   [[nodiscard]] virtual bool is_late() const noexcept { return false; }
-  /// In place of step(): gives the device the work of a step, and later gets its result. At most two steps are under
-  /// way; end() is of the older.
+  /// Used instead of step(): begin() enqueues the work of a step, and end() later gets its result. At most two steps
+  /// are in flight; end() ends the older one.
   virtual void begin(std::int64_t /*step*/) {}
   [[nodiscard]] virtual StepResult end(std::int64_t step) { return this->step(step); }
 
-  // The two parts of a step, for a caller that checks the results itself. Each also sets the state that it returns:
+  // The two parts of a step, for a caller that checks the results itself. Each also stores what it returns in a state:
   // `loss` or `gradient_norm`.
 
   /// Returns the loss of the step's batch.
@@ -63,22 +63,22 @@ class Trainer {
   /// Returns the gradient's norm.
   [[nodiscard]] virtual double update(std::int64_t step) = 0;
 
-  /// Ends the training. Returns whether that changed a state.
+  /// Ends the training. Returns whether this changed a state.
   virtual bool finish() = 0;
-  /// Mean loss over all windows of the validation part, also in the state `loss`; nothing if there are none. `now_at`
-  /// is called at the start of each batch, with its number from 1 and the number of batches. If it returns false, the
-  /// evaluation ends with nothing.
+  /// The mean loss over all windows of the validation part, also stored in the state `loss`; nothing if there are none.
+  /// `now_at` is called at the start of each batch, with its number from 1 and the number of batches. If it returns
+  /// false, the evaluation ends and returns nothing.
   [[nodiscard]] virtual std::optional<double> evaluate(
       const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {}) = 0;
-  /// Called on all ranks after evaluate() returned a number that is not finite. Finds out why.
+  /// Finds out why evaluate() returned a number that is not finite. Called on all ranks.
   [[nodiscard]] virtual NonFiniteEvaluation why_not_finite(std::int64_t step) = 0;
   /// Compares the states that several ranks hold. Throws Error{numerics} on all ranks. `step`: number of steps done.
   virtual void check_copies(std::int64_t /*step*/) {}
-  /// Whether `here` is true on this rank or, if tensors vary between ranks, on any rank. All ranks call it at the same
+  /// Whether `here` is true on this rank or, if tensors vary between ranks, on any. All ranks call it at the same
   /// point.
   [[nodiscard]] virtual bool anywhere(bool here) const = 0;
-  /// Whether a loss is below zero by more than rounding although it is never negative. Then it was computed from wrong
-  /// data or parameters.
+  /// Whether a loss is negative by more than rounding although it never should be. Then it was computed from wrong data
+  /// or parameters.
   [[nodiscard]] virtual bool is_impossible(double loss) const noexcept = 0;
   [[nodiscard]] virtual runtime::Executor& executor() noexcept = 0;
 };

@@ -25,10 +25,10 @@ const char* non_finite_text(double value) noexcept {
 
 namespace {
 
-/// Where nothing counts the mean is 0, unless the sum is not finite.
+/// The mean loss. If nothing counts, it is 0, or NaN if the sum is not finite.
 double mean_of(double sum, double count) noexcept { return count == 0 ? sum * 0 : sum / count; }
 
-/// The op whose results are summed to the loss, or null.
+/// The op whose results are summed to give the loss, or null.
 const graph::Op* loss_op(const graph::Graph& graph) {
   const graph::StateId loss = graph.find_state("loss");
   const auto function = std::ranges::find(graph.functions, graph::Role::repeated, &graph::Function::role);
@@ -56,7 +56,7 @@ std::string text_of(const runtime::NonFiniteResult& bad) {
   return fmt::format("{} {}", fmt::join(bad.order, " "), bad.name);
 }
 
-/// The inverse of text_of; nothing if the rank found nothing.
+/// The inverse of text_of(); nothing if the rank found nothing.
 std::optional<runtime::NonFiniteResult> non_finite_of(const std::string& text) {
   std::istringstream from(text);
   runtime::NonFiniteResult bad;
@@ -117,8 +117,8 @@ void Training::begin_at(const checkpoint::Position& first) {
   }
 }
 
-/// Hooks are run by the host. If losses vary between ranks, a rank cannot know by its own that a step has failed. An
-/// update is held back once the norm is known, so all must follow it.
+/// Hooks run on the host, which then has to wait. If losses vary between ranks, a rank cannot tell from its own loss
+/// that a step has failed. An update is held back once the norm is known, so all updates must come after it.
 bool Training::can_be_late() const {
   if (varies_ || compiled_.hooks != nullptr || after_step_program_) {
     return false;
@@ -264,7 +264,8 @@ StepResult Training::end(std::int64_t step) {
   check_loss(step, result.loss);
   if (!std::isfinite(result.gradient_norm)) {
     executor_.begin_step(step);
-    run_microbatches(step);  // the next step has overwritten the gradients, and its update was held back too
+    run_microbatches(step);  // computed again: the next step has overwritten the gradients, and its update was held
+                             // back, too
   }
   check_norm(step, result);
   return result;
@@ -322,7 +323,7 @@ const graph::State* Training::bad_state(graph::StateKind kind) const {
 }
 
 /// The step can be run again because its random numbers and data depend only on its number. Every rank runs to the same
-/// point, even if it has found something, so that no rank waits for one that is gone.
+/// point, even if it has found something, so that no rank waits for one that has left.
 std::string Training::first_bad_tensor(std::int64_t step) {
   executor_.begin_step(step);
   if (const graph::State* const parameter = bad_state(graph::StateKind::parameter)) {

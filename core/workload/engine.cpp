@@ -18,7 +18,7 @@ using graph::StateKind;
 using graph::StateWrite;
 using graph::ValueId;
 
-/// The losses of the rows, one each, up to a factor.
+/// Adds the losses of the rows, one each, up to a constant factor.
 ValueId add_row_losses(FunctionBuilder& builder, const EngineProgram& engine, std::int64_t rows, ValueId predictions) {
   if (!engine.labels) {
     const ValueId targets =

@@ -10,42 +10,44 @@
 
 namespace shardrun::workload {
 
-/// The host's computations for one rank of an engine.
+/// What the host computes for one rank of an engine.
 struct EngineProgram {
   std::string name;
-  /// This rank's parts of parameters, as tensors of their own. `counts`: whether this rank's gradient counts in the
-  /// norm; of several copies one does.
+  /// This rank's part of a parameter, as a separate tensor. `counts`: this rank's gradient counts in the norm; of
+  /// several copies only one does.
   struct Parameter {
     graph::State state;
     bool counts = true;
   };
   std::vector<Parameter> parameters;
-  bool labels = false;       ///< cross-entropy of integer labels, otherwise a squared error
-  double loss_scale = 1;     ///< of a sample's loss, which is its cross-entropy or half its squared distance
-  std::int64_t outputs = 1;  ///< values in a prediction
-  std::int64_t batch = 1;    ///< samples of a step, over all ranks
-  std::vector<std::int64_t> microbatch_rows;  ///< numbers of rows of this rank that occur; none is 0
-  std::int64_t eval_samples = 0;              ///< of one whole evaluation
+  bool labels = false;       ///< the loss is cross-entropy of integer labels; otherwise a squared error
+  double loss_scale = 1;     ///< factor of a sample's loss, which is its cross-entropy or half its squared distance
+  std::int64_t outputs = 1;  ///< values per prediction
+  std::int64_t batch = 1;    ///< samples per step, on all ranks together
+  std::vector<std::int64_t> microbatch_rows;  ///< the numbers of rows of this rank that occur, without 0
+  std::int64_t eval_samples = 0;              ///< samples of a whole evaluation
   std::vector<std::int64_t> evaluation_rows;
   OptimizerSettings optimizer;
 };
 
-// Functions on demand, and inputs and outputs.
+// The names of functions on demand, and of inputs and outputs.
 inline constexpr std::string_view norm_function = "norm";
 inline constexpr const char* predictions_input = "predictions";
 inline constexpr const char* targets_input = "targets";
 inline constexpr const char* gradient_output = "gradient";
 
-/// The functions:
-/// - `micro` adds the loss of rows of `predictions` to the state `loss`, and gives its gradient;
-/// - `norm` sets the state `norm_squared` to this rank's share of the squared norm of all gradients; it is absent if no
+/// Builds the graph with these functions:
+/// - `micro` adds the loss of some rows of `predictions` to the state `loss`, and computes its gradient;
+/// - `norm` sets the state `norm_squared` to this rank's share of the squared norm of all gradients; it is left out if
+/// no
 ///   gradient counts;
-/// - `update` clips by the state `norm_squared`, which the host sets to the sum of all ranks, and steps the optimizer;
+/// - `update` clips by the state `norm_squared`, which the host sets to the sum over all ranks, and steps the
+/// optimizer;
 /// - `evaluate` adds to the loss.
 /// The loss is the mean over the whole batch: the results of ranks with different rows add up to it.
 [[nodiscard]] graph::Graph build_engine(const EngineProgram& engine);
 
-/// The parameters alone, without a function.
+/// A graph with only the parameters, without a function.
 [[nodiscard]] graph::Graph build_parameters(const EngineProgram& engine);
 
 }  // namespace shardrun::workload

@@ -15,75 +15,76 @@
 
 namespace shardrun::workload {
 
-/// The sizes that the data gives to a model.
+/// The sizes that a model gets from the data.
 struct DataShape {
   std::int64_t vocab = 0;     ///< token streams and labels: number of distinct values; 0: unknown
   std::int64_t features = 0;  ///< arrays: values in a row of x
   std::int64_t outputs = 0;   ///< arrays: values in a row of a real-valued y
 };
 
-/// A model's options, and the sizes from the data.
+/// A model's options, and the sizes that it gets from the data.
 struct ModelSettings {
   OptionValues options;
   DataShape data;
-  const job::Job* job = nullptr;  ///< the job they belong to, for places in messages; null: none
+  const job::Job* job = nullptr;  ///< the job to which they belong, for places in messages; null: none
 };
 
-/// An Error{job} whose message already has its place, if there is a job.
+/// An Error{job}. If there is a job, the message contains the place.
 class Refusal : public Error {
  public:
   using Error::Error;
 };
 
-/// Throws Refusal: the place of the setting at fault, then `why`.
+/// Throws Refusal, whose message has the place of the setting at fault, then `why`.
 [[noreturn]] void refuse(const ModelSettings& settings, std::string_view section, std::string_view key,
                          std::string_view why);
 
-/// A model builds functions over state, as if there were one giant device. It knows nothing of ranks and strategies.
+/// A model builds functions over states, as if there were one giant device. It does not know about ranks and
+/// strategies.
 struct Model {
   std::string name;
   std::string help;
   std::vector<OptionSpec> options;
-  bool takes_data = true;           ///< whether it can take data; then training needs some
-  bool takes_tokens = false;        ///< whether that can be tokens; it then has the option `context`
-  bool takes_arrays = false;        ///< whether that can be arrays
-  bool takes_labels_alone = false;  ///< whether that can only be arrays with labels
+  bool takes_data = true;           ///< it can take data; then training needs some
+  bool takes_tokens = false;        ///< the data can be tokens; then it has the option `context`
+  bool takes_arrays = false;        ///< the data can be arrays
+  bool takes_labels_alone = false;  ///< the data can only be arrays with labels
 
   /// Adds parameters or fields to the graph. Throws Error{job} for options that contradict each other.
   std::function<void(graph::Graph& graph, const ModelSettings& settings)> declare;
 
-  /// Training: the losses of `rows` samples, the same number for each, from inputs that it names. Random layers act
-  /// only in training. Empty for a model that cannot be trained.
+  /// For training: the losses of `rows` samples, the same number for each, from inputs whose names it sets. Random
+  /// layers are active only in training. Empty for a model that cannot be trained.
   std::function<graph::Losses(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows,
                               bool training)>
       losses;
 
-  /// Token models: adds the output `logits` [1, vocab] at run-time scalar `position` of one sequence.
+  /// For models of tokens: adds the output `logits` [1, vocab] for one sequence, at the run-time scalar `position`.
   std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings)> predict;
 
-  /// Adds the output `outputs` [batch, ...] of `rows` samples, from the data's input `inputs`. Empty for a model that
+  /// Adds the output `outputs` [batch, ...] for `rows` samples of the data's input `inputs`. Empty for a model that
   /// cannot be applied to arrays.
   std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows)> forward;
 
-  /// The names of the model under `architectures` of a config.json. Empty: the model is not in folders of others, and
-  /// the next three are empty.
+  /// The names of the model under `architectures` in a config.json. Empty: the model has no form in the folders of
+  /// others, and the next three are empty.
   std::vector<std::string> architectures = {};
-  /// The options that make the model of a config.json. Throws Error{data}.
+  /// The options with which this model is the one that a config.json describes. Throws Error{data}.
   std::function<OptionValues(const std::vector<sdk::ConfigValue>& config)> read_config = {};
   std::function<std::vector<sdk::ConfigValue>(const ModelSettings& settings)> write_config = {};
   /// The names that others give to the parameters of `graph`, which declare() made.
   std::function<std::vector<sdk::TensorName>(const graph::Graph& graph, const ModelSettings& settings)> tensor_names =
       {};
 
-  /// Simulation: writes the next state, of `rows` samples of data; 0: without data. Empty for a model that cannot be
-  /// iterated.
+  /// For simulation: writes the next state, from `rows` samples of data; 0: without data. Empty for a model that cannot
+  /// be iterated.
   std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows)> iterate;
 };
 
-/// The models that there are.
+/// The models that exist.
 struct Models {
   std::function<std::vector<std::string>()> names;  ///< sorted
-  /// Nothing if there is none of that name. Throws Error{plugin} if it cannot be used.
+  /// Returns nothing if no model has that name. Throws Error{plugin} if it cannot be used.
   std::function<std::optional<Model>(const std::string& name)> find;
 };
 

@@ -26,7 +26,7 @@ StateId moment(Graph& graph, StateId parameter, const char* what, graph::DType d
                           .of_parameter = parameter});
 }
 
-/// 1 by the count, or 0 if that is 0.
+/// 1 divided by the count, or 0 if the count is 0.
 ValueId inverse_of(FunctionBuilder& builder, ValueId count) {
   const auto call = [&](const char* op, ValueId a, ValueId b) {
     return builder.call(op, {a, b}, {}, fmt::format("inverse_count/{}", op));
@@ -36,7 +36,7 @@ ValueId inverse_of(FunctionBuilder& builder, ValueId count) {
   return call("divide", call("not_equal", count, zero), at_least_one);
 }
 
-/// One optimizer step of one parameter. `scale`: of the gradient; none: 1.
+/// Adds one optimizer step of one parameter. `scale`: the factor of the gradient; none: 1.
 void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, StateId parameter, StateId gradient,
               ValueId scale) {
   Graph& graph = builder.graph();
@@ -103,7 +103,7 @@ void add_steps(FunctionBuilder& builder, const OptimizerSettings& optimizer, con
   }
   const std::vector<ValueId> clip = builder.call_all("clip_scale", {norm_squared}, {{"limit", optimizer.clip}}, "clip");
   builder.write(graph.find_state("gradient_norm"), clip[1], StateWrite::Mode::assign);
-  // With clipping it depends on all gradients, so every update follows them.
+  // With clipping the scale depends on all gradients, so every update comes after them.
   const ValueId clipping = optimizer.clip > 0 ? clip[0] : ValueId();
   const ValueId scale = !factor.exists()     ? clipping
                         : !clipping.exists() ? factor

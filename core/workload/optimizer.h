@@ -8,16 +8,16 @@
 namespace shardrun::workload {
 
 // The function `update` of role `once`. It reads the states of gradients, and writes parameters, moments and the state
-// `gradient_norm`. Moments are declared as it is built.
+// `gradient_norm`. Building it declares the moments.
 
-/// The states of all gradients, in order.
+/// The states that are gradients, in order.
 [[nodiscard]] std::vector<graph::StateId> gradients_of(const graph::Graph& graph);
 
-/// The sum of the squares of all elements of these gradients.
+/// Adds the sum of the squares of all elements of these gradients.
 [[nodiscard]] graph::ValueId add_norm_squared(graph::FunctionBuilder& builder,
                                               const std::vector<graph::StateId>& gradients);
 
-/// One optimizer step of all parameters. `factor`: a scalar by which the gradients are to be multiplied; none: 1.
+/// Adds one optimizer step of all parameters. `factor`: a scalar by which the gradients are multiplied; none: 1.
 void add_steps(graph::FunctionBuilder& builder, const OptimizerSettings& optimizer,
                const std::vector<graph::StateId>& gradients, graph::ValueId norm_squared, graph::ValueId factor = {});
 

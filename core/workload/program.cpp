@@ -28,10 +28,10 @@ StateId metric(Graph& graph, const char* name) {
   return graph.add_state({.name = name, .type = {}, .kind = StateKind::metric});
 }
 
-/// The name of the function in the model, for messages until it is finished.
+/// The function's name in the model, which messages use until the function is finished.
 constexpr const char* name_in_model = "loss";
 
-/// Adds a function that a model has written.
+/// Adds a function that a model has written to the graph.
 void finish(FunctionBuilder& builder) {
   Graph& graph = builder.graph();
   builder.finish();
@@ -46,8 +46,8 @@ void add_gradients(FunctionBuilder& builder, ValueId loss) {
   }
 }
 
-/// The state that sums up counts, which the first function that has some adds. Throws Error{plugin} unless all
-/// functions have some, or none.
+/// The state that sums counts. The first function with counts adds it. Throws Error{plugin} unless all functions have
+/// counts, or none has.
 StateId count_state(Graph& graph, bool has_counts) {
   const StateId known = loss_count_of(graph);
   const bool is_first = graph.functions.empty();
@@ -63,8 +63,8 @@ StateId count_state(Graph& graph, bool has_counts) {
   return has_counts ? known : StateId();
 }
 
-/// The mean loss over `samples` is summed up in state `loss` call by call; of a loss with counts, its sum and its
-/// counts.
+/// Adds to the state `loss` in each call, so that it becomes the mean loss over `samples`; or for a loss with counts,
+/// its sum, with the sum of the counts in another state.
 ValueId add_loss(FunctionBuilder& builder, const Model& model, const ModelSettings& settings, std::int64_t rows,
                  std::int64_t samples, bool training) {
   const auto [losses, counts] = model.losses(builder, settings, rows, training);

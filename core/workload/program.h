@@ -12,15 +12,15 @@
 
 namespace shardrun::workload {
 
-/// The optimizer as the graph needs it. Schedule and steps are run-time values.
+/// The optimizer as the graph needs it. Schedule and step number are run-time values.
 struct OptimizerSettings {
   enum class Kind : std::uint8_t { adamw, sgd } kind = Kind::adamw;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double momentum = 0;                       ///< of sgd
+  double momentum = 0;                       ///< for sgd
   double weight_decay = 0;                   ///< for matrices and embeddings
-  double clip = 0;                           ///< largest global norm; 0: not clipped
+  double clip = 0;                           ///< largest global norm; 0: no clipping
   graph::DType moments = graph::DType::f32;  ///< type in which moments and velocities are kept
 };
 
@@ -28,17 +28,17 @@ struct TrainingSettings {
   std::int64_t batch = 1;
   std::int64_t microbatches = 1;
   std::int64_t eval_rows = 0;     ///< samples in an evaluation call
-  std::int64_t eval_samples = 0;  ///< samples of one whole evaluation; 0: none
+  std::int64_t eval_samples = 0;  ///< samples in a whole evaluation; 0: no evaluation
   bool predict = false;
   graph::Remat remat = graph::Remat::none;
   std::optional<graph::DType> mixed;  ///< mixed precision with gradients of this type; nothing: float32
   OptimizerSettings optimizer;
 };
 
-/// Rows of each microbatch of a step: as even as possible, larger ones first.
+/// The numbers of rows of a step's microbatches: as even as possible, larger ones first.
 [[nodiscard]] std::vector<std::int64_t> microbatch_rows(std::int64_t batch, std::int64_t microbatches);
 
-/// Rows of each call of an evaluation over `samples`: `rows` each, and the rest in the last.
+/// The numbers of rows of the calls of an evaluation over `samples`: `rows` each, and the rest in the last call.
 [[nodiscard]] std::vector<std::int64_t> evaluation_rows(std::int64_t samples, std::int64_t rows);
 
 // Functions that are called by their names.
@@ -46,23 +46,23 @@ inline constexpr std::string_view evaluate_function = "evaluate";
 inline constexpr std::string_view predict_function = "predict";
 inline constexpr std::string_view forward_function = "forward";
 
-/// The output of the function `forward`.
+/// The name of the output of the function `forward`.
 inline constexpr std::string_view forward_output = "outputs";
 
-/// The metric that sums up a loss's counts.
+/// The name of the metric that sums the counts of a loss.
 inline constexpr std::string_view loss_count_state = "loss_count";
-/// Nothing: the model's losses have no counts.
+/// The state that sums the counts. Does not exist if the model's losses have no counts.
 [[nodiscard]] graph::StateId loss_count_of(const graph::Graph& graph);
 
-/// The functions of training:
+/// Builds the graph of training with these functions:
 /// - `micro`, one for each number of rows that occurs, adds loss and gradients;
 /// - `update` clips and steps the optimizer;
 /// - `evaluate` adds to the loss;
-/// - `predict` gives logits.
-/// The loss is Σ losses / (batch · losses per sample): nothing is divided by ranks or microbatches. States `loss` and
-/// `gradient_norm` are scalars for the host to read. Of a loss with counts, `loss` and the gradients are sums over the
+/// - `predict` computes logits.
+/// The loss is Σ losses / (batch · losses per sample): nothing is divided by ranks or microbatches. The host reads the
+/// scalar states `loss` and `gradient_norm`. For a loss with counts, `loss` and the gradients are sums over the
 /// samples, which the host and the update divide by the state `loss_count`. Throws Error{job} if the model cannot be
-/// trained, or its options disagree.
+/// trained, or if its options are inconsistent.
 [[nodiscard]] graph::Graph build_training(const Model& model, const ModelSettings& model_settings,
                                           const TrainingSettings& settings);
 
@@ -70,22 +70,22 @@ inline constexpr std::string_view loss_count_state = "loss_count";
 /// a graph that is not trained.
 [[nodiscard]] std::string untrained_notice(const graph::Graph& graph);
 
-/// Only `predict` over the parameters, for sampling.
+/// A graph with the parameters and only the function `predict`, for sampling.
 [[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings);
 
 /// Adds the functions `forward`, one for each number of rows that occurs in `calls`. Throws Error{job} if the model has
 /// no such function.
 void add_forward(graph::Graph& graph, const Model& model, const ModelSettings& model_settings,
                  const std::vector<std::int64_t>& calls);
-/// Only these, over the parameters.
+/// A graph with the parameters and only the functions of add_forward().
 [[nodiscard]] graph::Graph build_inference(const Model& model, const ModelSettings& model_settings,
                                            const std::vector<std::int64_t>& calls);
-/// The same for one number of rows. Its output is a state, which the function writes.
+/// The same for a single number of rows. The output is a state, which the function writes.
 [[nodiscard]] graph::Graph build_kept_inference(const Model& model, const ModelSettings& model_settings,
                                                 std::int64_t rows);
 
-/// `iterate` over fields, and in each call over `rows` samples; 0: without data. Throws Error{job} if the model cannot
-/// be iterated.
+/// A graph with fields and the function `iterate`, which uses `rows` samples in each call; 0: no data. Throws
+/// Error{job} if the model cannot be iterated.
 [[nodiscard]] graph::Graph build_iteration(const Model& model, const ModelSettings& model_settings,
                                            std::int64_t rows = 0);
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-// GPT-2 (Radford et al. 2019): learned positions, layer normalisation before each block, GELU, weights drawn from
-// N(0, 0.02²), those that write to the residual stream from N(0, 0.02²/(2·layers)).
+// GPT-2 (Radford et al. 2019): learned positions, layer normalisation before each block, GELU. Weights are drawn from
+// N(0, 0.02²), and those that write to the residual stream from N(0, 0.02²/(2·layers)).
 
 namespace {
 
@@ -167,7 +167,7 @@ class Network {
     return s_.bias ? y + f_.state(name + "/bias") : y;
   }
 
-  /// `stream`: the key of its random numbers.
+  /// Applies dropout. `stream`: the key of its random numbers.
   [[nodiscard]] Value drop(const Value& x, const char* name, const std::string& stream) {
     return rate_ == 0 ? x : dropout(x, rate_, stream, name);
   }
@@ -208,7 +208,7 @@ class Gpt {
     f.output("logits", network.logits(take_position(network.body(tokens), "last_position")));
   }
 
-  // Folders of GPT2LMHeadModel, as transformers writes them. Its matrices lie as ours: [inputs, outputs].
+  // For folders of GPT2LMHeadModel, as transformers writes them. Its matrices are stored like ours: [inputs, outputs].
 
   static constexpr const char* architectures = "GPT2LMHeadModel";
   void read_config(const HubConfig& config) const;

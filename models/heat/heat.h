@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-// The common parts of heat equations: a field of temperatures with a bump in its middle, and conditions at its ends.
+// What the heat equations share: a field of temperatures with a bump in its middle, and conditions at its ends.
 
 namespace shardrun::workload {
 
@@ -30,8 +30,8 @@ inline void declare_temperature(const ModelJob& job, States& states, const Dims&
   states.field("temperature", dims, bump(job.options.number("bump")));
 }
 
-/// The next temperatures: `own` times each point plus `neighbour` times each of its neighbours, two a dimension, the
-/// lower one first.
+/// Writes the next temperatures: `own` times each point plus `neighbour` times each of its neighbours. Each dimension
+/// has two neighbours; the lower one is added first.
 inline void iterate_temperature(const ModelJob& job, Function& f, double own, double neighbour) {
   const Boundary boundary{job.options.text("boundary") == "periodic", job.options.number("wall")};
   const Value u = f.state("temperature");

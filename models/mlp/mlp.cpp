@@ -13,7 +13,7 @@ struct Sizes {
   bool labels;
 };
 
-/// An option if it is given, else the data's value; if there are both, they must agree.
+/// The value of an option if it is given, else the data's value. If there are both, they must agree.
 std::int64_t agree(const ModelJob& job, const std::string& name, std::int64_t data) {
   const std::int64_t given = job.options.has(name) ? job.options.integer(name) : data;
   if (given == 0) {
@@ -50,7 +50,7 @@ Sizes sizes(const ModelJob& job) {
           .labels = labels};
 }
 
-/// A network of two layers: y = relu(x · W0) · W1, weights drawn from N(0, 2/inputs) (He et al. 2015, section 2.2).
+/// A network of two layers: y = relu(x · W0) · W1. Weights are drawn from N(0, 2/inputs) (He et al. 2015, section 2.2).
 class Mlp {
  public:
   static constexpr const char* help = "two-layer ReLU network, trained on arrays";

@@ -8,10 +8,10 @@
 namespace shardrun::plugins {
 namespace {
 
-/// How often a wait asks whether to give up. It also keeps the clock from taking the wait for a gap.
+/// How often a wait asks whether to give up. It is short enough that the clock does not take the wait for a gap.
 constexpr std::chrono::nanoseconds check_interval = sdk::longest_gap / 2;
 
-/// How far an op may exceed its deadline before the plugin is taken not to keep it.
+/// How far an op may exceed its deadline before the plugin counts as failing to keep it.
 constexpr std::chrono::seconds grace(5);
 
 }  // namespace
@@ -28,9 +28,9 @@ void run_in_background(const TransportState& transport, std::uint64_t op, sdk::D
     const sdk::Deadline until = std::min(latest, now + check_interval);
     error = empty_error();
     status = functions.op_wait(transport.self, op, until.to_border(), &error);
-    worker.clean_up_meanwhile();  // freeing an op does not wait for another
-    // The status is the same for a wait that ran out of time and for an op past its deadline. Only the former's op is
-    // pending.
+    worker.clean_up_meanwhile();  // so that freeing an op does not wait for this one
+    // A wait that ran out of time and an op past its deadline have the same status. Only in the first case is the op
+    // still pending.
     is_pending = status == SR_TIMEOUT && now < latest;
     if (is_pending) {
       status = functions.op_test(transport.self, op, &error);

@@ -17,7 +17,7 @@ namespace shardrun::plugins {
 
 [[noreturn]] inline void refuse_with(std::string message) { throw Error(ErrorCode::plugin, std::move(message)); }
 
-/// A text of a plugin, of which what goes beyond 4 KiB is cut, and the length told.
+/// A plugin's text for messages. A text of more than 4 KiB is cut, and its full length is added.
 [[nodiscard]] inline std::string excerpt(std::string_view text) {
   constexpr std::size_t most = 4096;
   if (text.size() <= most) {
@@ -25,7 +25,7 @@ namespace shardrun::plugins {
   }
   std::size_t end = most;
   while ((static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U && end > most - 4) {
-    --end;  // to the beginning of a character
+    --end;  // back to the beginning of a character
   }
   return fmt::format("{}… ({} bytes)", text.substr(0, end), text.size());
 }
@@ -34,15 +34,15 @@ namespace shardrun::plugins {
   return printable({error.text, ::strnlen(error.text, sizeof(error.text))});
 }
 
-/// A plugin's SR_INVALID.
+/// The error for a plugin's SR_INVALID.
 class Invalid : public Error {
  public:
   Invalid(ErrorCode code, std::string message, std::string reason, std::string setting)
       : Error(code, std::move(message)), reason_(std::move(reason)), setting_(std::move(setting)) {}
 
-  /// The plugin's text alone.
+  /// The plugin's text alone, without a prefix.
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
-  /// The setting at fault, as "model.width" or "data"; empty if the plugin names none.
+  /// The setting at fault, such as "model.width" or "data"; empty if the plugin names none.
   [[nodiscard]] const std::string& setting() const noexcept { return setting_; }
 
  private:
@@ -50,20 +50,20 @@ class Invalid : public Error {
   std::string setting_;
 };
 
-/// The host's side of a writer that a plugin is given: it refuses what is invalid, and keeps the first refusal, so that
-/// the plugin cannot ignore it.
+/// The host's side of a writer that a plugin gets. It refuses invalid calls and keeps the first refusal, so that the
+/// plugin cannot ignore it.
 class Recorder {
  public:
   Recorder() = default;
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  /// The first refusal, if there was one: an Error{job} as it was thrown, any other as Error{plugin} that names the
-  /// call.
+  /// The first refusal, if there was one: an Error{job} as it was thrown, any other error as an Error{plugin} that
+  /// names the call.
   [[nodiscard]] const std::optional<Error>& refusal() const noexcept { return refusal_; }
 
-  /// Runs one of the writer's functions. `item`: what it is called for, or null. A failure is reported to the caller,
-  /// after the name of the call.
+  /// Runs one of the writer's functions. `item`: what the call is about, or null. A failure is reported to the caller,
+  /// after the name of the function.
   template <class Act>
   std::int32_t recorded(sr_error* error, std::string_view function, const char* item, Act act) noexcept {
     try {
@@ -102,8 +102,8 @@ std::int32_t record_in(void* self, sr_error* error, std::string_view function, c
 }
 
 /// Calls a plugin's function: `call` takes an sr_error* and returns a status. A failure throws Error{"PREFIX: the
-/// plugin's text"} with the code `plugin`; for SR_INVALID it throws Invalid with the code `invalid`. An exception that
-/// leaves the plugin against the rules throws Error{plugin}, as far as it can be caught.
+/// plugin's text"} with the code `plugin`; SR_INVALID throws Invalid with the code `invalid`. If an exception leaves
+/// the plugin, which the rules forbid, this throws Error{plugin}, as far as it can be caught.
 template <class Call>
 void call_plugin(std::string_view prefix, ErrorCode invalid, Call call) {
   sr_error error{};

@@ -63,8 +63,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
       hashes_.emplace_back(schedule_.stages[s]);
     }
     if (op.scratch && op.scratch->bytes > 0) {
-      // The plan has the same scratch for every member, and some use less of it. All of it is touched here, so that
-      // measured memory equals planned memory.
+      // The plan has the same scratch for every member, although some use less of it. All of it is touched here, so
+      // that measured memory equals planned memory.
       std::memset(op.scratch->data, 0, op.scratch->bytes);
     }
   }
@@ -149,7 +149,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   }
 
  private:
-  /// REQUIRES: several members, or that an op has been enqueued. A group of one needs it for queues alone.
+  /// REQUIRES: there are several members, or an op has been enqueued: a group of one has the worker only for queues.
   sdk::Worker& worker() { return group_->composed()->worker(); }
 
   template <class Act>
@@ -170,7 +170,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     }
   }
 
-  /// Runs `errand` on the worker. It has ended when this returns, with or without an error.
+  /// Runs `errand` on the worker. When this returns, the errand has ended, with or without an error.
   template <class Act>
   void wait_for(Errand<Act>& errand, std::int64_t deadline) {
     try {
@@ -182,7 +182,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     }
   }
 
-  /// Why the members' ops do not match; nothing where they do.
+  /// Why the members' ops do not match; nothing if they do.
   std::optional<std::string> compare(std::uint64_t id, sdk::Deadline deadline) {
     sdk::Agreement agreement(op_, group_->spec.rank, group_->spec.size());
     for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {
@@ -243,7 +243,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
                     op_.label);
   }
 
-  /// A message more for each of a stage's sends or receives, of its hash.
+  /// Adds one more message for each of a stage's sends or receives, which carries its hash.
   void add_hashes(std::uint32_t opcode, const std::vector<sdk::Movement>& movements, std::vector<std::uint64_t>& hashes,
                   std::uint64_t id, std::vector<OpSpec>& batch) const {
     constexpr std::uint64_t tags_of_hashes = std::uint64_t{1} << 31U;
@@ -253,7 +253,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     }
   }
 
-  /// Never 0 of a message of zeros: one that was lost, with its hash, is no message of zeros.
+  /// The hash of a message. A message of zeros does not hash to 0: if the message and its hash are lost, zeros arrive
+  /// for both, which must not match.
   [[nodiscard]] std::uint64_t hash_of(const sdk::BufferRegion& region) const {
     constexpr std::uint64_t of_nothing = 0x9E3779B97F4A7C15;
     return of_nothing +
@@ -306,8 +307,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   std::vector<std::byte> scratch_;
   std::string what_;
   std::vector<StageHashes> hashes_;     ///< one per stage of a checked op
-  std::vector<std::uint64_t> batches_;  ///< one per stage, 0 where it moves nothing; empty where no stage does
-  bool is_on_worker_ = false;           ///< the latest run
+  std::vector<std::uint64_t> batches_;  ///< one per stage, 0 if the stage moves nothing; empty if no stage does
+  bool is_on_worker_ = false;           ///< the latest run is on the worker
 };
 
 /// Ids from here on belong to groups that run composed collectives.

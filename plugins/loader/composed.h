@@ -14,12 +14,12 @@
 
 namespace shardrun::plugins {
 
-/// Runs the collectives that a transport lacks, and checked ops, as sends and receives in the background. It has a
-/// second group of the plugin's and a thread; that thread alone calls the group's functions. It fails together with
+/// Runs collectives that a transport lacks, and checked ops, as sends and receives in the background. It has a second
+/// group of the plugin and a thread; only that thread calls the second group's functions. It fails together with
 /// `parent`, the group whose collectives it runs.
 class ComposedGroup {
  public:
-  /// `parent` outlives this.
+  /// `parent` outlives this object.
   ComposedGroup(const TransportGroup::State& parent, std::int64_t deadline);
   ComposedGroup(const ComposedGroup&) = delete;
   ComposedGroup& operator=(const ComposedGroup&) = delete;
@@ -30,16 +30,16 @@ class ComposedGroup {
   /// Fails the worker if the parent group has failed.
   void check_parent();
 
-  /// Numbers the ops in the order in which members prepare them, which is the same on all.
+  /// The next number of an op. Members prepare ops in the same order, so they use the same numbers.
   [[nodiscard]] std::uint64_t next_serial() noexcept { return ++serial_; }
 
-  // On the worker's thread. They throw sdk::TransportError.
+  // The following run on the worker's thread. They throw sdk::TransportError.
   [[nodiscard]] std::uint64_t prepare(std::vector<sdk::OpSpec> batch, sdk::Deadline deadline);
   void start_and_wait(std::uint64_t batch, sdk::Deadline deadline);
   void free(std::uint64_t batch) noexcept;
 
  private:
-  /// Ends the worker's wait, and the waits in the parent group. Any thread.
+  /// Ends the worker's waits, and those in the parent group. Any thread may call it.
   void abort_both() noexcept;
   [[nodiscard]] std::optional<sdk::TransportError> parent_error() const;
 
@@ -47,15 +47,15 @@ class ComposedGroup {
   const TransportState& transport_;
   std::uint64_t handle_ = 0;
   std::uint64_t serial_ = 0;
-  std::map<std::uint64_t, std::vector<std::byte>> scratch_;  ///< of the prepared batches that need some
+  std::map<std::uint64_t, std::vector<std::byte>> scratch_;  ///< scratch of the prepared batches that need it
   sdk::Worker worker_;
 };
 
-/// Scratch bytes of an op that is made of sends and receives.
+/// The scratch bytes of an op that is made of sends and receives.
 [[nodiscard]] std::uint64_t composed_scratch_bytes(const sdk::OpSpec& op, std::uint32_t members);
 
 /// Prepares `op` as sends and receives. For a collective, waits for the other members, which prepare the same op. `op`
-/// has the scratch that it needs; `scratch` may be its memory. Throws Error, also where the members' ops do not match.
+/// has the scratch that it needs; `scratch` may own its memory. Throws Error, also if the members' ops do not match.
 [[nodiscard]] std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group,
                                                              const sdk::OpSpec& op, std::vector<std::byte> scratch,
                                                              std::int64_t deadline);

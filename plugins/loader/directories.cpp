@@ -22,7 +22,7 @@ void append(Directories& directories, std::string_view entry, std::string_view o
   directories.push_back(directory.lexically_normal());
 }
 
-/// Removes repeated directories: a plugin in a repeated one would count as shadowed by itself.
+/// Removes repeated directories: a plugin in one of them would count as shadowed by itself.
 void remove_repeated(Directories& directories) {
   Directories unique;
   for (std::filesystem::path& directory : directories) {

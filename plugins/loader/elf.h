@@ -16,18 +16,18 @@ class ElfFile {
  public:
   enum class Symbols { read, skip };
 
-  /// Throws Error{plugin} unless it is a complete ELF shared library for this machine's architecture. `skip`: the
-  /// symbols are not needed.
+  /// Throws Error{plugin} unless it is a complete ELF shared library for this machine's architecture. `skip`: does not
+  /// read the symbols.
   explicit ElfFile(const std::filesystem::path& path, Symbols symbols = Symbols::read);
 
-  /// Whether it exports that symbol.
+  /// Whether the library exports that symbol.
   [[nodiscard]] bool exports(std::string_view symbol) const;
 
-  /// The texts of its dynamic section with this tag, such as DT_RUNPATH or DT_NEEDED.
+  /// The texts with this tag, such as DT_RUNPATH or DT_NEEDED, in the library's dynamic section.
   [[nodiscard]] std::vector<std::string> dynamic_texts(std::int64_t tag) const;
 
-  /// The first `size` bytes of the exported object as they will be in memory, before relocations. Throws Error{plugin}
-  /// where there is no such object of that size.
+  /// The first `size` bytes of an exported object as they will be in memory, before relocations. Throws Error{plugin}
+  /// if there is no such object of at least that size.
   [[nodiscard]] std::vector<char> object(std::string_view symbol, std::size_t size) const;
 
  private:

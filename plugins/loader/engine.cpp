@@ -89,7 +89,7 @@ EngineParameter parameter_from(const sr_engine_parameter* given) {
   return parameter;
 }
 
-/// As array_from(), with -1 for any extent.
+/// Like array_from(), but -1 stands for any size.
 ArrayView sample_from(const sr_array* given) {
   sr_array raw = read_struct<sr_array>(given, SR_ARRAY_SIZE_1_7, "the sample");
   if (raw.rank >= most_array_dimensions) {
@@ -218,7 +218,7 @@ EngineInstance::~EngineInstance() {
   }
 }
 
-/// A failed collective is the cause of whatever the engine says then.
+/// Calls the engine. If a collective failed within the call, its error is thrown, whatever the engine reports.
 template <class Call>
 void EngineInstance::call(std::string_view function, Call call) {
   const auto fail_with_cause = [&] {

@@ -18,7 +18,7 @@ struct sr_engine;
 
 namespace shardrun::plugins {
 
-/// shardrun/engine.h as plain values. The header states the meaning of every field; numbers are the header's own.
+/// shardrun/engine.h as plain values. That header states the meaning of every field; numbers are those of the header.
 
 /// A contiguous array in memory that someone else owns.
 struct ArrayView {
@@ -31,7 +31,7 @@ struct ArrayView {
   [[nodiscard]] graph::DType dtype() const noexcept;
 };
 
-/// SR_ELEMENT_... of an array's elements.
+/// The SR_ELEMENT_... of an element type.
 [[nodiscard]] std::uint32_t element_of(graph::DType dtype) noexcept;
 
 struct NamedArray {
@@ -39,10 +39,11 @@ struct NamedArray {
   ArrayView array;
 };
 
-/// Makes room for a result with the element type and shape of `like`, which has no address.
+/// Makes memory for a result with the element type and shape of `like`, which has no address. Returns the memory's
+/// address.
 using MakeArray = std::function<void*(const ArrayView& like)>;
 
-/// A rank's collectives for an engine: sr_ranks. Each throws Error.
+/// A rank's collectives for an engine: sr_ranks. Each function throws Error.
 class EngineRanks {
  public:
   EngineRanks() = default;
@@ -63,14 +64,14 @@ class EngineRanks {
   virtual void reduce_scatter(const ArrayView& array, std::uint32_t axis, std::uint32_t reduction,
                               const MakeArray& make) = 0;
   virtual void all_to_all(const ArrayView& array, std::uint32_t axis, const MakeArray& make) = 0;
-  /// `array`: nothing if the engine gave none.
+  /// `array`: nothing if the engine passed none.
   virtual void broadcast(const std::optional<ArrayView>& array, std::uint32_t root, const MakeArray& make) = 0;
-  /// Ends what is under way, with an error for the other ranks. Afterwards nothing uses the engine's memory, and
-  /// nothing else is called.
+  /// Ends unfinished messages, with an error for the other ranks. Afterwards nothing uses the engine's memory, and no
+  /// other function may be called.
   virtual void end() noexcept = 0;
 };
 
-/// The records of an engine that infers: sr_records. Each throws Error.
+/// The records of an engine that infers: sr_records. Each function throws Error.
 class EngineRecords {
  public:
   EngineRecords() = default;
@@ -78,13 +79,13 @@ class EngineRecords {
   EngineRecords& operator=(const EngineRecords&) = delete;
   virtual ~EngineRecords() = default;
 
-  /// Whether there was one.
+  /// Gets the next record. Returns false at the end.
   virtual bool next(const MakeArray& make) = 0;
   virtual void write(const ArrayView& predictions) = 0;
 };
 
 struct EngineRequest {
-  OptionValues options;    ///< a declared option that is missing gets its default
+  OptionValues options;    ///< a declared option that is missing here gets its default
   std::uint32_t task = 1;  ///< SR_ENGINE_...
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
@@ -97,16 +98,16 @@ struct EngineParameter {
   std::string name;
   std::vector<std::int64_t> whole;
   std::vector<std::int64_t> origin;
-  std::vector<std::int64_t> shape;  ///< of the part; may have no elements
+  std::vector<std::int64_t> shape;  ///< shape of the part; it may have no elements
   bool decay = false;
   bool is_normal = false;
   double initial = 0;
 };
 
-/// What an engine says of a rank of a job.
+/// What an engine declares for a rank of a job.
 struct EngineDeclaration {
   std::vector<EngineParameter> parameters;
-  std::optional<ArrayView> sample;  ///< a sample's type and shape, -1 for any extent; nothing: not said
+  std::optional<ArrayView> sample;  ///< a sample's type and shape, with -1 for any size; nothing: not declared
 };
 
 class EngineInstance;
@@ -121,20 +122,20 @@ class Engine {
   [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept { return plugin_.options(); }
   /// Whether every rank's forward gets the whole batch.
   [[nodiscard]] bool takes_whole_batch() const noexcept;
-  /// Whether it sends and receives.
+  /// Whether the engine sends and receives messages.
   [[nodiscard]] bool has_messages() const noexcept;
-  /// Whether it predicts records. If not, it iterates.
+  /// Whether the engine predicts records. If not, it only iterates.
   [[nodiscard]] bool predicts() const;
-  /// Whether it can be trained, too.
+  /// Whether the engine can be trained.
   [[nodiscard]] bool trains() const;
-  /// Whether it has steps, for [job] task = iterate.
+  /// Whether the engine has steps, for [job] task = iterate.
   [[nodiscard]] bool iterates() const;
 
-  /// The parameters of the request's rank, and its samples. Throws Invalid (call.h) if the job has to change,
+  /// The parameters of the requested rank, and the engine's samples. Throws Invalid (call.h) if the job has to change,
   /// Error{plugin} if the engine fails or breaks a rule.
   [[nodiscard]] EngineDeclaration declare(const EngineRequest& request) const;
-  /// This rank's engine. `parameters`: as declared, in order; their memory and `ranks` outlive the result. Throws as
-  /// `declare` and EngineInstance do.
+  /// Makes this rank's engine. `parameters`: as declared, in order; their memory and `ranks` outlive the result. Throws
+  /// as `declare` and EngineInstance do.
   [[nodiscard]] std::unique_ptr<EngineInstance> create(const EngineRequest& request,
                                                        const std::vector<NamedArray>& parameters,
                                                        EngineRanks& ranks) const;
@@ -146,8 +147,8 @@ class Engine {
   std::uint32_t flags_ = 0;
 };
 
-/// A rank's engine. Each call throws Invalid if the job has to change, Error{plugin} if the engine fails, and the error
-/// of EngineRanks if one of its calls failed within.
+/// A rank's engine. Each call throws Invalid if the job has to change, and Error{plugin} if the engine fails. If a call
+/// of EngineRanks failed within it, it throws that error.
 class EngineInstance {
  public:
   EngineInstance(const EngineInstance&) = delete;
@@ -155,11 +156,11 @@ class EngineInstance {
   ~EngineInstance();
 
   void load_checkpoint(const std::vector<NamedArray>& tensors);
-  /// The result's room comes from `make`. Throws Error{plugin} if it is not f32.
+  /// `make` makes the memory for the result. Throws Error{plugin} if the result is not f32.
   void forward(const ArrayView& input, const MakeArray& make);
   void backward(const ArrayView& gradient, const std::vector<NamedArray>& gradients);
   void infer(EngineRecords& records);
-  /// Sets the states to what a run begins with.
+  /// Sets the states to the values with which a run begins.
   void start();
   /// Computes the step with this number, counted from 0. REQUIRES: the engine iterates.
   void step(std::int64_t step);

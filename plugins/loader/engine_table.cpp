@@ -13,7 +13,7 @@
 namespace shardrun::plugins {
 namespace {
 
-/// The element types of arrays, in the order of SR_ELEMENT_F32 and those after it.
+/// The element types of arrays, in the order of SR_ELEMENT_F32 and the numbers after it.
 constexpr graph::DType array_types[] = {graph::DType::f32, graph::DType::i32, graph::DType::f64, graph::DType::bf16,
                                         graph::DType::f16, graph::DType::i64, graph::DType::u8};
 
@@ -84,7 +84,7 @@ MakeArray maker_from(const sr_array_maker* given, std::string_view what) {
   };
 }
 
-/// An array with its elements.
+/// Converts an array, which must have elements in memory.
 static ArrayView filled_array(const sr_array* given) {
   ArrayView array = array_from(given, "the array");
   if (array.address == nullptr && array.elements() > 0) {
@@ -93,8 +93,8 @@ static ArrayView filled_array(const sr_array* given) {
   return array;
 }
 
-/// A failure's text goes to the plugin, its code and rank stay here. After it the engine frees arrays of messages that
-/// are under way, so these end, and every later call fails too.
+/// Runs a function of a table. A failure's text goes to the plugin; its code and rank are kept here. After a failure
+/// the engine frees the arrays of unfinished messages, so these are ended, and every later call fails, too.
 template <class Act>
 std::int32_t EngineInstance::Table::run_any(void* self, sr_error* error, std::string_view function, Act act) noexcept {
   Table& table = *static_cast<Table*>(self);
@@ -116,7 +116,7 @@ std::int32_t EngineInstance::Table::run_any(void* self, sr_error* error, std::st
     table.ranks_.end();
     sdk::detail::write_error(error, table.failure_->message());
   } catch (...) {
-    // Out of memory: the failure has no text.
+    // Out of memory: the failure is returned without a text.
   }
   return SR_INTERNAL;
 }

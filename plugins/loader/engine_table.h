@@ -13,13 +13,13 @@ namespace shardrun::plugins {
 
 inline constexpr std::uint32_t most_array_dimensions = 7;
 
-/// An array that a plugin gave, checked. Throws Error{plugin}.
+/// Checks an array that a plugin gave, and converts it. Throws Error{plugin}.
 [[nodiscard]] ArrayView array_from(const sr_array* given, std::string_view what);
 
-/// In its C form, which points into `array`.
+/// The C form of an array, which points into `array`.
 [[nodiscard]] sr_array raw_array(const ArrayView& array);
 
-/// A plugin's maker of results.
+/// A plugin's maker of results as a function.
 [[nodiscard]] MakeArray maker_from(const sr_array_maker* given, std::string_view what);
 
 /// The host's side of sr_ranks. It keeps the first error, so an engine cannot ignore it.
@@ -32,14 +32,14 @@ class EngineInstance::Table {
   [[nodiscard]] const sr_ranks& table() const noexcept { return table_; }
   [[nodiscard]] const std::optional<Error>& failure() const noexcept { return failure_; }
 
-  /// The table of records, whose errors are kept too. Valid as long as this and `records`.
+  /// The table of records, whose errors are kept, too. Valid as long as this object and `records`.
   [[nodiscard]] sr_records records_table(EngineRecords& records);
 
  private:
-  /// Runs a function of a table: `act` takes this. Returns SR_OK, or the error's status.
+  /// Runs a function of a table. `act` takes this object. Returns SR_OK, or the error's status.
   template <class Act>
   static std::int32_t run_any(void* self, sr_error* error, std::string_view function, Act act) noexcept;
-  /// The same, for `act` that takes the ranks.
+  /// The same for an `act` that takes the ranks.
   template <class Act>
   static std::int32_t run(void* self, sr_error* error, std::string_view function, Act act) noexcept {
     return run_any(self, error, function, [&](Table& table) { act(table.ranks_); });

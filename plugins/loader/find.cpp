@@ -17,15 +17,15 @@ namespace {
 constexpr std::string_view prefix = "shardrun_";
 constexpr std::string_view suffix = ".so";
 
-/// Whether it can be a plugin's name. Names come from a job file and become part of a path, so nothing in them may lead
-/// elsewhere.
+/// Whether a text can be a plugin's name. Names come from a job file and become part of a path, so they must not
+/// contain anything that leads elsewhere.
 bool is_name(std::string_view name) {
   const auto is_part = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
   return !name.empty() && std::ranges::all_of(name, is_part);
 }
 
-/// Suggests what the job may have meant by an unknown name: a similar plugin name, or the plugin that has it as an
-/// alias in its manifest.
+/// Suggests which plugin the job may have meant by an unknown name: one with a similar name, or one that has the name
+/// as an alias in its manifest.
 std::string hint_for(const Directories& directories, PluginKind kind, std::string_view name,
                      const std::vector<std::string>& available) {
   if (const std::string_view near = nearest_name(name, available); folded(near) == folded(name) && !near.empty()) {
@@ -40,7 +40,7 @@ std::string hint_for(const Directories& directories, PluginKind kind, std::strin
           meant.insert("'" + candidate.name + "'");
         }
       } catch (const Error&) {
-        // 'shardrun plugins' reports what is wrong with it.
+        // A file that cannot be read is skipped: 'shardrun plugins' reports what is wrong with it.
       }
     }
   }

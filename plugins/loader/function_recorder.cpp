@@ -19,7 +19,7 @@ using graph::ValueId;
 
 namespace {
 
-/// An op that models may call, or one that this model brings.
+/// Finds an op that every model may call, or one that this model brings.
 const graph::Op& op_from(const std::string& name, const std::string& model) {
   if (const graph::Op* const own = graph::find_op_of(model, name)) {
     return *own;
@@ -48,7 +48,7 @@ StateId known_state(const graph::Graph& graph, const std::string& name) {
   return id;
 }
 
-/// A function of the table that gradients of ops may not use.
+/// Stands in for functions of the table that gradients of ops must not use.
 template <class... Arguments>
 std::int32_t refuse_function(void* self, Arguments... arguments) {
   sr_error* const error = std::get<sizeof...(Arguments) - 1>(std::tuple(arguments...));
@@ -251,10 +251,10 @@ void FunctionRecorder::write(const char* state, std::uint32_t number) {
   ValueId written = value(number);
   const StateId source = builder_.function().values[written].state;
   if (source == id) {
-    return;  // it stays as it is
+    return;  // nothing to write: the state keeps its value
   }
   if (source.exists()) {
-    // The source may be written in the same call, perhaps before this write.
+    // A copy, because the source may be written in the same call, perhaps before this write.
     written = builder_.call("copy", {written}, {}, "copy/" + builder_.graph().states[source].name);
   }
   builder_.write(id, written, graph::StateWrite::Mode::assign);
@@ -262,7 +262,8 @@ void FunctionRecorder::write(const char* state, std::uint32_t number) {
 
 namespace {
 
-/// Whether the file of an output has the name of another's after so many steps: "o-000100" of "o".
+/// Whether the file of an output would have the name that another output's file has after some number of steps:
+/// "o-000100" for "o".
 bool is_name_after_steps(std::string_view name, std::string_view of) {
   constexpr std::size_t fewest_digits = 6;
   if (name.size() < of.size() + 1 + fewest_digits || !name.starts_with(of) || name[of.size()] != '-') {

@@ -17,19 +17,19 @@ namespace shardrun::plugins {
 /// The number by which a plugin knows a value: its id plus one.
 [[nodiscard]] std::uint32_t value_number(graph::ValueId id);
 
-/// The host's side of sr_function_writer. It writes a function.
+/// The host's side of sr_function_writer. It adds what a model writes to a function of the graph.
 class FunctionRecorder final : public Recorder {
  public:
-  /// `rows`: samples of a call. `model`: the one whose own ops may be called.
+  /// `rows`: the samples per call. `model`: the model whose own ops may be called.
   FunctionRecorder(graph::FunctionBuilder& builder, std::int64_t rows, std::string model);
   ~FunctionRecorder();
 
   [[nodiscard]] const sr_function_writer& writer() const noexcept { return writer_; }
 
-  /// From now on the table refuses all but `call` and `type_of`.
+  /// From now on the table refuses everything except `call` and `type_of`.
   void take_calls_only();
 
-  /// No values of which the model has said nothing.
+  /// The losses; values that the model has not set do not exist.
   [[nodiscard]] const graph::Losses& losses() const noexcept { return losses_; }
 
   std::uint32_t input(const char* name, const sr_tensor_type* type);
@@ -51,7 +51,7 @@ class FunctionRecorder final : public Recorder {
 
   [[nodiscard]] graph::ValueId value(std::uint32_t number) const;
   [[nodiscard]] std::vector<graph::ValueId> values(const std::uint32_t* numbers, std::uint32_t count) const;
-  /// Throws Error{plugin} if a later layer than the present one made the value. Only gradients of training go backward.
+  /// Throws Error{plugin} if a layer after the present one made the value: only gradients of training go backward.
   void require_earlier(graph::ValueId read) const;
   void set_functions();
 
@@ -61,7 +61,7 @@ class FunctionRecorder final : public Recorder {
   sr_function_writer writer_{};
   graph::Losses losses_;
   std::set<graph::StateId> written_;
-  std::map<std::uint32_t, std::unique_ptr<HeldType>> types_;  ///< that the model has asked for
+  std::map<std::uint32_t, std::unique_ptr<HeldType>> types_;  ///< types for which the model has asked
 };
 
 }  // namespace shardrun::plugins

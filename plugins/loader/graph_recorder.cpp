@@ -13,7 +13,7 @@
 namespace shardrun::plugins {
 namespace {
 
-constexpr std::uint32_t most_dimensions = 8;  // of a tensor on a device
+constexpr std::uint32_t most_dimensions = 8;  // that a device's tensor can have
 constexpr std::size_t longest_name = 200;
 
 graph::Initializer initializer_from(const sr_state& raw) {

@@ -11,13 +11,15 @@
 
 namespace shardrun::plugins {
 
-/// A text that a model gives a thing. It is shown, and is a key in files. Throws Error{plugin} that begins with `what`.
+/// Checks a name that a model gives to something. It is shown to users, and is a key in files. Throws Error{plugin}
+/// that begins with `what`.
 [[nodiscard]] std::string name_from(const char* text, std::string_view what);
 
-/// A name that job files, patterns and the command line write too: letters, digits and `. _ - /`.
+/// Like name_from(), for a name that is also written in job files, patterns and on the command line: letters, digits
+/// and `. _ - /`.
 [[nodiscard]] std::string plain_name_from(const char* text, std::string_view what);
 
-/// Throws Error{plugin} for a type that no tensor has.
+/// Converts a type. Throws Error{plugin} if no tensor can have it.
 [[nodiscard]] graph::TensorType type_from(const sr_tensor_type* given);
 
 /// The host's side of sr_state_writer. It adds states to a graph.

@@ -37,13 +37,14 @@ std::atomic<std::chrono::milliseconds::rep> limit_ms = 60'000;
 /// The innermost guard of this thread.
 thread_local const CallGuard* innermost = nullptr;
 
-// For plugins' own threads. A fork has the parent's values, so the process id belongs to them.
+// For plugins' own threads, which have no guard. A forked process inherits the parent's values, so the process id is
+// kept with them.
 std::atomic<int> living = 0;
 std::atomic<const GuardNames*> latest = nullptr;
 std::atomic<pid_t> guarded_process = 0;
 static_assert(std::atomic<const GuardNames*>::is_always_lock_free);
 
-/// Returns the same object for the same names.
+/// Makes names that are never destroyed. Returns the same object for equal names.
 const GuardNames* lasting_names(std::string_view plugin, std::string_view call) {
   static std::mutex mutex;
   static auto& all = *new std::map<std::string, GuardNames, std::less<>>;
@@ -52,7 +53,7 @@ const GuardNames* lasting_names(std::string_view plugin, std::string_view call) 
   return &all.try_emplace(std::move(key), GuardNames{std::string(plugin), std::string(call)}).first->second;
 }
 
-/// A guard that exists in this process.
+/// A guard that exists in this process, for messages.
 struct Guarded {
   const GuardNames* names = nullptr;
   bool is_this_thread = false;
@@ -88,7 +89,7 @@ class SignalSafeLine {
   void write() noexcept {
     *this << "\n";
     for (std::size_t done = 0; done < size_;) {
-      // A write of this size either succeeds at once or fails, even where no one reads.
+      // A write of this size either succeeds at once or fails, even if no one reads the other end.
       static_assert(sizeof(bytes_) <= PIPE_BUF);
       constexpr int patience_ms = 1000;
       pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
@@ -108,8 +109,8 @@ class SignalSafeLine {
   std::size_t size_ = 0;
 };
 
-/// "shardrun: PLUGIN, CALL: it DID". `what` writes the end. A thread without a guard may or may not belong to the
-/// plugin.
+/// Writes the line "shardrun: PLUGIN, CALL: it DID". `what` writes the end. If the thread has no guard, it may or may
+/// not belong to the plugin, and the line says so.
 template <class What>
 void say(const Guarded& guard, What what) noexcept {
   SignalSafeLine line;
@@ -125,7 +126,7 @@ void say(const Guarded& guard, What what) noexcept {
   end_process(status != 0 ? status : exit_code(ErrorCode::plugin));
 }
 
-/// Whether the instruction runs again after the handler, and faults again.
+/// Whether the instruction that faulted runs again after the handler, and faults again.
 bool comes_again(int signal, const siginfo_t& info) noexcept {
   const bool is_of_instruction = signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGFPE;
   return is_of_instruction && info.si_code > 0 && !(signal == SIGBUS && info.si_code == BUS_MCEERR_AO);
@@ -206,12 +207,12 @@ CallGuard::CallGuard(std::string_view plugin, std::string_view call, std::option
     try {
       clock_ = std::thread([this, most = *limit] { end_late(most); });
     } catch (const std::system_error&) {
-      // Without a thread, the limit is not enforced.
+      // If the thread cannot be started, the limit is not enforced.
     }
     ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   }
   if (guarded_process.exchange(process_) != process_) {
-    living = 0;  // the values are the parent's
+    living = 0;  // the inherited values are the parent's
   }
   latest = names_;
   ++living;
@@ -242,7 +243,7 @@ CallGuard::~CallGuard() {
 
 const GuardNames& CallGuard::names() const noexcept { return *names_; }
 
-/// Counts short waits instead of reading a clock. However long the process was stopped, that ends only one wait.
+/// Counts short waits instead of reading a clock: a stop of the process, however long, ends only one of them.
 void CallGuard::end_late(std::chrono::milliseconds limit) {
   constexpr std::chrono::milliseconds tick{50};
   std::unique_lock lock(mutex_);
@@ -259,8 +260,7 @@ void CallGuard::end_late(std::chrono::milliseconds limit) {
 }  // namespace shardrun::plugins
 
 #if !defined(SHARDRUN_ASAN) && !defined(SHARDRUN_TSAN)
-// Replaces the C library's function, so that a plugin cannot end the process unnoticed. Sanitizers replace it
-// themselves.
+// Replaces the C library's _exit, so that a plugin cannot end the process unnoticed. Sanitizers replace it themselves.
 extern "C" [[noreturn]] void _exit(int status) {
   using namespace shardrun::plugins;
   if (const Guarded guard = guard_here(); guard.names != nullptr) {

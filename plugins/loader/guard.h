@@ -12,7 +12,8 @@
 
 namespace shardrun::plugins {
 
-/// How long a plugin may take to load, to open, and to write a plan: SHARDRUN_PLUGIN_TIMEOUT. For the whole process.
+/// Sets how long a plugin may take to load, to open, and to write a plan (SHARDRUN_PLUGIN_TIMEOUT), for the whole
+/// process.
 void set_call_limit(std::chrono::milliseconds limit) noexcept;
 [[nodiscard]] std::chrono::milliseconds call_limit() noexcept;
 
@@ -22,13 +23,13 @@ struct GuardNames;
 /// - a fault (SIGSEGV, SIGABRT, ...);
 /// - a call of exit, quick_exit or _exit;
 /// - exceeding `limit`; time in which the process was stopped does not count.
-/// Then one line on standard error names the plugin, the call and the cause, and the exit code is not 0. Calls nest:
-/// the line names the innermost one of the thread that ends the process. For a thread without a guard it names an
-/// existing one, and says that another thread did it. Children of fork may end as they like. end_process() of core/base
-/// ends the process without a line.
+/// Then one line on standard error names the plugin, the call and the cause, and the exit code is not 0. Guards nest:
+/// the line names the innermost guard of the thread that ends the process. If that thread has no guard, the line names
+/// an existing guard and says that another thread did it. Child processes of fork may end in any way. end_process() of
+/// core/base ends the process without a line.
 class CallGuard {
  public:
-  /// `plugin`: "strategy 'rows' (/path)"; `call`: "make_plan". Without a limit the call has a deadline of its own.
+  /// `plugin`: "strategy 'rows' (/path)"; `call`: "make_plan". Without `limit` the call has a deadline of its own.
   CallGuard(std::string_view plugin, std::string_view call,
             std::optional<std::chrono::milliseconds> limit = std::nullopt);
   CallGuard(const CallGuard&) = delete;

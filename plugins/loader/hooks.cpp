@@ -86,7 +86,8 @@ class HookRecorder final : public Recorder {
     }
   }
 
-  /// The number of elements received for that many sent. For an impossible exchange, a number that no buffer has.
+  /// The number of elements that an exchange receives when it sends `sent`. For an impossible exchange, a number that
+  /// no buffer has.
   [[nodiscard]] std::uint64_t expected(std::uint32_t kind, std::uint64_t sent) const noexcept {
     constexpr std::uint64_t never = UINT64_MAX;
     switch (kind) {
@@ -114,7 +115,7 @@ class HookRecorder final : public Recorder {
   static constexpr std::uint64_t most_elements = std::uint64_t{1} << 40;
 
   const sr_hook_group& group_;
-  std::uint64_t added_ = 0;  ///< in all buffers
+  std::uint64_t added_ = 0;  ///< elements added so far, in all buffers
   sr_hook_writer writer_{};
   plan::HookPlan plan_;
   std::vector<std::uint64_t> elements_;  ///< of each buffer

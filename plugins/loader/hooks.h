@@ -29,17 +29,17 @@ class HookTables {
   sr_hook_group raw_{};
 };
 
-/// The hooks of a plan, as functions of the opened strategy. One thread at a time uses it.
+/// The hooks of a plan, as functions of the opened strategy. Only one thread at a time may use it.
 class Hooks {
  public:
-  /// Throws Error{plugin} where the strategy lacks a function that the plan needs.
+  /// Throws Error{plugin} if the strategy lacks a function that the plan needs.
   Hooks(Plugin plugin, const StrategyRequest& request, const plan::Plan& plan);
 
-  /// What a hook needs for a group and does with it. Throws Error{plugin} where it fails or its answer is invalid,
-  /// Error{job} where it refuses the job.
+  /// Asks what a hook needs for a group and does with it. Throws Error{plugin} if the hook fails or its answer is
+  /// invalid, Error{job} if it refuses the job.
   [[nodiscard]] plan::HookPlan ask(const plan::HookGroup& group) const;
 
-  /// Fills in the group and the job. Throws Error{plugin}.
+  /// Runs a hook's function. Fills in the group and the job of `call`. Throws Error{plugin}.
   void run(const HookTables& tables, sr_hook_call call) const;
 
  private:
@@ -49,7 +49,7 @@ class Hooks {
   std::vector<sr_option_value> raw_options_;
   sdk::detail::WrittenJob job_;
   sr_strategy functions_{};
-  std::string name_;  ///< "strategy 'x'", the prefix of its messages
+  std::string name_;  ///< "strategy 'x'", the prefix of messages
 };
 
 }  // namespace shardrun::plugins

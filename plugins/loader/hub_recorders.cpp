@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint32_t most_dimensions_there = 8;
 
-/// A text that the plugin wrote, which is not empty.
+/// A text from the plugin, which must not be empty.
 std::string text_from(const char* text, const char* what) {
   if (text == nullptr || *text == '\0') {
     refuse_with(fmt::format("{} is empty", what));
@@ -22,7 +22,7 @@ std::string text_from(const char* text, const char* what) {
   return printable(excerpt(text));
 }
 
-/// Words joined by dots, of which those behind the first may be places in lists.
+/// Requires words joined by dots. Words after the first may be indices of lists.
 void require_key(const std::string& key) {
   constexpr std::size_t most_digits = 4;
   std::size_t begin = 0;
@@ -37,7 +37,7 @@ void require_key(const std::string& key) {
   }
 }
 
-/// The elements of a part. Throws Error{plugin} if the shape has no such part.
+/// The number of elements of a part. Throws Error{plugin} if the shape has no such part.
 std::int64_t elements_of(const sdk::TensorPart& part, const std::vector<std::int64_t>& shape, const std::string& what) {
   std::int64_t elements = 1;
   for (std::size_t d = 0; d < shape.size(); ++d) {

@@ -34,7 +34,8 @@ using std::filesystem::path;
                   printable(file.string()), printable(entry), why));
 }
 
-/// A name in the dynamic section, as the dynamic linker reads it. `origin`: the folder of the library that contains it.
+/// Expands a name in the dynamic section as the dynamic linker does. `origin`: the folder of the library that contains
+/// it.
 std::string with_origin(std::string_view name, const path& origin) {
   std::string text(name);
   for (const std::string_view word : {"${ORIGIN}", "$ORIGIN"}) {
@@ -45,10 +46,11 @@ std::string with_origin(std::string_view name, const path& origin) {
   return text;
 }
 
-/// One walk over a plugin and every library loaded with it.
+/// Visits a plugin and every library that is loaded with it.
 class Walk {
  public:
-  /// `inherited`: folders of DT_RPATH, which the dynamic linker also searches for the needs of a library's needs.
+  /// `inherited`: folders of DT_RPATH, which the dynamic linker also searches for the libraries that a needed library
+  /// needs.
   void visit(const path& file, const path& origin, const ElfFile& library, std::vector<path> inherited) {
     for (const path& folder : folders_of(file, origin, library, DT_RPATH)) {
       inherited.push_back(folder);
@@ -85,7 +87,7 @@ class Walk {
     return folders;
   }
 
-  /// The folder that an entry of a search path, or a name with a slash, refers to.
+  /// The folder to which an entry of a search path, or a name with a slash, refers.
   static path trusted_folder(const path& file, const path& origin, std::string_view entry) {
     const std::string folder = with_origin(entry, origin);
     if (folder.empty()) {
@@ -110,7 +112,7 @@ class Walk {
     if (std::filesystem::symlink_status(named, none).type() == std::filesystem::file_type::not_found) {
       return;
     }
-    // The canonical path of each file, so that the walk ends. Otherwise folder/../folder/file would count as another
+    // Each file by its canonical path, so that the walk ends. Otherwise folder/../folder/file would count as another
     // file.
     const path need = std::filesystem::canonical(named.parent_path()) / named.filename();
     if (!visited_.insert(need).second) {
@@ -126,12 +128,12 @@ class Walk {
     try {
       library.emplace(need, ElfFile::Symbols::skip);
     } catch (const Error&) {
-      return;  // such as one for another machine: the dynamic linker skips it, or reports it
+      return;  // for example for another machine: the dynamic linker skips it, or reports it
     }
     visit(need, need.parent_path(), *library, inherited);
   }
 
-  /// The dynamic linker prefers variants for the processor, in folders with these names.
+  /// Visits folders for variants of the processor, which the dynamic linker searches first.
   void visit_variants(const path& by, const path& folder, const std::string& name, const std::vector<path>& inherited) {
     for (const char* variants : {"glibc-hwcaps", "tls", "haswell", "xeon_phi", "avx512_1", "x86_64", "aarch64"}) {
       std::error_code none;
@@ -154,9 +156,9 @@ class Walk {
   std::set<path> visited_;
 };
 
-/// Checks the libraries that a library needs, directly or not, which the dynamic linker loads from folders that
-/// libraries name. Each folder must be trusted like the library's own, and so must each library found there. Libraries
-/// in the system's folders are trusted. Throws Error{plugin} with what is not trusted.
+/// Checks the libraries that a library needs, directly or indirectly, and that the dynamic linker loads from folders
+/// named in libraries. Each folder must be trusted like the library's own, and so must each library found there.
+/// Libraries in the system's folders are trusted. Throws Error{plugin}, which says what is not trusted.
 void require_trusted_needs(const path& file, const ElfFile& library) {
   Walk().visit(file, std::filesystem::canonical(file).parent_path(), library, {});
 }
@@ -181,7 +183,7 @@ sr_manifest read_manifest(const std::filesystem::path& file) {
 
 OpenFunction load_library(const std::filesystem::path& file) {
   namespace mode = boost::dll::load_mode;
-  // Boost has no NODELETE, but passes the value to dlopen unchanged.
+  // Boost has no name for NODELETE, but passes the value to dlopen unchanged.
   constexpr auto for_good = static_cast<mode::type>(RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   try {
     const boost::dll::shared_library library(std::filesystem::canonical(file), for_good);

@@ -35,11 +35,11 @@
 namespace shardrun::plugins {
 namespace {
 
-// The end of the output of a child that succeeded. Without it the child was ended.
+// The end of the output of a child that succeeded. If it is missing, the child was ended.
 constexpr std::string_view went_well = "\nshardrun: it went well\n";
 constexpr std::string_view threw = "\nshardrun: it threw: ";
 
-/// The end of what was written to a pipe, as much as this process keeps.
+/// Keeps the end of what was written to a pipe, up to a limit.
 class LastWords {
  public:
   /// Returns false at the end of the pipe.
@@ -87,14 +87,14 @@ void write_words(int file, std::string_view first, std::string_view second) {
     }
   }
   if (::getpgrp() == ::getpid()) {
-    ::kill(0, SIGKILL);  // and everything that the plugin started
+    ::kill(0, SIGKILL);  // kills also everything that the plugin started
   }
   ::_exit(1);
 }
 
-/// Reads the child's output until its end. Returns false where it did not end in time.
+/// Reads the child's output until it ends. Returns false if the child did not end in time.
 bool await_end(pid_t process, int pipe, LastWords& words, std::chrono::milliseconds limit) {
-  // An old kernel has no such descriptor. Then the child has ended when the pipe has no writer left.
+  // An old kernel has no such descriptor. Then the child counts as ended when the pipe has no writer left.
   const files::FileDescriptor watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
   const auto end = std::chrono::steady_clock::now() + limit;
   for (bool is_open = true; is_open || watched.is_open();) {
@@ -115,10 +115,10 @@ bool await_end(pid_t process, int pipe, LastWords& words, std::chrono::milliseco
   return true;
 }
 
-/// Runs `act` first in a child process, with nothing on its standard streams. So a plugin that ends its process ends
-/// only that one. Throws Error{plugin} with what `act` threw. Where the child ended, or did not finish within `limit`,
-/// the error names `plugin` and says so. The child and everything it started in its process group have ended on return.
-/// REQUIRES: no other thread holds a lock that `act` may need, and no plugin is open in this process.
+/// Runs `act` first in a child process, with nothing on its standard streams, so that a plugin which ends its process
+/// ends only the child. Throws Error{plugin} with what `act` threw. If the child ended, or did not finish within
+/// `limit`, the error names `plugin` and says so. On return the child and everything it started in its process group
+/// have ended. REQUIRES: no other thread holds a lock that `act` may need, and no plugin is open in this process.
 void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const std::function<void()>& act) {
   std::array<int, 2> ends = {-1, -1};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
@@ -126,7 +126,7 @@ void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const s
   }
   const files::FileDescriptor pipe(ends[0]);
   files::FileDescriptor words(ends[1]);
-  std::fflush(nullptr);  // only this process writes what is buffered
+  std::fflush(nullptr);  // so that buffered output is written by this process only
   const pid_t parent = ::getpid();
   const pid_t process = ::fork();
   if (process < 0) {
@@ -137,14 +137,14 @@ void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const s
   }
   ::setpgid(process, process);
   words = files::FileDescriptor();
-  constexpr std::chrono::seconds to_say_so{2};  // it ends itself at the limit, and says where it was
+  constexpr std::chrono::seconds to_say_so{2};  // the child ends itself at the limit, and reports where it was
   LastWords last;
   const bool has_ended = await_end(process, pipe.get(), last, limit + to_say_so);
   ::kill(-process, SIGKILL);
   int status = 0;
   while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {
   }
-  ::fcntl(pipe.get(), F_SETFL, O_NONBLOCK);  // a process that left its group may still be able to write
+  ::fcntl(pipe.get(), F_SETFL, O_NONBLOCK);  // a process that has left the child's group may still have the pipe open
   constexpr int most = 32;                   // a full pipe, and a little more
   for (int taken = 0; taken < most && last.take(pipe.get()); ++taken) {
   }
@@ -166,7 +166,8 @@ void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const s
                                                 : fmt::format("exited with code {}", WEXITSTATUS(status))));
 }
 
-/// Fills in what other plugins could spoil, by opening the plugin in a forked copy of this process.
+/// Fills in the rest of `info` by opening the plugin in a forked copy of this process, where it affects no other
+/// plugin.
 void try_out(const Candidate& file, PluginInfo& info) {
   files::require_trusted(file.path);
   const sr_manifest raw = read_manifest(file.path);

@@ -21,7 +21,7 @@
 namespace shardrun::plugins {
 namespace {
 
-/// A tensor that a function has to have. A size of 0 may be any.
+/// A tensor that a function must have. A size of 0 stands for any.
 struct ExpectedPort {
   const char* name;
   graph::DType dtype;
@@ -79,13 +79,13 @@ std::vector<ExpectedPorts> inputs_of_data(std::uint32_t kinds, const ModelReques
   return found.empty() ? std::vector<ExpectedPorts>{{}} : found;
 }
 
-/// The function `forward` has the first of these inputs alone.
+/// The first of these inputs alone, which the function `forward` has.
 std::vector<ExpectedPorts> inputs_of_forward(std::vector<ExpectedPorts> of_loss) {
   std::ranges::for_each(of_loss, [](ExpectedPorts& ports) { ports.resize(std::min<std::size_t>(ports.size(), 1)); });
   return of_loss;
 }
 
-/// Throws Error{plugin} unless the only output is `outputs`, f32 [batch, ...].
+/// Throws Error{plugin} unless there is one output, `outputs`, f32 [batch, ...].
 void require_outputs(const graph::Function& function, std::int64_t rows) {
   const bool is_one = function.outputs.size() == 1 && function.outputs[0].name == "outputs";
   const graph::TensorType* const type = is_one ? &function.values[function.outputs[0].value].type : nullptr;
@@ -109,9 +109,9 @@ void require_one_of(const graph::Function& function, const char* what, const std
                           text_of(function, ports), text));
 }
 
-/// Throws Error{plugin} if the inputs and outputs of a function with this name are not those of shardrun/model.h:
-/// `loss` has the inputs of the data, `iterate` those too or none, `predict` a sequence and its logits, `forward` the
-/// data's inputs and outputs for each. `kinds`: SR_DATA_... bits, one of which it has to fit; 0: it takes no data.
+/// Throws Error{plugin} if a function does not have the inputs and outputs that shardrun/model.h demands for its name:
+/// `loss` the inputs of the data, `iterate` those or none, `predict` a sequence and its logits, `forward` the data's
+/// inputs and outputs for each sample. `kinds`: SR_DATA_... bits, one of which the inputs must fit; 0: no data.
 void check_ports(const graph::Function& function, std::string_view name, std::uint32_t kinds,
                  const ModelRequest& request, std::int64_t rows) {
   if (name == "loss") {
@@ -139,7 +139,7 @@ sr_model table_of(const Plugin& plugin) {
   return read_struct<sr_model>(plugin.table().functions, SR_MODEL_SIZE_1_7, table_name_of(plugin));
 }
 
-/// The role that a function of this name has; 0 for a name that the host does not know.
+/// The role of a function with this name; 0 if the host does not know the name.
 std::uint32_t known_role(std::string_view function) {
   if (function == "loss") {
     return SR_FUNCTION_REPEATED;
@@ -172,8 +172,9 @@ struct RawJob {
   sr_model_job job{};
 };
 
-/// Calls the model: `call` takes its table, the job and an sr_error*. A refusal of the host goes before what the model
-/// says. It is the job's mistake if the model is trained on data and the job has none.
+/// Calls the model: `call` takes its table, the job and an sr_error*. If the host refused something in the call, that
+/// is reported before what the model says. A refusal counts as an error of the job if the model needs data and the job
+/// has none.
 template <class Recorder, class Call>
 void call_model(const Plugin& plugin, const ModelRequest& request, std::string_view function, Recorder& recorder,
                 Call call) {
@@ -203,7 +204,7 @@ void call_model(const Plugin& plugin, const ModelRequest& request, std::string_v
   }
 }
 
-/// Calls one of the model's functions for folders of others, as call_model() does, for a job or none.
+/// Calls one of the model's functions for folders of other libraries, like call_model(), with a job or without.
 template <class Recorder, class Call>
 void call_for_folders(const Plugin& plugin, std::string_view function, Recorder& recorder, Call call) {
   const std::string name = fmt::format("model '{}'", plugin.manifest().name);

@@ -37,9 +37,9 @@ std::vector<std::uint32_t> numbers_of(const std::vector<graph::ValueId>& values)
   return numbers;
 }
 
-/// Has the model write the gradient of its op with respect to one operand. Returns no value if that gradient is zero.
-/// Throws Error{plugin} naming the op if the model fails, breaks a rule, or returns a value of another type than the
-/// operand's.
+/// Makes the model write the gradient of its op with respect to one operand. Returns no value if that gradient is zero.
+/// Throws Error{plugin}, which names the op, if the model fails, breaks a rule, or returns a value whose type is not
+/// the operand's.
 graph::ValueId write_gradient(const ModelOp& op, graph::FunctionBuilder& builder,
                               const graph::GradientRequest& request) {
   const std::string what = fmt::format("the gradient of {} with respect to operand {}", op.label, request.input);
@@ -88,7 +88,7 @@ graph::ValueId write_gradient(const ModelOp& op, graph::FunctionBuilder& builder
   return made;
 }
 
-constexpr std::size_t most_tensors = 16;  // operands or results of an op
+constexpr std::size_t most_tensors = 16;  // limit for operands, and for results, of an op
 
 std::string op_name_from(const char* text) {
   std::string name = name_from(text, "the name");
@@ -158,7 +158,7 @@ std::optional<graph::DType> result_from(const sr_model_op& op, std::uint32_t ind
   }
 }
 
-/// "c=3 k=8"
+/// Parses sizes of factors: "c=3 k=8".
 std::map<std::string, std::int64_t> sizes_from(const char* text) {
   constexpr std::int64_t most = 1 << 12;
   std::map<std::string, std::int64_t> sizes;
@@ -176,7 +176,7 @@ std::map<std::string, std::int64_t> sizes_from(const char* text) {
   return sizes;
 }
 
-/// Throws if a factor that only windows read has several sizes.
+/// Throws if a factor that operands read only through windows gets different sizes.
 void require_same_indices(const ModelOp& op, const ShardingRule& rule, const std::vector<TensorType>& operands) {
   for (const graph::WindowedDimension& each : rule.windows) {
     const graph::Factor& factor = rule.factors[rule.inputs[each.operand][each.dim]];
@@ -189,7 +189,7 @@ void require_same_indices(const ModelOp& op, const ShardingRule& rule, const std
   }
 }
 
-/// The rule for these operands.
+/// The sharding rule of the op for these operands.
 ShardingRule rule_of(const ModelOp& op, const std::vector<TensorType>& operands) {
   const std::size_t most = op.operands.size();
   if (operands.size() < op.min_operands || operands.size() > most) {
@@ -216,7 +216,8 @@ ShardingRule rule_of(const ModelOp& op, const std::vector<TensorType>& operands)
   }
 }
 
-/// One multiply-add for each index of its loops if it sums, otherwise one operation. What a window reads is summed.
+/// Estimates: one multiply-add for each index of the loops if the op sums, otherwise one operation. What a window reads
+/// counts as summed.
 std::int64_t flops_of(const ModelOp& op, const graph::OpShape& shape) {
   const ShardingRule rule = graph::rule_from_text(op.rule, shape.inputs);
   std::vector<std::int64_t> sizes(rule.factors.size(), 1);
@@ -229,7 +230,8 @@ std::int64_t flops_of(const ModelOp& op, const graph::OpShape& shape) {
     take_sizes(rule.inputs[i], shape.inputs[i]);
   }
   for (std::size_t o = 0; o < shape.outputs.size(); ++o) {
-    take_sizes(rule.outputs[o], shape.outputs[o]);  // last: of a shard's operand a window reads more
+    take_sizes(rule.outputs[o], shape.outputs[o]);  // last, because a shard's operand is larger than its factor if it
+                                                    // is read through a window
   }
   std::int64_t count = 1;
   for (const std::int64_t size : sizes) {
@@ -298,7 +300,7 @@ void read_op(ModelOp& op) {
   }
 }
 
-/// Operands of a use, with small sizes.
+/// An example call, whose operands have small sizes.
 graph::OpExample example_of(const ModelOp& op) {
   std::map<std::string, std::int64_t> sizes = op.sizes;
   std::int64_t next = 2;
@@ -364,7 +366,8 @@ std::vector<std::shared_ptr<const ModelOp>> read_ops(const Plugin& plugin, const
 }
 
 std::vector<std::shared_ptr<const ModelOp>> register_ops(const Plugin& plugin, const sr_model& table) {
-  static auto& files = *new std::map<std::string, std::filesystem::path>;  // of models whose ops are registered
+  static auto& files = *new std::map<std::string, std::filesystem::path>;  // the models whose ops are registered, and
+                                                                           // their files
   std::vector<std::shared_ptr<const ModelOp>> ops = read_ops(plugin, table);
   if (ops.empty()) {
     return ops;

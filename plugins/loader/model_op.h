@@ -20,20 +20,20 @@ namespace shardrun::plugins {
 struct ModelOp {
   struct Operand {
     bool is_integer = false;
-    double low = 0;  ///< where checks draw elements; both 0: not said
+    double low = 0;  ///< the range from which checks draw elements; both 0: not given
     double high = 0;
   };
 
-  std::string name;      ///< by which the model calls it
-  std::string in_graph;  ///< its name as a graph's op: "MODEL.NAME"
+  std::string name;      ///< the name by which the model calls it
+  std::string in_graph;  ///< the name of its op in graphs: "MODEL.NAME"
   std::string help;
   std::string rule;
   std::size_t min_operands = 0;
   std::vector<Operand> operands;  ///< as many as the rule has
   std::vector<std::optional<graph::DType>> results;
   std::vector<graph::AttributeSpec> attributes;
-  graph::Attributes example;                  ///< of one use
-  std::map<std::string, std::int64_t> sizes;  ///< of factors in checks
+  graph::Attributes example;                  ///< the attributes of an example call
+  std::map<std::string, std::int64_t> sizes;  ///< sizes of factors for checks
   sr_model_op raw{};
   Plugin plugin;
   std::string label;  ///< "op 'swish' of model 'mine' (/path)"
@@ -42,9 +42,9 @@ struct ModelOp {
 /// The ops of a model, as it declares them. Throws Error{plugin} naming the plugin and the op.
 [[nodiscard]] std::vector<std::shared_ptr<const ModelOp>> read_ops(const Plugin& plugin, const sr_model& table);
 
-/// The same. The first call for a plugin's file registers them with core/graph and core/device, for as long
-/// as the process runs; they keep that instance of the plugin open. Throws as read_ops.
-/// REQUIRES: no other thread uses ops.
+/// Like read_ops(). In addition, the first call for a plugin's file registers the ops with core/graph and core/device,
+/// for as long as the process runs; the ops keep that instance of the plugin open. Throws as read_ops does. REQUIRES:
+/// no other thread uses ops.
 [[nodiscard]] std::vector<std::shared_ptr<const ModelOp>> register_ops(const Plugin& plugin, const sr_model& table);
 
 }  // namespace shardrun::plugins

@@ -45,7 +45,7 @@ namespace {
 
 std::string text_or_empty(const char* text) { return text != nullptr ? text : ""; }
 
-/// Text that users type, which has to fit into a job file.
+/// A text that users type, which must fit into a job file.
 std::string typed_text(const char* text, std::string_view what) {
   std::string given = text_or_empty(text);
   if (const std::string shown = printable(given); shown != given) {
@@ -136,8 +136,8 @@ OptionSpec spec_of(const sr_option& raw, std::string_view what) {
   return spec;
 }
 
-/// The options that an opened plugin declares, in its order. Throws Error{plugin} for an invalid one: a name that no
-/// job file can hold or that occurs twice, an unknown type, a default outside its own bounds.
+/// The options that an opened plugin declares, in its order. Throws Error{plugin} if one is invalid: its name cannot be
+/// in a job file or occurs twice, its type is unknown, or its default is outside its own bounds.
 std::vector<OptionSpec> declared_options(const sr_plugin& table, std::string_view plugin) {
   std::vector<OptionSpec> specs;
   for (std::uint32_t i = 0; i < table.option_count; ++i) {
@@ -174,7 +174,7 @@ void take_log_line(void* self, std::uint32_t level, const char* text) noexcept {
     state.log(level == SR_LOG_INFO ? LogLevel::info : LogLevel::warning, state.manifest.name,
               printable_lines(excerpt(text != nullptr ? text : "")));
   } catch (...) {
-    // A line that cannot be logged is lost. The plugin did nothing wrong, and must not be unwound.
+    // A line that cannot be logged is lost. No exception may unwind the plugin, which did nothing wrong.
   }
 }
 

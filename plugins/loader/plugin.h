@@ -22,7 +22,7 @@ enum class PluginKind { strategy, transport, model, engine };
 
 [[nodiscard]] std::string_view to_string(PluginKind kind);
 
-/// Where plugins are searched, first to last.
+/// The directories in which plugins are searched, first to last.
 using Directories = std::vector<std::filesystem::path>;
 
 /// The directories to search, in this order:
@@ -44,8 +44,8 @@ struct Manifest {
   std::vector<std::string> aliases;  ///< its names in other programs
 };
 
-/// The manifest of a file, without running its code. Throws Error{plugin} where opening would refuse the file before
-/// loading it: a wrong name, place, form or manifest.
+/// Reads the manifest of a file, without running its code. Throws Error{plugin} if opening would refuse the file before
+/// loading it, because its name, place, form or manifest is wrong.
 [[nodiscard]] Manifest inspect(const std::filesystem::path& file);
 
 enum class LogLevel { info, warning };
@@ -56,19 +56,19 @@ using LogSink = std::function<void(LogLevel level, std::string_view plugin, std:
 /// A loaded and opened plugin of any kind. Closed with the last copy. Its file is never unloaded.
 class Plugin {
  public:
-  /// Finds the plugin, checks the file before any of its code runs, loads it and opens it. Throws Error{plugin} with
-  /// the directories searched, or with what is wrong with the file.
+  /// Finds the plugin, checks the file before any of its code runs, loads it and opens it. Throws Error{plugin}, which
+  /// lists the directories searched or says what is wrong with the file.
   [[nodiscard]] static Plugin open(const Directories& directories, PluginKind kind, std::string_view name,
                                    LogSink log = {});
 
-  /// As `open`, for a file that was found already.
+  /// Like `open`, for a file that has been found already.
   [[nodiscard]] static Plugin open_file(const Candidate& file, LogSink log);
 
   [[nodiscard]] const Manifest& manifest() const noexcept;
   [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept;
   [[nodiscard]] const std::filesystem::path& path() const noexcept;
 
-  /// The plugin's table, valid as long as this object. Its kind decides the type of its functions.
+  /// The plugin's table, valid as long as this object. The type of its functions depends on its kind.
   [[nodiscard]] const sr_plugin& table() const noexcept;
 
  private:
@@ -78,8 +78,8 @@ class Plugin {
   std::shared_ptr<const State> state_;
 };
 
-/// An entry of the list of plugins. Where `error` is not empty, it says why the file cannot be used, and only what
-/// could be read is set.
+/// An entry of the list of plugins. If `error` is not empty, it says why the file cannot be used, and only the fields
+/// that could be read are set.
 struct PluginInfo {
   std::filesystem::path path;
   std::string kind;  ///< from the file's name
@@ -87,17 +87,17 @@ struct PluginInfo {
   std::string version;
   std::string abi;  ///< "1.0"
   std::vector<OptionSpec> options;
-  std::vector<std::pair<std::string, std::string>> ops;  ///< that a model brings: names, and what they compute
+  std::vector<std::pair<std::string, std::string>> ops;  ///< that a model brings: names, and what each computes
   bool reads_sharding = false;                           ///< a strategy that uses the section [sharding]
-  std::filesystem::path shadowed_by;  ///< the file of this kind and name that is found first, where it is not this one
+  std::filesystem::path shadowed_by;  ///< the file of this kind and name that is found first, if it is another
   std::string error;
 };
 
-/// The names of the plugins of one kind, sorted. Reads only the names of files.
+/// The names of the plugins of one kind, sorted. Reads only file names.
 [[nodiscard]] std::vector<std::string> plugin_names(const Directories& directories, PluginKind kind);
 
-/// Every plugin in the directories, by directory and file name. Opens each to learn its options, first in a forked
-/// process. One that cannot be opened gets an `error`. A directory that cannot be read adds nothing.
+/// Lists every plugin in the directories, by directory and file name. Opens each plugin to learn its options, first in
+/// a forked process. A plugin that cannot be opened gets an `error`. A directory that cannot be read adds nothing.
 [[nodiscard]] std::vector<PluginInfo> list_plugins(const Directories& directories);
 
 }  // namespace shardrun::plugins

@@ -13,7 +13,7 @@
 namespace shardrun::plugins {
 namespace {
 
-/// A list of `sr_attribute`.
+/// The list of values of an `sr_attribute`.
 template <typename T>
 std::vector<T> list_from(const T* values, std::uint32_t count, const std::string& name) {
   if (values == nullptr && count > 0) {

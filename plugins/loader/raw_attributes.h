@@ -9,7 +9,7 @@
 
 namespace shardrun::plugins {
 
-/// A plugin's array of attributes. Throws Error{plugin}.
+/// Converts a plugin's array of attributes. Throws Error{plugin}.
 [[nodiscard]] graph::Attributes attributes_from(const sr_attribute* attributes, std::uint32_t count,
                                                 std::uint32_t stride);
 

@@ -32,7 +32,7 @@ std::vector<std::string> names_of(const std::vector<Named>& items) {
   return names;
 }
 
-/// "(known: a, b)"; only the beginning of a long list.
+/// A hint for messages: "(known: a, b)". Of a long list it shows only the beginning.
 std::string known(const std::vector<std::string>& names) {
   constexpr std::size_t shown = 20;
   const auto end = names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), shown));
@@ -69,11 +69,11 @@ std::optional<plan::TensorRole> role_of(std::uint32_t role) {
 }  // namespace
 
 struct PlanRecorder::Split {
-  std::string axis;  // "" where the dimension is given by its index
+  std::string axis;  // "" if the dimension is given by its index
   std::uint32_t dim = 0;
   std::vector<std::string> mesh_axes;
 
-  /// The dimension of `item` (a tensor or cut point) that the split refers to.
+  /// The dimension of `item` (a tensor or cut point) to which the split refers.
   template <class Item>
   [[nodiscard]] std::size_t dim_of(const Item& item) const {
     if (axis.empty()) {
@@ -95,7 +95,7 @@ struct PlanRecorder::Split {
     return static_cast<std::size_t>(std::ranges::find(item.axes, axis) - item.axes.begin());
   }
 
-  /// Removes the split of the flattened elements and returns its mesh axes.
+  /// Removes the split of the flattened elements from `splits`, and returns its mesh axes.
   [[nodiscard]] static std::vector<std::string> take_flat(std::vector<Split>& splits) {
     const auto is_flat = [](const Split& split) { return split.axis.empty() && split.dim == SR_DIM_FLAT; };
     const auto flat = std::ranges::find_if(splits, is_flat);

@@ -22,11 +22,11 @@ class PlanRecorder final : public Recorder {
 
   [[nodiscard]] const sr_plan_writer& writer() const noexcept { return writer_; }
 
-  /// The plan, after the strategy has returned. Throws the first refusal, or Error{plugin} for a plan that does not fit
-  /// the ranks or omits a mesh axis of the job.
+  /// The plan, after the strategy has returned. Throws the first refusal, or Error{plugin} if the plan does not fit the
+  /// ranks or omits a mesh axis of the job.
   [[nodiscard]] plan::Plan finish() const;
 
-  // The writer's functions. Each throws Error{plugin}.
+  // The functions of the writer. Each throws Error{plugin}.
   void add_mesh_axis(const char* name, std::uint32_t size);
   void place_axis(const char* axis, const char* const* mesh_axes, std::uint32_t count);
   void place_tensor(const char* glob, std::uint32_t role, const sr_split* splits, std::uint32_t count,

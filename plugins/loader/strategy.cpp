@@ -18,10 +18,10 @@
 namespace shardrun::plugins {
 namespace {
 
-/// The first minor whose hooks may have a single member.
+/// The first ABI minor in which a hook's axis may have a single rank.
 constexpr std::uint32_t minor_of_single_members = 8;
 
-/// Leaves out hooks along mesh axes of one rank, which the plugin's headers say are never called.
+/// Removes hooks along mesh axes of one rank if the plugin's headers say that these are never called.
 void leave_out_single_members(plan::Plan& plan, const Manifest& manifest) {
   std::erase_if(plan.hooks, [&](const plan::Hook& hook) {
     const bool is_single = std::ranges::find(plan.mesh, hook.mesh_axis, &plan::MeshAxis::name)->size == 1;
@@ -35,7 +35,7 @@ void leave_out_single_members(plan::Plan& plan, const Manifest& manifest) {
   });
 }
 
-/// Returns what `step` returns. Prefixes the message of an Error that it throws.
+/// Calls `step` and returns its result. Puts the prefix before the message of an Error that it throws.
 template <class Step>
 auto naming(std::string_view prefix, Step step) {
   try {

@@ -17,7 +17,7 @@ namespace shardrun::plugins {
 struct StrategyRequest {
   sdk::Job job{};
   sdk::Graph graph{};
-  OptionValues options{};  ///< in place of those of `job`; a declared option that is missing gets its default
+  OptionValues options{};  ///< used instead of those of `job`; a declared option that is missing here gets its default
 };
 
 /// Whether a strategy uses the job's section [sharding].
@@ -25,7 +25,7 @@ struct StrategyRequest {
 
 class Hooks;
 
-/// An opened strategy. Copyable. One thread at a time uses it.
+/// An opened strategy. Copyable. Only one thread at a time may use it.
 class Strategy {
  public:
   /// Finds, loads and opens the strategy `name`. Throws Error{plugin}.
@@ -36,11 +36,12 @@ class Strategy {
 
   [[nodiscard]] bool reads_sharding() const { return plugins::reads_sharding(plugin_); }
 
-  /// Throws Error{job} where the strategy cannot split this job, Error{plugin} where it fails or writes an invalid
-  /// plan. Both name the plugin and the item.
+  /// Throws Error{job} if the strategy cannot split this job, Error{plugin} if it fails or writes an invalid plan. Both
+  /// name the plugin and the item.
   [[nodiscard]] plan::Plan make_plan(const StrategyRequest& request) const;
 
-  /// The hooks of the plan that it wrote for this request. They keep the strategy open. Null for a plan without hooks.
+  /// The hooks of the plan that the strategy wrote for this request. They keep the strategy open. Null for a plan
+  /// without hooks.
   [[nodiscard]] std::shared_ptr<const Hooks> hooks(const StrategyRequest& request, const plan::Plan& plan) const;
 
  private:

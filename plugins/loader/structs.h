@@ -12,9 +12,9 @@
 
 namespace shardrun::plugins {
 
-/// A copy of a C struct that the other side wrote with its own struct_size. Fields that it did not know are zero.
-/// Fields unknown here are dropped. `room`: bytes until the next struct. Throws Error{plugin} where the source is null
-/// or smaller than in release 1.0.
+/// Copies a C struct that the other side wrote with its own struct_size. Fields that the writer did not know are zero.
+/// Fields unknown here are dropped. `room`: bytes until the next struct. Throws Error{plugin} if the source is null or
+/// smaller than in release 1.0.
 template <class T>
 [[nodiscard]] T read_struct(const void* source, std::uint32_t size_1_0, std::string_view what,
                             std::uint32_t room = UINT32_MAX) {
@@ -32,7 +32,7 @@ template <class T>
   return copy;
 }
 
-/// Element `index` of an array with a stride.
+/// Copies element `index` of an array with a stride.
 template <class T>
 [[nodiscard]] T read_element(const void* array, std::uint32_t stride, std::uint32_t index, std::uint32_t size_1_0,
                              std::string_view what) {

@@ -32,7 +32,7 @@ bool is_complete(const sr_transport& all) noexcept {
          all.op_test != nullptr && all.op_wait != nullptr && all.op_free != nullptr;
 }
 
-/// The limit for a function with a deadline. One that does not return soon after it never will.
+/// The limit for a function with a deadline: a function that does not return soon after its deadline never will.
 std::optional<std::chrono::milliseconds> limit_of(sdk::Deadline deadline) {
   constexpr std::chrono::seconds lateness{5};
   if (deadline == sdk::Deadline::never()) {
@@ -41,7 +41,7 @@ std::optional<std::chrono::milliseconds> limit_of(sdk::Deadline deadline) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()) + lateness;
 }
 
-/// Transports that wrap each other in a circle would never end.
+/// The deepest chain of transports that wrap each other. A circle would never end.
 constexpr std::size_t deepest_wrapping = 8;
 
 }  // namespace
@@ -264,8 +264,8 @@ std::uint64_t Transport::register_memory(void* data, std::uint64_t bytes, int de
 TransportGroup Transport::group(const sdk::GroupSpec& spec) {
   auto state = std::make_shared<TransportGroup::State>(state_, spec);
   if (state_->setup.checked && spec.size() > 1) {
-    // Members that prepare ops of several groups in different orders would wait for each other if a group connected
-    // later.
+    // Connected now: if a group connected later, members that prepare ops of several groups in different orders would
+    // wait for each other.
     static_cast<void>(state->composing(spec.deadline.to_border()));
   }
   return TransportGroup(std::move(state));

@@ -29,10 +29,10 @@ class TransportHost {
   TransportHost& operator=(const TransportHost&) = delete;
   virtual ~TransportHost() = default;
 
-  /// Whether the job is to end.
+  /// Whether the job is ending.
   [[nodiscard]] virtual bool aborted() const noexcept = 0;
-  /// A store that all ranks share. Both throw Error. `get` waits until the key is set, at most until `deadline`, a
-  /// time of transport_clock().
+  /// A store that all ranks share. Both functions throw Error. `get` waits until the key is set, at most until
+  /// `deadline`, a time of transport_clock().
   virtual void store_set(const std::string& key, std::string value) = 0;
   [[nodiscard]] virtual std::string store_get(const std::string& key, std::int64_t deadline) = 0;
 };
@@ -41,38 +41,40 @@ class TransportHost {
 struct TransportSetup {
   OptionValues options;
   std::uint32_t world_size = 0;  ///< 0: not known
-  /// The job's options for a transport that this one opens.
+  /// Returns the job's options for a transport that this one opens.
   std::function<OptionValues(const std::string& name)> options_of = {};
-  /// Every message carries a hash of its bytes, which its receiver compares. All ops are made of sends and receives in
-  /// host memory, collectives too, so that each message has one sender and one receiver.
+  /// With this, every message carries a hash of its bytes, which its receiver compares. All ops, also collectives, are
+  /// then made of sends and receives in host memory, so that each message has one sender and one receiver.
   bool checked = false;
 };
 
-/// Nanoseconds of CLOCK_MONOTONIC: the clock of the deadlines that are numbers here, as in shardrun/transport.h.
+/// Nanoseconds of CLOCK_MONOTONIC: the clock of deadlines that are plain numbers, as in shardrun/transport.h.
 [[nodiscard]] std::int64_t transport_clock() noexcept;
 
-/// A prepared op. start and wait allocate nothing unless they fail. Freed with the object.
+/// A prepared op. start and wait allocate nothing unless they fail. The op is freed with the object.
 class TransportOp {
  public:
   TransportOp(TransportOp&& other) noexcept;
   TransportOp& operator=(TransportOp&& other) noexcept;
   ~TransportOp();
 
-  // Each throws Error{timeout, aborted, peer_lost, plugin}.
+  // The following throw Error{timeout, aborted, peer_lost, plugin}.
   void start(std::int64_t deadline);
-  /// Starts it in a queue: see sr_transport::op_enqueue. Where the transport does not take queues of the host, a thread
-  /// of this process starts the op when the queue has come to it. REQUIRES, the first time in a group: all of its ops
-  /// are prepared, and none is under way. Queues of other kinds need a transport that takes them. The queue outlives
-  /// the op. Ops of a group that the transport offers begin in the order of their starts, and so do those that are
-  /// composed. An op of one sort does not wait for one of the other. `timeout`: nanoseconds from when the queue has
-  /// come to it.
+  /// Starts the op in a queue: see sr_transport::op_enqueue. If the transport does not support host queues, a thread of
+  /// this process starts the op when the queue has reached it. Queues of other kinds need a transport that supports
+  /// them. The queue outlives the op.
+  /// Among a group's ops that the transport offers, those started first begin first; the same holds among those that
+  /// are composed of sends and receives. An op of one sort does not wait for one of the other.
+  /// `timeout`: nanoseconds after the queue has reached the op.
+  /// REQUIRES, the first time in a group: all of its ops are prepared, and none is in progress.
   void enqueue(const TransportQueue& queue, std::int64_t timeout);
-  /// The queue waits for the op, and the host does not: see sr_transport::op_join. The same of the queue.
+  /// Makes the queue wait for the op, without making the host wait: see sr_transport::op_join. The rules for queues are
+  /// those of enqueue().
   void join(const TransportQueue& queue);
   [[nodiscard]] bool test();
-  /// Returns false where `deadline` passed first; the op continues.
+  /// Returns false if `deadline` passed first; the op continues.
   [[nodiscard]] bool wait(std::int64_t deadline);
-  /// Of a complete op. Nothing where the transport does not report it. Allocates nothing where it does.
+  /// The times of a complete op. Nothing if the transport does not report them. Allocates nothing if it does.
   [[nodiscard]] std::optional<sdk::OpTimes> times();
 
   struct State;
@@ -90,15 +92,15 @@ class TransportGroup {
   TransportGroup& operator=(TransportGroup&& other) noexcept;
   ~TransportGroup();
 
-  /// Prepares one collective, or sends and receives as one op. Copies everything except the buffers. An op in host
-  /// memory that needs scratch and has none gets it from the loader. A collective waits
-  /// for the other members. The first collective that the transport lacks connects a second group of these members. So
-  /// collectives are prepared as groups are connected: by one thread at a time, in one order on all ranks. Throws
-  /// Error, also where members prepare different ops.
+  /// Prepares one collective, or sends and receives as one op. Copies everything except the buffers. If an op in host
+  /// memory needs scratch and has none, the loader provides it. A collective waits for the other members. The first
+  /// collective that the transport lacks connects a second group of these members. So collectives are prepared like
+  /// groups are connected: by one thread at a time, in the same order on all ranks. Throws Error, also if members
+  /// prepare different ops.
   [[nodiscard]] TransportOp prepare(const std::vector<sdk::OpSpec>& ops, std::int64_t deadline);
-  /// Any thread. Never throws: a group that cannot be aborted has failed already.
+  /// Aborts the group. Any thread may call it. Never throws: a group that cannot be aborted has failed already.
   void abort(const std::string& reason) noexcept;
-  /// Why the group failed; nothing where it has not. Any thread.
+  /// Why the group failed; nothing if it has not failed. Any thread may call it.
   [[nodiscard]] std::optional<std::string> error() const;
 
   struct State;
@@ -109,11 +111,11 @@ class TransportGroup {
   std::shared_ptr<State> state_;
 };
 
-/// A transport plugin. Movable. Closed, and its memory deregistered, with the last of this object, its groups and its
-/// ops. The host and the registered memory must exist until then.
+/// A transport plugin. Movable. It is closed, and its memory deregistered, with the last of this object, its groups and
+/// its ops. The host and the registered memory must exist until then.
 class Transport {
  public:
-  /// Finds, loads and opens the plugin. Contacts no rank. Throws Error{plugin}.
+  /// Finds, loads and opens the plugin. Does not contact other ranks. Throws Error{plugin}.
   [[nodiscard]] static Transport load(const Directories& directories, std::string_view name, LogSink log = {});
 
   Transport(Transport&& other) noexcept;
@@ -122,27 +124,28 @@ class Transport {
 
   [[nodiscard]] const Manifest& manifest() const noexcept;
   [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept;
-  /// Passes the job's options, once, before all calls below. Without it the defaults apply. Throws Error{transport} for
-  /// options that it refuses.
+  /// Passes the job's options, once, before all calls below. Without this call the defaults apply. Throws
+  /// Error{transport} if the transport refuses the options.
   void configure(TransportSetup setup);
   [[nodiscard]] sdk::Props props() const;
-  /// What an op needs in a group of `members`; buffers may lack their data. Every collective is available: those that
-  /// the transport lacks, or does not run in the order that SR_OP_FLAG_IN_ORDER asks for, are made of its sends and
+  /// What an op needs in a group of `members`; buffers may have no data. Every collective is available: if the
+  /// transport lacks it, or does not run it in the order that SR_OP_FLAG_IN_ORDER asks for, it is made of sends and
   /// receives. Throws Error for an invalid op.
   [[nodiscard]] sdk::OpInfo query(const sdk::OpSpec& op, std::uint32_t members) const;
 
-  /// Whether ranks that another launcher started can learn through it where rank 0 is.
+  /// Whether ranks that another launcher started can use the transport to learn where rank 0 is.
   [[nodiscard]] bool shares_first() const noexcept;
-  /// Call it before `open`, on all ranks; it waits for all. `bytes` (at most 4096, as many on every rank) become rank
-  /// 0's. Returns false where the transport cannot, such as one that wraps another which cannot.
+  /// Call it before `open`, on all ranks; it waits for all. On every rank `bytes` (at most 4096, the same number on
+  /// each) become rank 0's. Returns false if the transport cannot do it, for example because it wraps another that
+  /// cannot.
   [[nodiscard]] bool share_first(std::uint32_t rank, std::uint32_t world_size, std::string& bytes);
-  /// Fills in the options and the host of `config`.
+  /// Opens the transport. Fills in the options and the host of `config`.
   void open(sdk::Config config, TransportHost& host);
-  /// `descriptor`: of the memory's file, or -1. `kind`: SR_MEMORY_..., host memory by default; `device`: of CUDA
-  /// memory.
+  /// `descriptor`: that of the memory's file, or -1. `kind`: SR_MEMORY_..., host memory by default; `device`: the
+  /// device of CUDA memory.
   [[nodiscard]] std::uint64_t register_memory(void* data, std::uint64_t bytes, int descriptor, std::uint32_t kind = 1,
                                               std::uint32_t device = 0);
-  /// Its id is below 2^63.
+  /// Connects a group. The spec's id is below 2^63.
   [[nodiscard]] TransportGroup group(const sdk::GroupSpec& spec);
   [[nodiscard]] std::uint64_t wire_bytes() const;
 

@@ -16,8 +16,8 @@
 namespace shardrun::plugins {
 namespace {
 
-/// An op that the plugin provides. start, test and wait allocate nothing unless they fail. The first op of a group in a
-/// queue that the transport does not take starts a thread; from then on that one alone calls the group's ops.
+/// An op that the plugin provides. start, test and wait allocate nothing unless they fail. The group's first op in a
+/// queue that the transport does not support starts a thread; from then on only that thread calls the group's ops.
 class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
  public:
   NativeOp(std::shared_ptr<TransportGroup::State> group, std::string what, std::vector<std::byte> scratch)
@@ -116,8 +116,8 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
     if (status == SR_OK) {
       return true;
     }
-    // The status is the same for a wait that ran out of time and for an op past its deadline. Only the former's op is
-    // pending.
+    // A wait that ran out of time and an op past its deadline have the same status. Only in the first case is the op
+    // still pending.
     if (status == SR_TIMEOUT) {
       return test();
     }
@@ -127,7 +127,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
   std::optional<sdk::OpTimes> times() override { return is_on_worker_ ? times_on_worker_ : native_times(); }
 
  private:
-  /// Whether the transport takes this queue, or `fail`s where no one does.
+  /// Whether the transport supports this queue. Throws if neither it nor this process does.
   [[nodiscard]] bool takes(const TransportQueue& queue) const {
     const std::uint32_t kind = queue.raw().kind;
     if (!props_.takes(kind) && kind != SR_QUEUE_HOST) {
@@ -162,7 +162,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
     return is_known ? std::optional(sdk::detail::read(times)) : std::nullopt;
   }
 
-  /// Where another op of the group failed first, on a worker, that failure is the reason for this one.
+  /// If another op of the group failed first, on a worker, reports that failure as the reason for this one.
   [[noreturn]] void fail_as_group(std::int32_t status, const sr_error& error) const {
     if (const auto first = group_->failure_of_workers()) {
       fail(what_, *first);
@@ -176,8 +176,8 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
   std::uint64_t handle_ = 0;
   sdk::Props props_;
   std::string what_;
-  std::vector<std::byte> scratch_;  ///< where the host provides none
-  bool is_on_worker_ = false;       ///< the latest run
+  std::vector<std::byte> scratch_;  ///< used if the host provides none
+  bool is_on_worker_ = false;       ///< the latest run is on the worker
   std::optional<sdk::OpTimes> times_on_worker_;
 };
 
@@ -189,7 +189,7 @@ void require_valid(const TransportGroup::State& group, const std::vector<sdk::Op
   }
 }
 
-/// The loader has scratch in host memory alone.
+/// Throws if an op needs scratch in device memory and brings none: the loader provides scratch only in host memory.
 void require_device_scratch(const TransportGroup::State& group, const std::vector<sdk::OpSpec>& specs,
                             const std::vector<std::uint64_t>& needed) {
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -266,7 +266,7 @@ ComposedGroup& TransportGroup::State::composing(std::int64_t deadline) {
   try {
     composed_group_ = std::make_unique<ComposedGroup>(*this, deadline);
   } catch (const Error& failure) {
-    // Another attempt would find the members elsewhere.
+    // The group is unusable: another attempt would not find the members in the same state.
     abort_native(failure.message());
     throw;
   }

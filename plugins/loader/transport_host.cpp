@@ -29,8 +29,8 @@ ErrorCode code_of(std::int32_t status) noexcept {
   }
 }
 
-/// "WHAT: TEXT". Omits what `what` ends with where the text begins with it, such as an op that the transport names
-/// itself.
+/// Joins "WHAT: TEXT". If `what` ends with the beginning of `text`, such as an op that the transport names itself,
+/// omits it once.
 std::string joined(std::string_view what, std::string_view text) {
   constexpr std::string_view between = ", ";
   for (std::size_t at = what.find(between); at != std::string_view::npos; at = what.find(between, at + 1)) {
@@ -45,7 +45,7 @@ std::string joined(std::string_view what, std::string_view text) {
 
 TransportState& state_of(void* self) noexcept { return *static_cast<TransportState*>(self); }
 
-/// Runs one of the host's functions for a plugin.
+/// Runs one of the host's functions for a plugin. Returns a status.
 template <class Act>
 std::int32_t serve(sr_error* error, Act act) noexcept {
   try {

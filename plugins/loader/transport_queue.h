@@ -6,8 +6,8 @@
 
 namespace shardrun::plugins {
 
-/// A queue of a device, as transports see it: sr_queue in shardrun/transport.h states what each function does. It
-/// outlives the ops that are enqueued in it or joined into it.
+/// A device's queue, as transports see it. sr_queue in shardrun/transport.h states what each function does. It outlives
+/// the ops that are enqueued in it or joined into it.
 class TransportQueue {
  public:
   /// `kind`: SR_QUEUE_...
@@ -18,7 +18,7 @@ class TransportQueue {
 
   virtual void call(void (*run)(void* argument), void* argument) = 0;
   [[nodiscard]] virtual std::uint64_t add_gate() = 0;
-  /// Any thread.
+  /// Any thread may call it.
   virtual void open_gate(std::uint64_t gate) noexcept = 0;
 
   [[nodiscard]] const sr_queue& raw() const noexcept { return raw_; }

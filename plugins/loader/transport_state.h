@@ -31,16 +31,16 @@ class ComposedGroup;
   return error;
 }
 
-/// A plugin's failure, with a text that can be printed.
+/// A plugin's failure. Its text is safe to print.
 [[nodiscard]] sdk::TransportError failure_of(std::int32_t status, const sr_error& error);
 
-/// Throws Error "WHAT: TEXT" with the code for an SR_... status.
+/// Throws an Error "WHAT: TEXT" whose code corresponds to an SR_... status.
 [[noreturn]] void fail(std::string_view what, const sdk::TransportError& failure);
 
-/// The host's functions for an opened transport. `self` is their first argument.
+/// The table of host functions for an opened transport. `self` is their first argument.
 [[nodiscard]] sr_transport_host raw_host(TransportState& self) noexcept;
 
-/// A transport that another one has opened, and its options.
+/// A transport that another transport has opened, and its options.
 struct WrappedTransport {
   WrappedTransport(Plugin opened, const OptionValues& given);
 
@@ -49,7 +49,7 @@ struct WrappedTransport {
   std::vector<sr_option_value> options;  ///< point into `values`
 };
 
-/// The functions of an opened plugin. Throws Error{plugin} where one is missing.
+/// The functions of an opened plugin. Throws Error{plugin} if one is missing.
 [[nodiscard]] sr_transport functions_of(const Plugin& plugin);
 
 /// A loaded transport, opened or not. Groups and ops keep it alive.
@@ -59,11 +59,11 @@ struct TransportState {
   TransportState& operator=(const TransportState&) = delete;
   ~TransportState();
 
-  /// "transport NAME, DOING"
+  /// A text for messages: "transport NAME, DOING".
   [[nodiscard]] std::string what(std::string_view doing) const;
 
   /// Calls one of the plugin's functions: `act` takes an sr_error* and returns a status. Throws Error. `limit`: for
-  /// functions without a deadline.
+  /// functions that have no deadline.
   template <class Call>
   void call(std::string_view doing, Call act, std::optional<std::chrono::milliseconds> limit = std::nullopt) const {
     const CallGuard guard(label, doing, limit);
@@ -80,35 +80,35 @@ struct TransportState {
     }
   }
 
-  /// REQUIRES: it is configured.
+  /// REQUIRES: the transport is configured.
   [[nodiscard]] sdk::Props props() const;
-  /// What the transport says of an op. Nothing where the host composes the op: where the transport does not offer it,
-  /// or rounds partial sums in host memory. `why`: gets what the transport says where it does not offer it. Throws
-  /// Error.
+  /// What the transport says about an op. Nothing if the host has to compose the op: because the transport does not
+  /// offer it, or because it rounds partial sums in host memory. `why`: gets the transport's reason for not offering
+  /// it. Throws Error.
   [[nodiscard]] std::optional<sdk::OpInfo> offered(const sdk::OpSpec& op, std::uint32_t members,
                                                    std::string* why = nullptr) const;
-  /// The same of an op as the job asks for it: nothing either where it is to reduce in the order of the members and the
-  /// transport reduces otherwise, or where messages are checked.
+  /// Like offered(), but considers what the job asks for. Also nothing if the op must reduce in the order of the
+  /// members and the transport reduces otherwise, or if messages are checked.
   [[nodiscard]] std::optional<sdk::OpInfo> offered_as_asked(const sdk::OpSpec& op, std::uint32_t members) const;
 
-  /// Call it once, before other functions; otherwise the defaults apply.
+  /// Call it once, before other functions. Without it the defaults apply.
   void configure(TransportSetup given);
   void require_configured();
   /// Opens and configures another transport. Throws Error.
   [[nodiscard]] const sr_plugin& wrap(const std::string& name);
 
-  std::list<WrappedTransport> wrapped;  ///< closed after `plugin`, which wraps them
+  std::list<WrappedTransport> wrapped;  ///< closed after `plugin`, which uses them
   Plugin plugin;
   std::string label;
   Directories directories;
   LogSink log;
   sr_transport functions{};
   void* self = nullptr;
-  TransportHost* host = nullptr;  ///< set once it is open
+  TransportHost* host = nullptr;  ///< null until it is open
   sr_transport_host raw_host{};
   bool is_configured = false;
   TransportSetup setup;
-  std::size_t configuring = 0;  ///< depth of transports being configured, each opened by the one before
+  std::size_t configuring = 0;  ///< depth of nested configure calls, each for a transport that the one before opened
   bool is_open = false;
   std::vector<std::uint64_t> registrations;
 };
@@ -119,21 +119,21 @@ struct TransportGroup::State {
   State& operator=(const State&) = delete;
   ~State();
 
-  /// The group that runs ops which the transport lacks. The first call, which every member makes, connects it. A group
-  /// of one needs it only for ops in queues.
+  /// The group that runs ops which the transport lacks. The first call connects it, so every member must make that
+  /// call. A group of one needs it only for ops in queues.
   [[nodiscard]] ComposedGroup& composing(std::int64_t deadline);
-  /// The same; null before the first call. Any thread.
+  /// The same group, but null before the first call of composing(). Any thread may call it.
   [[nodiscard]] ComposedGroup* composed() const noexcept { return composed_.load(std::memory_order_acquire); }
 
-  /// Runs the plugin's ops in queues of the host that the transport does not take. From the first one on, it runs and
-  /// frees all of the plugin's ops of the group: one thread at a time may.
+  /// The worker that runs the plugin's ops in host queues if the transport does not support these. From its first op
+  /// on, it runs and frees all of the plugin's ops of the group, because only one thread at a time may.
   [[nodiscard]] sdk::Worker& background();
-  /// The same; null before the first call. Any thread.
+  /// The same worker, but null before the first call of background(). Any thread may call it.
   [[nodiscard]] sdk::Worker* worker() const noexcept { return worker_.load(std::memory_order_acquire); }
 
-  /// Why one of the two failed. Any thread.
+  /// Why one of the two workers failed. Any thread may call it.
   [[nodiscard]] std::optional<sdk::TransportError> failure_of_workers() const;
-  /// Fails the plugin's group. Any thread.
+  /// Fails the plugin's group. Any thread may call it.
   void abort_native(const std::string& reason) const noexcept;
 
   std::shared_ptr<TransportState> transport;
@@ -147,7 +147,7 @@ struct TransportGroup::State {
   std::atomic<sdk::Worker*> worker_ = nullptr;
 };
 
-/// A prepared op, of the plugin's or composed. It keeps its group alive.
+/// A prepared op, either the plugin's or composed. It keeps its group alive.
 struct TransportOp::State {
   State() = default;
   State(const State&) = delete;
@@ -162,21 +162,21 @@ struct TransportOp::State {
   [[nodiscard]] virtual std::optional<sdk::OpTimes> times() = 0;
 };
 
-/// Gives each op the `needed` scratch that it does not bring, and returns the memory.
+/// Gives each op the `needed` bytes of scratch if it brings none, and returns the memory.
 [[nodiscard]] std::vector<std::byte> provide_scratch(std::vector<sdk::OpSpec>& ops,
                                                      const std::vector<std::uint64_t>& needed);
 
-/// Whether this process can access the op's buffers. Those that are missing count as host memory.
+/// Whether this process can access the op's buffers. Missing buffers count as host memory.
 [[nodiscard]] bool is_in_host_memory(const sdk::OpSpec& op) noexcept;
 
-/// Whether an op is to reduce in the order of the members, ((0 + 1) + 2) + …, with the same bits over every transport.
+/// Whether an op must reduce in the order of the members, ((0 + 1) + 2) + …, with the same bits over every transport.
 [[nodiscard]] inline bool is_in_order(const sdk::OpSpec& op) noexcept { return (op.flags & SR_OP_FLAG_IN_ORDER) != 0; }
 
-/// An op that the transport lacks is made of sends and receives. In it this process itself reduces, so it must be able
-/// to access the buffers. Throws Error, which says what the transport lacks, or that the op was to be checked.
+/// Throws Error if an op that has to be composed of sends and receives is not in host memory: this process then
+/// reduces, so it must access the buffers. The message says what the transport lacks, or that the op was to be checked.
 void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members);
 
-/// Creates a group of the plugin's. Throws Error.
+/// Creates a group of the plugin. Throws Error.
 [[nodiscard]] std::uint64_t create_group(const TransportState& transport, const sdk::GroupSpec& spec);
 
 }  // namespace shardrun::plugins

@@ -9,8 +9,8 @@ namespace {
 
 /// Data, tensor and pipeline parallelism together (Narayanan et al. 2021, arXiv:2104.04473, section 3), each along its
 /// own mesh axis: the union of the three strategies' placements. `zero` splits optimizer states, gradients or
-/// parameters over the data axis. A fourth axis, `replica`, holds whole copies of all that (HSDP: Zhao et al. 2023,
-/// arXiv:2304.11277, section 3.2.2).
+/// parameters over the data axis. Along a fourth axis, `replica`, the whole arrangement is replicated (HSDP: Zhao et
+/// al. 2023, arXiv:2304.11277, section 3.2.2).
 class ThreeD {
  public:
   static std::vector<Option> options() {
@@ -32,7 +32,7 @@ class ThreeD {
 
   void make_plan(const Job& job, const Graph& graph, PlanWriter& plan) const {
     const std::map<std::string, std::uint32_t> sizes = sizes_of(job);
-    // The last axis varies fastest: ranks of one model axis are neighbours, the stages of a pipeline are far apart.
+    // The last axis varies fastest: ranks along `model` are neighbours, the stages of a pipeline are far apart.
     for (const char* axis : {"pipe", "replica", "data", "model"}) {
       plan.add_mesh_axis(axis, sizes.at(axis));
     }
@@ -74,7 +74,7 @@ class ThreeD {
     return std::any_of(job.mesh.begin(), job.mesh.end(), [&](const MeshAxis& axis) { return axis.name == name; });
   }
 
-  /// Sizes of the four axes; 1 for those that the job does not set. Without [mesh] all ranks are along data.
+  /// Sizes of the four axes; 1 for those that the job does not set. Without [mesh] all ranks are along `data`.
   static std::map<std::string, std::uint32_t> sizes_of(const Job& job) {
     std::map<std::string, std::uint32_t> sizes = {
         {"data", job.mesh.empty() ? job.ranks : 1}, {"model", 1}, {"pipe", 1}, {"replica", 1}};

@@ -28,7 +28,7 @@ inline constexpr RoleName roles[] = {{"store", shardrun::sdk::Role::store},
 struct ParsedLine {
   std::string key;
   std::optional<shardrun::sdk::Role> role;
-  Dims dims;  ///< of each dimension, the mesh axes that split it, major to minor
+  Dims dims;  ///< for each dimension, the mesh axes that split it, major to minor
   std::string where;
 };
 

@@ -17,7 +17,7 @@ using named::join;
 using named::ParsedLine;
 using named::refuse;
 
-/// The mesh of the job's [mesh]. Without one, the only mesh axis in the lines gets all ranks.
+/// The job's [mesh]. Without it, the only mesh axis in the lines gets all ranks.
 std::vector<MeshAxis> mesh_of(const Job& job, const std::vector<ParsedLine>& lines) {
   if (!job.mesh.empty()) {
     return job.mesh;
@@ -101,7 +101,7 @@ class Placer {
            std::find(tensor.axes.begin(), tensor.axes.end(), line.key) != tensor.axes.end();
   }
 
-  /// A mesh axis over which both lines split; empty: none.
+  /// A mesh axis over which both lines split; empty if there is none.
   [[nodiscard]] std::string common(const ParsedLine& a, const ParsedLine& b) const {
     for (const std::string& axis : a.dims[0]) {
       if (splitting_.contains(axis) && std::find(b.dims[0].begin(), b.dims[0].end(), axis) != b.dims[0].end()) {
@@ -192,7 +192,7 @@ class Placer {
   std::set<std::string> placed_;     ///< tensors that a line places by name
 };
 
-/// Places only what [sharding] of the job file names, axes and tensors (shardings by name: GSPMD, Xu et al. 2021,
+/// Places only the axes and tensors that the job file's [sharding] names (shardings by name: GSPMD, Xu et al. 2021,
 /// arXiv:2105.04663).
 class Named {
  public:

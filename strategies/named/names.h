@@ -14,7 +14,7 @@ namespace named {
                                          : text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
-/// Splits at separators and removes blanks around the parts. Returns one part more than there are separators.
+/// Splits at separators and removes blanks around the parts. Returns one more part than there are separators.
 [[nodiscard]] inline std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -33,7 +33,7 @@ namespace named {
   return text;
 }
 
-/// Edit distance: letters to insert, delete or replace (Wagner & Fischer 1974).
+/// The edit distance: how many letters must be inserted, deleted or replaced (Wagner & Fischer 1974).
 [[nodiscard]] inline std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) {
@@ -51,7 +51,7 @@ namespace named {
   return row[b.size()];
 }
 
-/// " (did you mean 'x'?)"; empty where more than a third of the letters differ.
+/// A hint " (did you mean 'x'?)"; empty if more than a third of the letters differ.
 [[nodiscard]] inline std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {
   const std::string* best = nullptr;
   std::size_t least = std::max<std::size_t>(2, name.size() / 3) + 1;

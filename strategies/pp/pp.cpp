@@ -4,8 +4,8 @@ using namespace shardrun::sdk;
 
 namespace {
 
-/// Pipeline parallelism: each rank has some of the layers, and microbatches go through the ranks one after the other.
-/// Layers are distributed so that the largest cost of a stage is as small as possible.
+/// Pipeline parallelism: each rank has some of the layers, and microbatches go from rank to rank. Layers are
+/// distributed so that the largest cost of a stage is as small as possible.
 class PipelineParallel {
  public:
   static std::vector<Option> options() { return pipeline_options(); }

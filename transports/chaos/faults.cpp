@@ -9,7 +9,7 @@ constexpr std::int64_t nobody = -1;
 constexpr std::int64_t most_ranks = std::int64_t{1} << 24;
 constexpr double longest_delay_ms = 3'600'000;
 
-/// The name of the fault's option; empty where no fault is set. Throws where two are set.
+/// The name of the fault's option; empty if no fault is set. Throws if two faults are set.
 std::string name_of_fault(const sdk::OptionValues& options, Fault& fault) {
   std::string name;
   const auto choose = [&](bool asked, const char* option, Fault meant) {
@@ -35,7 +35,7 @@ void require_rank(const std::string& option, std::int64_t rank, std::uint32_t wo
   }
 }
 
-/// The rank that the fault concerns. The option kill_rank contains it.
+/// The rank that the fault concerns. The option kill_rank gives fault and rank in one.
 std::int64_t rank_of(const sdk::OptionValues& options, const std::string& name, Fault fault) {
   const std::int64_t rank = options.integer("rank");
   const std::int64_t killed = options.integer("kill_rank");

@@ -9,13 +9,13 @@
 
 namespace shardrun::chaos_transport {
 
-/// The fault that one op of one rank, or every op from it on, gets.
+/// The fault that an op of a rank gets. Some faults last for every later op, too.
 enum class Fault { none, kill, corrupt, stall, drop_peer };
 
 /// The options of [transport.chaos].
 struct Faults {
-  std::string over;                  ///< the inner transport, which moves the bytes
-  std::optional<std::int64_t> rank;  ///< the rank whose ops get the fault; without one, all ranks are delayed
+  std::string over;                  ///< the inner transport, which moves the data
+  std::optional<std::int64_t> rank;  ///< the rank whose ops get the fault; nothing: all ranks are delayed
   std::int64_t delay_ns = 0;
   Fault fault = Fault::none;
   std::uint64_t at_op = 0;  ///< counted from 1, over all groups, in the order of the rank's starts
@@ -24,13 +24,13 @@ struct Faults {
 
 [[nodiscard]] std::vector<sdk::Option> options();
 
-/// Throws InvalidJob where options contradict each other. `world_size`: 0 where it is not known.
+/// Throws InvalidJob if options contradict each other. `world_size`: 0 if it is not known.
 [[nodiscard]] Faults faults_of(const sdk::OptionValues& options, std::uint32_t world_size);
 
-/// The part that concerns `rank`.
+/// The faults that concern `rank`.
 [[nodiscard]] Faults of_rank(Faults faults, std::uint32_t rank);
 
-/// Whether there is any fault; otherwise every call is passed on unchanged.
+/// Whether there is any fault. Without one, every call is passed on unchanged.
 [[nodiscard]] inline bool is_any(const Faults& faults) noexcept {
   return faults.delay_ns != 0 || faults.fault != Fault::none;
 }

@@ -15,7 +15,7 @@
 namespace shardrun::chaos_transport {
 namespace {
 
-/// When to retry a group whose lock its own thread holds.
+/// When to retry a group whose lock is held by a caller's thread.
 constexpr std::chrono::milliseconds retry_interval(1);
 
 /// Copies chosen elements of an array with a stride, byte for byte.
@@ -123,7 +123,7 @@ void FaultInjector::work() {
       } else if (const std::unique_lock held(group->mutex_, std::try_to_lock); held.owns_lock()) {
         next = std::min(next, group->advance(now));
       } else {
-        next = std::min(next, now + retry_interval);  // the holder of the lock may leave something due
+        next = std::min(next, now + retry_interval);  // the thread that holds the lock may leave something due
       }
     }
     const auto is_called = [this] { return is_woken_ || stopping_; };
@@ -233,7 +233,7 @@ std::int32_t FaultyGroup::destroy(sr_error* error) {
 sdk::Deadline FaultyGroup::advance(sdk::Deadline now) {
   sdk::Deadline next;
   for (auto each = held_.begin(); each != held_.end();) {
-    FaultyOp* const op = *each++;  // it may leave the list
+    FaultyOp* const op = *each++;  // the op may leave the list
     next = std::min(next, op->advance(now));
   }
   next_.store(next);

@@ -16,12 +16,12 @@
 
 namespace shardrun::chaos_transport {
 
-/// The inner transport, which moves the bytes. A copyable view: the host closes it after the wrapper.
+/// The inner transport, which moves the data. A copyable view: the host closes the inner transport after the wrapper.
 struct Inner {
   void* self = nullptr;
   const sr_transport* functions = nullptr;  ///< has the functions of ABI 1.0; ask SR_HAS for others
 
-  /// Calls a function of it. Its status and its error text go to the caller unchanged.
+  /// Calls a function of the inner transport. Its status and its error text go to the caller unchanged.
   template <class Function, class... Arguments>
   [[nodiscard]] std::int32_t operator()(Function function, Arguments... arguments) const noexcept {
     return (functions->*function)(self, arguments...);
@@ -38,25 +38,25 @@ class FaultInjector {
                 const sdk::TransportHost& host);
   FaultInjector(const FaultInjector&) = delete;
   FaultInjector& operator=(const FaultInjector&) = delete;
-  /// REQUIRES: all groups are destroyed.
+  /// REQUIRES: all groups have been destroyed.
   ~FaultInjector();
 
-  /// The number of the op that is about to start. Does not return where the fault kills the rank there.
+  /// Returns the number of the op that is about to start. Does not return if the fault kills the rank at this op.
   [[nodiscard]] std::uint64_t count(const std::string& what);
-  /// Whether this op's result is to be corrupted.
+  /// Whether the result of this op is to be corrupted.
   [[nodiscard]] bool corrupts(std::uint64_t number) noexcept;
   [[nodiscard]] bool has_begun(Fault fault, std::uint64_t number) const noexcept {
     return faults_.fault == fault && number >= faults_.at_op;
   }
-  /// Logs only the first call's line.
+  /// Logs a line in the first call only.
   void warn_once(const std::string& line);
   void warn(const std::string& line) const;
-  /// Logs a warning where the fault was not reached.
+  /// Logs a warning if the fault was never injected.
   void warn_if_not_injected() const;
 
   void add(FaultyGroup& group);
   void remove(FaultyGroup& group);
-  /// Call when something becomes due earlier than before.
+  /// Call it when something becomes due earlier than before.
   void wake();
 
   [[nodiscard]] const Inner& inner() const noexcept { return inner_; }
@@ -75,7 +75,7 @@ class FaultInjector {
   std::atomic<std::uint64_t> started_ = 0;
   std::atomic<bool> corrupted_ = false;
   std::atomic<bool> has_logged_ = false;
-  std::mutex mutex_;  ///< locked before a group's
+  std::mutex mutex_;  ///< locked before a group's mutex
   std::condition_variable changed_;
   std::list<FaultyGroup*> groups_;
   bool is_woken_ = false;
@@ -84,8 +84,8 @@ class FaultInjector {
                         ///< members that it uses
 };
 
-/// A group of the inner transport on such a rank. It holds ops back, for a while or for good, before it starts them in
-/// the inner transport.
+/// A group of the inner transport on a rank with faults. It can hold ops back, for a while or for good, before it
+/// starts them in the inner transport.
 class FaultyGroup {
  public:
   FaultyGroup(FaultInjector& injector, const sr_group& group, std::uint64_t handle);
@@ -93,14 +93,14 @@ class FaultyGroup {
   FaultyGroup& operator=(const FaultyGroup&) = delete;
   ~FaultyGroup();
 
-  /// Any thread.
+  /// Any thread may call these.
   [[nodiscard]] std::int32_t error(sr_error* error) const;
   [[nodiscard]] std::int32_t abort(const char* reason, sr_error* error);
-  /// Only the first failure counts. It also aborts the inner group.
+  /// Fails the group and aborts the inner group. Only the first failure is kept.
   void fail(const sdk::TransportError& failure) noexcept;
   [[nodiscard]] std::optional<sdk::TransportError> failure() const;
 
-  /// GROUP.
+  /// The following are GROUP functions.
   [[nodiscard]] std::int32_t prepare(const sr_op* ops, std::uint32_t count, std::uint32_t stride, std::int64_t deadline,
                                      std::uint64_t* handle, sr_error* error);
   [[nodiscard]] std::int32_t destroy(sr_error* error);
@@ -108,14 +108,14 @@ class FaultyGroup {
   [[nodiscard]] FaultInjector& injector() const noexcept { return injector_; }
   [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
   [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(members_.size()); }
-  /// The member that drop_peer names, where it is in this group.
+  /// The member that drop_peer names, if it is in this group.
   [[nodiscard]] std::optional<std::uint32_t> lost_member() const noexcept { return lost_member_; }
 
  private:
   friend class FaultyOp;
   friend class FaultInjector;
 
-  /// Sleeps until then, or until the group fails.
+  /// Sleeps until that time, or until the group fails.
   void sleep(sdk::Deadline until) const;
   /// Starts ops that are due and ends ops past their deadline. Returns when to call it again. REQUIRES: the lock is
   /// held.
@@ -126,10 +126,10 @@ class FaultyGroup {
   std::uint32_t rank_;
   std::vector<std::uint32_t> members_;
   std::optional<std::uint32_t> lost_member_;
-  std::mutex mutex_;  ///< serialises the inner transport's GROUP calls; the caller may hold it during a wait
-  std::atomic<sdk::Deadline> next_ = sdk::Deadline::never();  ///< when `advance` has something to do
+  std::mutex mutex_;  ///< serialises the inner transport's GROUP calls; a caller may hold it while it waits
+  std::atomic<sdk::Deadline> next_ = sdk::Deadline::never();  ///< when `advance` next has something to do
   std::list<FaultyOp*> held_;
-  mutable std::mutex failure_mutex_;  ///< locked last
+  mutable std::mutex failure_mutex_;  ///< locked after all others
   mutable std::condition_variable failed_;
   std::optional<sdk::TransportError> failure_;
 };

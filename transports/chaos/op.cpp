@@ -8,7 +8,7 @@
 namespace shardrun::chaos_transport {
 namespace {
 
-/// How often a wait that can only fail checks whether the job ends.
+/// How often a wait that can only fail checks whether the job is ending.
 constexpr std::chrono::milliseconds abort_check_interval(50);
 
 std::int32_t report(const sdk::TransportError& failure, sr_error* error) noexcept {
@@ -16,8 +16,8 @@ std::int32_t report(const sdk::TransportError& failure, sr_error* error) noexcep
   return failure.status();
 }
 
-/// The first block that a member receives from another with this op. Nothing where there is none, or the memory cannot
-/// be written here.
+/// The first block that a member receives from another one in this op. Nothing if there is none, or if this process
+/// cannot write the memory.
 std::optional<sdk::Block> received(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t size) {
   const bool is_reached = op.recv && (op.recv->kind == SR_MEMORY_HOST || op.recv->kind == SR_MEMORY_PINNED);
   for (std::uint32_t step = 1; is_reached && step < size; ++step) {
@@ -197,12 +197,12 @@ std::int32_t FaultyOp::test_started(sr_error* error) {
 }
 
 std::int32_t FaultyOp::wait_started(sdk::Deadline until, sr_error* error) {
-  // The inner transport follows its own clock in a wait, while this one's stands still. So waits are short.
+  // In a wait the inner transport's clock runs while this transport's clock stands still. So waits are short.
   until = std::min(until, group_.injector().host().now() + sdk::longest_gap / 2);
   for (const std::uint64_t part : begun()) {
     std::int32_t status = group_.injector().inner()(&sr_transport::op_wait, part, until.to_border(), error);
     if (status == SR_TIMEOUT) {
-      // A wait that timed out and an op past its deadline have the same status. Only after the former is the op
+      // A wait that timed out and an op past its deadline have the same status. Only in the first case is the op still
       // pending.
       status = group_.injector().inner()(&sr_transport::op_test, part, error);
     }
@@ -213,7 +213,7 @@ std::int32_t FaultyOp::wait_started(sdk::Deadline until, sr_error* error) {
   return loses_ && awaits_lost() ? SR_PENDING : SR_OK;
 }
 
-/// An op that the inner transport ended because this group failed gets the group's failure.
+/// If the inner transport ended an op because this group failed, replaces the error by the group's failure.
 std::int32_t FaultyOp::conclude(std::int32_t status, sr_error* error) {
   if (status == SR_PENDING) {
     return status;
@@ -248,8 +248,8 @@ void FaultyOp::hold() {
 
 void FaultyOp::unhold() { group_.held_.remove(this); }
 
-/// Flips the lowest bit of an element's highest byte: the result has another size or sign, and is still a number. Takes
-/// the first element that is not zero, from the middle of the received block.
+/// Flips the lowest bit of an element's highest byte: the number gets another magnitude or sign, and stays a number.
+/// Takes the first element from the middle of the received block on that is not zero.
 void FaultyOp::corrupt() {
   for (const sdk::OpSpec& op : specs_) {
     const auto block = received(op, group_.rank(), group_.size());

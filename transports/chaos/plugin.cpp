@@ -1,7 +1,7 @@
 // A transport that passes every call to another one, and injects faults on one rank or on all.
 //
-// It uses the C tables and not the SDK's classes. So structs cross unchanged, with fields that this file does not know.
-// A rank without faults returns the inner transport's own handles.
+// It uses the C tables instead of the SDK's classes. So structs are passed on unchanged, including fields that this
+// file does not know. A rank without faults returns the inner transport's own handles.
 
 #include <cstddef>
 #include <cstring>
@@ -34,7 +34,7 @@ class Chaos {
     inner_ = {plugin.self, static_cast<const sr_transport*>(plugin.functions)};
   }
 
-  /// Passes the inner transport's options in place of its own.
+  /// Opens the inner transport, with the inner transport's options in place of its own.
   std::int32_t open(const sr_transport_config* config, sr_error* error) {
     std::vector<std::byte> copy(config->struct_size);
     std::memcpy(copy.data(), config, copy.size());
@@ -84,13 +84,13 @@ class Chaos {
 
 Chaos& self_of(void* self) noexcept { return sdk::detail::Instance<Chaos>::object(self); }
 
-/// Passes a call on.
+/// Passes a call on to the inner transport.
 template <auto Function, class... Arguments>
 std::int32_t pass(void* self, Arguments... arguments) noexcept {
   return self_of(self).inner()(Function, arguments...);
 }
 
-/// Calls `act` on a rank with faults, and otherwise the inner transport's function. `handle`: the inner transport's.
+/// On a rank with faults, calls `act`; otherwise calls the inner transport's function. `handle`: the inner transport's.
 template <class Object, auto Function, class Act, class... Arguments>
 std::int32_t pass_or(void* self, std::uint64_t handle, Act act, sr_error* error, Arguments... arguments) noexcept {
   const Chaos& chaos = self_of(self);
@@ -168,7 +168,7 @@ std::int32_t op_free(void* self, std::uint64_t op, sr_error* error) noexcept {
       self, op, [&](FaultyOp& faulty) { return faulty.free(error); }, error);
 }
 
-/// Passed on, as far as the inner transport has it. Nothing on a rank with faults.
+/// Passes the call on if the inner transport has the function. Not available on a rank with faults.
 std::int32_t op_times(void* self, std::uint64_t op, sr_op_times* times, sr_error* error) noexcept {
   const auto unknown = [&] {
     sdk::detail::write_error(error, "when the op was under way is not known");
@@ -193,7 +193,7 @@ std::int32_t share_first(void* self, std::uint32_t rank, std::uint32_t world_siz
   return inner(&sr_transport::share_first, rank, world_size, data, bytes, error);
 }
 
-/// As the inner transport's. Ops in queues are not offered: faults come when an op is started.
+/// The inner transport's properties, without queues: faults are injected when an op is started.
 std::int32_t props(void* self, sr_transport_props* to, sr_error* error) noexcept {
   const std::int32_t status = self_of(self).inner()(&sr_transport::props, to, error);
   if (SR_HAS(to, sr_transport_props, queue_kinds)) {

@@ -35,7 +35,7 @@ Options options_of_sum(const OpSpec& op, const GlooCall& call) {
   return options;
 }
 
-/// Of the type of elements, Gloo is told only their size. `send`: null where the op is in place.
+/// Sets the buffers of a collective. Gloo only learns the size of the elements. `send`: null if the op is in place.
 template <class Options>
 void set_buffers(Options& options, const OpSpec& op, void* send, std::uint64_t sent, void* recv,
                  std::uint64_t received) {
@@ -96,9 +96,9 @@ bool gloo_has(const OpSpec& op, std::uint32_t n) {
     case SR_OP_BROADCAST:
     case SR_OP_ALL_GATHER:
     case SR_OP_ALL_TO_ALL:
-      // Some divide by the count. Rings round f16 and bf16 at each hop.
+      // Some of Gloo's collectives divide by the count. Its rings round f16 and bf16 at each hop.
       return op.count != 0 && !has_wide_partials(op, n);
-    // Its reduce_scatter keeps no deadline. Its gather and scatter are as the SDK's.
+    // Gloo's reduce_scatter ignores deadlines. Its gather and scatter are no better than the SDK's.
     case SR_OP_REDUCE_SCATTER:
     case SR_OP_REDUCE_SCATTERV:
     case SR_OP_GATHER:

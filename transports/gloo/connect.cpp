@@ -26,16 +26,17 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds for_ever = std::chrono::hours(24 * 365);
 
-/// Gloo sends a preamble before each message, another to announce it, and one for each receive.
+/// Gloo sends a preamble before each message, one to announce the message, and one for each receive.
 constexpr std::uint64_t preamble_bytes = 6 * sizeof(std::size_t);
 
-/// What limit_of was given; never for what Gloo takes as no limit.
+/// The deadline for which limit_of returned `limit`; never, if Gloo takes the limit as none.
 sdk::Deadline deadline_of(milliseconds limit) noexcept {
   const bool is_limited = limit >= milliseconds(0) && limit < milliseconds::max();
   return is_limited ? sdk::Deadline::past() + limit : sdk::Deadline::never();
 }
 
-/// A buffer whose transfers each have a buffer of Gloo's. They are waited for in the order in which they began.
+/// A buffer that uses a separate Gloo buffer for each transfer. Transfers are waited for in the order in which they
+/// began.
 class WatchedBuffer final : public UnboundBuffer {
  public:
   WatchedBuffer(gloo::transport::Context& connections, Waits& waits, std::atomic<std::uint64_t>& wire_bytes, void* data,
@@ -142,7 +143,7 @@ class WatchedDevice final : public gloo::transport::Device {
   std::atomic<std::uint64_t>& wire_bytes_;
 };
 
-/// The job's store. Waits until the group's deadline or the end of the job.
+/// Gives Gloo the job's store. It waits until the group's deadline or the end of the job.
 class JobStore final : public gloo::rendezvous::Store {
  public:
   JobStore(const sdk::TransportHost& host, const sdk::GroupSpec& group, std::string prefix)
@@ -154,7 +155,7 @@ class JobStore final : public gloo::rendezvous::Store {
   std::vector<char> get(const std::string& key) override {
     awaited_ = member_of(key);
     try {
-      // A member's addresses for all others, or its machine's name.
+      // The value is a member's addresses for all others, or its machine's name.
       const std::size_t capacity = 256 + group_.size() * gloo::transport::Address::kMaxByteSize;
       const std::string value = host_.store_get(prefix_ + key, group_.deadline, capacity);
       return {value.begin(), value.end()};
@@ -173,7 +174,7 @@ class JobStore final : public gloo::rendezvous::Store {
   }
   void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
 
-  /// The member whose entry was asked for last.
+  /// The member whose entry was requested last.
   [[nodiscard]] std::uint32_t awaited() const noexcept { return awaited_; }
 
  private:
@@ -205,13 +206,13 @@ void connect_full_mesh(Context& context, const std::shared_ptr<JobStore>& store,
 std::shared_ptr<gloo::Context> connect(const sdk::Config& config, const sdk::GroupSpec& group, std::uint64_t generation,
                                        Device device, Waits& waits, std::atomic<std::uint64_t>& wire_bytes) {
   std::string prefix = "gloo/" + config.job + "/" + std::to_string(group.id) + "/" + std::to_string(generation) + "/";
-  for (const std::uint32_t member : group.members) {  // groups with the same id may differ in them
+  for (const std::uint32_t member : group.members) {  // because groups with the same id may have different members
     prefix += std::to_string(member) + ",";
   }
   const auto store = std::make_shared<JobStore>(config.host, group, prefix + "/");
   auto context =
       std::make_shared<gloo::rendezvous::Context>(static_cast<int>(group.rank), static_cast<int>(group.size()));
-  // Of Gloo's wait for a member that has published its addresses, which takes five times as long.
+  // Gloo's wait for a member that has published its addresses takes five times this limit.
   const auto left = std::chrono::duration_cast<milliseconds>(group.deadline.left());
   context->setTimeout(std::min(left, for_ever) / 5 + milliseconds(1));
   Device watched = std::make_shared<WatchedDevice>(std::move(device), waits, wire_bytes);
@@ -224,7 +225,7 @@ std::shared_ptr<gloo::Context> connect(const sdk::Config& config, const sdk::Gro
 }
 
 milliseconds limit_of(sdk::Deadline deadline) noexcept {
-  // At least 1: Gloo refuses less.
+  // At least 1 ms, because Gloo refuses less.
   return deadline == sdk::Deadline::never()
              ? milliseconds::max()
              : std::chrono::floor<milliseconds>(deadline - sdk::Deadline::past()) + milliseconds(1);

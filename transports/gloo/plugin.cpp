@@ -37,8 +37,8 @@ using sdk::TransportError;
 using GlooBuffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
 /// Blocks SIGPIPE on this thread while it lives. Gloo writes to sockets without MSG_NOSIGNAL, so a peer that died would
-/// end this process. A thread that is started meanwhile inherits the mask and keeps it. The process's disposition
-/// belongs to the host.
+/// end this process. A thread that is started meanwhile inherits the mask and keeps it. The signal's action in the
+/// process is left to the host.
 class NoSigpipe {
  public:
   NoSigpipe() noexcept {
@@ -60,17 +60,18 @@ class NoSigpipe {
   sigset_t before_ = {};
 };
 
-/// What this transport sends itself. The slots of Gloo's collectives are larger.
+/// Kinds of messages that this transport itself sends. The slots of Gloo's collectives have larger numbers.
 enum class Channel : std::uint64_t { agreement = 1, collective, message };
 
-/// Gloo matches a send with the receive of the same slot, and those of one slot in their order.
+/// The number of a slot. Gloo matches a send with the receive of the same slot; those of one slot match in order.
 std::uint64_t slot_of(Channel channel, std::uint64_t number) noexcept {
   constexpr unsigned bits = 52;
   return static_cast<std::uint64_t>(channel) << bits | (number & ((std::uint64_t{1} << bits) - 1));
 }
 
-/// Gloo ends the process where more bytes come than a receive has room for. A message of another size has another slot,
-/// so it is waited for in vain instead.
+/// The slot of a message, made from its id and size. Gloo ends the process if a message is larger than its receive.
+/// With the size in the slot, a message of another size never matches; the receive then waits until its deadline
+/// instead.
 std::uint64_t slot_of_message(std::uint64_t id, std::uint64_t bytes) noexcept {
   std::uint64_t mixed = id * 0x9E3779B97F4A7C15U + bytes;
   mixed = (mixed ^ mixed >> 32U) * 0xD6E8FEB86659FD93U;
@@ -80,7 +81,7 @@ std::uint64_t slot_of_message(std::uint64_t id, std::uint64_t bytes) noexcept {
 /// Stages of Gloo's sends and receives.
 class Stages {
  public:
-  /// Those of the SDK's schedule of a collective. `tag`: see GlooCall.
+  /// The stages of the SDK's schedule for a collective. `tag`: see GlooCall.
   Stages(gloo::Context& context, const OpSpec& op, std::uint32_t tag) : Stages(op) {
     const sdk::Schedule schedule =
         schedule_of(op, static_cast<std::uint32_t>(context.rank), static_cast<std::uint32_t>(context.size));
@@ -98,7 +99,7 @@ class Stages {
       stages_.push_back({transfers(stage.sends), transfers(stage.receives), stage.steps});
     }
   }
-  /// A batch.
+  /// The single stage of a batch.
   Stages(gloo::Context& context, std::span<const OpSpec> ops) : Stages(ops[0]) {
     Stage& stage = stages_.emplace_back();
     for (const OpSpec& op : ops) {
@@ -177,13 +178,13 @@ class GlooOp final : public sdk::Op, private sdk::Worker::Task {
   Act act_;
 };
 
-/// Elements that Gloo writes on members other than the root.
+/// Elements of scratch, to which Gloo writes on members other than the root.
 std::uint64_t scratch_of_gloo(const OpSpec& op) { return op.opcode == SR_OP_REDUCE ? op.count : 0; }
 
 /// A group of more than one member: its connections, and the thread that uses them.
 class GlooGroup final : public sdk::Group {
  public:
-  /// REQUIRES: SIGPIPE is blocked; the group's threads inherit that.
+  /// REQUIRES: SIGPIPE is blocked, so that the group's threads inherit that.
   GlooGroup(const sdk::Config& config, const sdk::GroupSpec& spec, const Device& device, std::uint64_t generation,
             std::atomic<std::uint64_t>& wire_bytes)
       : rank_(spec.rank),
@@ -193,7 +194,7 @@ class GlooGroup final : public sdk::Group {
         worker_([this] { waits_.fail(); }) {
     try {
       context_ = connect(config, spec, generation, device, waits_, wire_bytes);
-      // A connection is complete on one side before the other, and Gloo ends the process where it breaks between. So
+      // A connection is complete on one side before the other, and Gloo ends the process if it breaks in between. So
       // each member hears from all others before anyone can leave.
       std::vector<char> words(n_);
       const auto word = [&](std::uint32_t member) { return &words[member]; };
@@ -226,9 +227,9 @@ class GlooGroup final : public sdk::Group {
   std::optional<TransportError> error() override { return worker_.failure(); }
 
  private:
-  /// Gloo ends the process where more bytes come than a receive has room for. So no byte of a collective moves before
-  /// all members have found that they mean the same. It does not queue behind ops that run: their order relative to
-  /// preparations differs between members.
+  /// Gloo ends the process if a message is larger than its receive. So no byte of a collective moves before all members
+  /// have agreed on the op. The agreement is not queued behind running ops, because members may prepare and run them in
+  /// different orders.
   void agree(const OpSpec& op, sdk::Deadline deadline) {
     if (const std::optional<TransportError> failure = worker_.failure()) {
       throw TransportError(*failure);
@@ -251,7 +252,7 @@ class GlooGroup final : public sdk::Group {
     }
   }
 
-  /// Sends `bytes` bytes to every other member and receives as many from it.
+  /// Sends `bytes` bytes to every other member and receives as many from each.
   template <class Incoming, class Outgoing>
   void exchange(std::uint32_t round, std::size_t bytes, Incoming incoming, Outgoing outgoing, sdk::Deadline deadline) {
     const std::uint64_t slot = slot_of(Channel::agreement, round);
@@ -279,8 +280,8 @@ class GlooGroup final : public sdk::Group {
   std::size_t segment_bytes_;
   Waits waits_;
   std::shared_ptr<gloo::Context> context_;
-  std::uint32_t agreed_ = 0;  ///< collectives
-  sdk::Worker worker_;        // destroyed first: its thread uses the members above
+  std::uint32_t agreed_ = 0;  ///< collectives agreed so far
+  sdk::Worker worker_;        // destroyed first, because its thread uses the members above
 };
 
 bool is_loopback(const std::string& address) {
@@ -290,8 +291,8 @@ bool is_loopback(const std::string& address) {
          (::inet_pton(AF_INET6, address.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six));
 }
 
-/// The library Gloo: its TCP connections between all members of each group, and its collectives. Listeners bind to the
-/// address that the host gives, or to the loopback interface where it gives none.
+/// The library Gloo: TCP connections between all members of each group, and Gloo's collectives. Listeners bind to the
+/// address that the host gives, or else to the loopback interface.
 class GlooTransport {
  public:
   static std::vector<sdk::Option> options() {
@@ -310,7 +311,7 @@ class GlooTransport {
     if (group_size == 1) {
       return sdk::OpInfo{.flags = SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE | SR_OP_INFO_ROUNDED_ONCE};
     }
-    if (gloo_has(op, group_size)) {  // Gloo adds in the order of its rings
+    if (gloo_has(op, group_size)) {  // Gloo adds in the order of its rings, not of the members
       return sdk::OpInfo{.flags = SR_OP_INFO_ASYNC | SR_OP_INFO_NATIVE |
                                   (sdk::find_opcode(op.opcode)->reduces ? SR_OP_INFO_ROUNDED_ONCE : 0),
                          .scratch_bytes = scratch_of_gloo(op) * sdk::dtype_size(op.dtype)};
@@ -322,7 +323,7 @@ class GlooTransport {
   void open(const sdk::Config& config) {
     config_ = config;
     gloo::transport::tcp::attr address;
-    // An empty name would mean the machine's own name, whose address other machines may not reach.
+    // An empty name would mean the machine's own name, whose address may not be reachable from other machines.
     address.hostname = config.address.empty() ? "127.0.0.1" : config.address;
     if (!is_loopback(address.hostname) && !config.options.boolean("trusted")) {
       throw sdk::InvalidJob("its ranks would listen at " + address.hostname +

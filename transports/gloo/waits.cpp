@@ -13,16 +13,16 @@ using sdk::TransportError;
 
 constexpr std::chrono::milliseconds period(20);
 
-/// How long a wait lasts before its connection is probed, and again until a broken one ends it: a wait whose message
-/// has come meanwhile is over by then.
+/// How long a wait lasts before its connection is probed; and, after a probe found it broken, before the wait is ended:
+/// if the message has come meanwhile, the wait is over by then.
 constexpr std::chrono::milliseconds first_interval(400);
-/// Each probe stays in Gloo until the connection ends, so they become fewer.
+/// The longest time between two probes. Each probe stays in Gloo until the connection ends, so they become rarer.
 constexpr std::chrono::seconds longest_interval(30);
 
-/// No one sends to it. The slots of Gloo's collectives, and those of plugin.cpp, are larger.
+/// The slot of probes, to which no one sends. The slots of Gloo's collectives, and those of plugin.cpp, are larger.
 constexpr std::uint64_t probe_slot = 0;
 
-/// Without the "[file:line] " that Gloo puts before a reason.
+/// The reason without the "[file:line] " that Gloo puts before it.
 std::string reason_of(const std::exception& error) {
   const std::string_view text = error.what();
   const std::size_t end = text.find("] ");
@@ -45,7 +45,7 @@ void Waits::call(std::uint32_t peer, const std::function<void()>& act) {
   } catch (const TransportError&) {
     throw;
   } catch (const std::exception& error) {  // Gloo throws several unrelated types
-    require_running();                     // otherwise that has closed the connection
+    require_running();                     // if the group failed, that has closed the connection
     throw lost(peer, reason_of(error));
   }
 }
@@ -100,7 +100,7 @@ void Waits::watch(const std::stop_token& stop) {
   }
 }
 
-/// Why the wait ends; nothing where it goes on.
+/// Why the wait must end; nothing if it continues.
 std::optional<TransportError> Waits::end_of(Waiting& waiting) {
   try {
     require_running();
@@ -125,8 +125,8 @@ std::optional<TransportError> Waits::end_of(Waiting& waiting) {
   return std::nullopt;
 }
 
-/// Gloo refuses to post to a broken connection. On a good one this posts a receive that no member sends to. It does not
-/// count as traffic: how often it happens depends on timing.
+/// Whether a connection is broken. Gloo refuses to post to a broken connection. On a working one this posts a receive
+/// that no member sends to. Probes do not count as traffic, because their number depends on timing.
 bool Waits::is_broken(std::uint32_t peer) {
   try {
     connections_->createUnboundBuffer(nullptr, 0)->recv(static_cast<int>(peer), probe_slot);
@@ -152,7 +152,7 @@ void Waits::close() noexcept {
         connections_->getPair(static_cast<int>(peer))->close();
       }
     } catch (const std::exception&) {
-      // It is closed already.
+      // The connection is closed already.
     }
   }
 }

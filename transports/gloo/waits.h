@@ -18,27 +18,27 @@
 
 namespace shardrun::gloo_transport {
 
-/// Ends what a group waits for inside Gloo. Gloo's own time limits name no rank, count the time for which the process
-/// was suspended, and do not end with the job. So Gloo waits for ever, and a thread ends a wait at its deadline, with
-/// the job, after `fail`, and where its connection broke in the middle of a message: Gloo tells only transfers that
-/// have not begun. Any thread.
+/// Ends waits of a group inside Gloo. Gloo's own time limits name no rank, count time in which the process was
+/// suspended, and do not end with the job. So Gloo waits without a limit, and a thread ends a wait at its deadline,
+/// when the job ends, after `fail`, or if its connection broke in the middle of a message, which Gloo reports only to
+/// transfers that have not begun. Any thread may use it.
 class Waits {
  public:
-  /// `host` outlives this.
+  /// `host` outlives this object.
   Waits(const sdk::GroupSpec& group, const sdk::TransportHost& host);
 
-  /// The group's connections. Call it once, before any wait.
+  /// Sets the group's connections. Call it once, before any wait.
   void set_connections(std::shared_ptr<gloo::transport::Context> connections);
 
   /// Runs `act`, which calls Gloo about `peer`. Throws TransportError: SR_ABORTED after `fail` or the end of the job,
-  /// otherwise SR_PEER_LOST where Gloo throws.
+  /// otherwise SR_PEER_LOST if Gloo throws.
   void call(std::uint32_t peer, const std::function<void()>& act);
-  /// The same for `act` that waits on `buffer` and returns whether the transfer is complete. SR_TIMEOUT past
+  /// The same for an `act` that waits on `buffer` and returns whether the transfer is complete. Throws SR_TIMEOUT past
   /// `deadline`.
   void wait(gloo::transport::UnboundBuffer& buffer, std::uint32_t peer, sdk::Deadline deadline,
             const std::function<bool()>& act);
 
-  /// Ends all waits, present and later ones, and closes the connections. Does not wait.
+  /// Ends all waits, present and later ones, and closes the connections. Does not wait itself.
   void fail() noexcept;
 
  private:
@@ -48,7 +48,7 @@ class Waits {
     sdk::Deadline deadline;
     std::chrono::nanoseconds probe_interval;
     sdk::Deadline next_probe;
-    bool is_broken = false;  ///< its connection
+    bool is_broken = false;  ///< the wait's connection is broken
     std::optional<sdk::TransportError> end = {};
   };
 
@@ -66,7 +66,7 @@ class Waits {
   std::mutex mutex_;  ///< guards the next two, and what `waiting_` points to
   std::condition_variable_any changed_;
   std::vector<Waiting*> waiting_;
-  std::jthread watcher_;  // last: uses the members above
+  std::jthread watcher_;  // last, because it uses the members above
 };
 
 }  // namespace shardrun::gloo_transport

@@ -12,7 +12,7 @@
 namespace shardrun::mpi_transport {
 namespace {
 
-/// Members with the same deadline arrive here at slightly different times.
+/// How long to wait for reports: members with the same deadline arrive here at slightly different times.
 constexpr std::chrono::milliseconds report_wait(400);
 constexpr std::chrono::milliseconds report_poll_interval{20};
 
@@ -34,7 +34,7 @@ void Arrivals::report(std::uint64_t number) noexcept {
   try {
     host_.store_set(key_of(rank_, written_++), std::to_string(number));
   } catch (const std::exception&) {
-    // Others will think that this member is late. There is no way to tell them.
+    // The report is lost, so others will think that this member is late. There is no way to tell them.
   }
 }
 

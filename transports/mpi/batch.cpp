@@ -11,12 +11,13 @@ namespace {
 
 using sdk::OpSpec;
 
-/// A count of MPI is an int.
+/// The largest message, because a count of MPI is an int.
 constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30U;
 
-/// The tag that matches a send with its receive: made of the id, and of the index among transfers with that id. It is
-/// unique in the lower half of MPI's tags. Larger ids share the upper half, where two may get one tag. Those still
-/// match, because MPI keeps messages of one tag in order and both sides start them in the same order.
+/// The tag that matches a send with its receive. It is made from the id and the index among transfers with that id.
+/// Small ids have unique tags in the lower half of MPI's tags. Larger ids share the upper half, where two may get the
+/// same tag. Those still match, because MPI keeps messages of one tag in order and both sides start them in the same
+/// order.
 int tag_of(std::uint64_t id, std::uint64_t index) {
   constexpr std::uint64_t indices = 64;
   const auto largest = static_cast<std::uint64_t>(Library::instance().largest_tag());
@@ -36,7 +37,7 @@ struct PeerTransfer {
   std::uint64_t index = 0;
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
-  Peer other;  ///< the same as `peer`
+  Peer other;  ///< the member `peer`, for messages
 };
 
 std::string what_of(std::span<const OpSpec> ops) {
@@ -62,7 +63,7 @@ class BatchOp final : public MpiOp {
                               .other = group.peer(op.peer)});
       }
     }
-    // Transfers with one tag are in the same order on both sides, however the caller ordered them.
+    // Sorted so that transfers with one tag have the same order on both sides, however the caller ordered them.
     std::sort(transfers_.begin(), transfers_.end(), [](const PeerTransfer& a, const PeerTransfer& b) {
       return std::tie(a.sends, a.peer, a.tag, a.id, a.index) < std::tie(b.sends, b.peer, b.tag, b.id, b.index);
     });

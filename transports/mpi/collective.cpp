@@ -34,7 +34,7 @@ MPI_Datatype bf16() {
   return half;
 }
 
-/// MPI passes the type as the only information.
+/// A template over the reduction: the only information that MPI passes is the type.
 template <std::uint32_t reduction>
 void reduce(void* from, void* to, int* count, MPI_Datatype* type) {
   const std::uint32_t dtype = *type == MPI_FLOAT    ? SR_DTYPE_F32
@@ -57,7 +57,7 @@ MPI_Op own_operation(std::uint32_t reduction) {
   return operations[reduction - SR_REDUCE_SUM];
 }
 
-/// MPI's type for an SR_DTYPE_...; 16-bit floats are types of two bytes. REQUIRES: MPI is initialised and its lock
+/// MPI's type for an SR_DTYPE_...; 16-bit floats are types of two bytes. REQUIRES: MPI is initialised and its lock is
 /// held.
 MPI_Datatype datatype_of(std::uint32_t dtype) {
   switch (dtype) {
@@ -75,8 +75,8 @@ MPI_Datatype datatype_of(std::uint32_t dtype) {
   }
 }
 
-/// The operation that reduces as shardrun/transport.h says: MPI's own if it does the same. MPI leaves NaN in minimum
-/// and maximum undefined, and it has no 16-bit floats: these cases get functions of our own. REQUIRES: as above.
+/// The operation that reduces as shardrun/transport.h demands: MPI's own if it does. MPI leaves NaN in minimum and
+/// maximum undefined, and has no 16-bit floats; these cases use functions of our own. REQUIRES: as above.
 MPI_Op operation_of(std::uint32_t dtype, std::uint32_t reduction) {
   const bool is_half = dtype == SR_DTYPE_F16 || dtype == SR_DTYPE_BF16;
   const bool is_floating = is_half || dtype == SR_DTYPE_F32 || dtype == SR_DTYPE_F64;
@@ -164,7 +164,7 @@ class CollectiveOp final : public MpiOp, private SharedCommOp {
   [[nodiscard]] int count() const { return static_cast<int>(op_.count); }
   [[nodiscard]] int root() const { return static_cast<int>(op_.peer); }
   [[nodiscard]] bool is_root() const { return is_root_; }
-  /// MPI does not allow a reduce_scatter's result inside its input.
+  /// Where reduce_scatter writes its result: MPI does not allow it inside the input.
   [[nodiscard]] void* scattered() const { return in_place_ ? op_.scratch->data : recv(); }
 
   void launch(Requests& requests) override {
@@ -240,8 +240,8 @@ class CollectiveOp final : public MpiOp, private SharedCommOp {
     Library::check(MPI_Ireduce(given, recv(), count(), type_, operation_, root(), comm_, &request), "MPI_Ireduce");
   }
 
-  /// A member knows only its own counts, so members could disagree on whether MPI's int counts suffice. Uses sends and
-  /// receives.
+  /// all_to_allv as sends and receives. A member knows only its own counts, so members could not agree on whether MPI's
+  /// int counts are large enough.
   void give_all_to_allv(Requests& requests) {
     const std::uint32_t n = group().size();
     const std::uint32_t rank = group().rank();

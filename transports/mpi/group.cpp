@@ -34,8 +34,8 @@ MpiGroup::~MpiGroup() {
   library.free_comm(comm_);
 }
 
-/// Making a communicator cannot be ended from outside: nobody begins before all are there. Messages between two ranks
-/// arrive in order, and groups that share members are made in one order.
+/// Waits until all members are here. Making a communicator cannot be interrupted, so nobody begins it before that.
+/// Messages between two ranks arrive in order, and groups that share members are made in the same order.
 void MpiGroup::await_members() {
   const std::uint32_t n = size();
   const std::string what = "connecting the group '" + spec_.name + "'";
@@ -84,7 +84,7 @@ std::unique_ptr<sdk::Op> MpiGroup::prepare(std::span<const OpSpec> ops, sdk::Dea
   return make_collective(*this, ops[0]);
 }
 
-/// MPI would move whatever it is given.
+/// Checks that all members prepare the same op, because MPI would move whatever it is given.
 void MpiGroup::agree(const OpSpec& op, sdk::Deadline deadline) {
   const std::string what = "preparing " + describe(op);
   sdk::Agreement agreement(op, rank(), size());
@@ -225,7 +225,7 @@ MpiOp::~MpiOp() {
       return;
     }
   } catch (const TransportError&) {
-    // It is not complete, whatever else is wrong.
+    // This error is reported even if something else is wrong: the op is not complete.
   }
   group_.fail({SR_ABORTED, what_ + " was freed before it was complete"});
   Library::instance().op_ends();

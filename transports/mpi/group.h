@@ -24,22 +24,22 @@ namespace shardrun::mpi_transport {
 struct CollectiveComm {
   MPI_Comm comm = MPI_COMM_NULL;
   std::size_t index = 0;
-  SharedComm* shared = nullptr;  ///< set where other ops use the communicator too
+  SharedComm* shared = nullptr;  ///< set if other ops use the communicator, too
   std::uint64_t number = 0;
 };
 
-/// The time that a running op has.
+/// The time limits of a running op.
 struct TimeLimit {
   sdk::Deadline deadline;
-  sdk::Deadline report_at;   ///< when to report in Arrivals that it is late
-  std::uint64_t number = 0;  ///< of a collective in Arrivals; 0: none
+  sdk::Deadline report_at;   ///< when to report in Arrivals that the op is late
+  std::uint64_t number = 0;  ///< the collective's number in Arrivals; 0: none
 };
 
-/// Ranks with a communicator of their own.
+/// A group of ranks with its own communicator.
 class MpiGroup final : public sdk::Group {
  public:
-  /// Waits for the other members. `wire_bytes` outlives this. `key`: of the store, for this group alone. `key` and
-  /// `comms` (communicators for concurrent collectives) are the same on all members.
+  /// Waits for the other members. `wire_bytes` outlives this object. `key`: a prefix in the store for this group alone.
+  /// `key` and `comms` (the number of communicators for concurrent collectives) are the same on all members.
   MpiGroup(const sdk::Config& config, const sdk::GroupSpec& spec, const std::string& key, std::size_t comms,
            std::atomic<std::uint64_t>& wire_bytes);
 
@@ -54,17 +54,17 @@ class MpiGroup final : public sdk::Group {
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
   [[nodiscard]] Peer peer(std::uint32_t member) const { return {spec_.name_of(member), spec_.members[member]}; }
 
-  // Any thread. Only the first failure counts.
+  // Fails the group. Any thread may call it. Only the first failure is kept.
   void fail(const sdk::TransportError& failure) noexcept;
   /// Throws the group's failure, if it has failed.
   void check();
   [[nodiscard]] bool has_failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   /// Checks once whether the requests are complete. A failure, or a passed deadline, fails the group.
   [[nodiscard]] bool test(Requests& requests, const TimeLimit& limit, const std::string& what);
-  /// Checks until they are complete or `until` has passed.
+  /// Checks until the requests are complete or `until` has passed.
   [[nodiscard]] bool wait(Requests& requests, const TimeLimit& limit, sdk::Deadline until, const std::string& what);
-  /// The first communicator that is free on every member, or else the one that all further ops share. Every member
-  /// calls it, after all agreed on an op, with MPI's lock held.
+  /// Returns the first communicator that is free on every member, or else one that all further ops share. Every member
+  /// calls it with MPI's lock held, after all have agreed on an op.
   [[nodiscard]] CollectiveComm acquire_comm();
   void release_comm(const CollectiveComm& comm) noexcept;
   [[nodiscard]] Arrivals& arrivals() noexcept { return arrivals_; }
@@ -91,7 +91,7 @@ class MpiGroup final : public sdk::Group {
   std::atomic<bool> failed_ = false;
 };
 
-/// An op of MPI. It starts requests, and finishes when they are complete.
+/// An op of MPI. It starts requests, and ends when they are complete.
 class MpiOp : public sdk::Op {
  public:
   MpiOp(MpiGroup& group, std::string what, bool is_collective);
@@ -105,7 +105,7 @@ class MpiOp : public sdk::Op {
   [[nodiscard]] MpiGroup& group() noexcept { return group_; }
   [[nodiscard]] const std::string& what() const noexcept { return what_; }
   [[nodiscard]] bool is_in_flight() const noexcept { return state_ == State::in_flight; }
-  /// For what `launch` defers.
+  /// Requests that `launch` may start later.
   [[nodiscard]] Requests& requests() noexcept { return requests_; }
 
  private:
@@ -124,11 +124,11 @@ class MpiOp : public sdk::Op {
   Requests requests_;
 };
 
-/// Every member calls it, after all agreed on the op.
+/// Makes an op. Every member calls it, after all have agreed on the op.
 [[nodiscard]] std::unique_ptr<sdk::Op> make_collective(MpiGroup& group, const sdk::OpSpec& op);
 [[nodiscard]] std::unique_ptr<sdk::Op> make_batch(MpiGroup& group, std::span<const sdk::OpSpec> ops);
 
-/// Of the agreement. Tags of batches are larger.
+/// The tag of the agreement's messages. Tags of batches are larger.
 inline constexpr int agreement_tag = 0;
 inline constexpr int first_batch_tag = 1;
 

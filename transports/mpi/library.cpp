@@ -16,11 +16,12 @@ namespace {
 
 using sdk::TransportError;
 
-/// Between two progress calls where no thread waits: short compared to a transfer, long compared to a system call.
+/// The time between two progress calls if no thread waits: short compared to a transfer, long compared to a system
+/// call.
 constexpr std::chrono::microseconds progress_interval{100};
-/// Progress calls with no op in flight, before the thread sleeps.
+/// Progress calls without an op in flight after which the thread sleeps.
 constexpr int max_idle_rounds = 10;
-/// For peers that failed, to end MPI_Finalize too.
+/// How long MPI_Finalize may take; if peers have failed, it might never end.
 constexpr std::chrono::seconds longest_finalize{30};
 
 const char* variable(const char* name) {
@@ -34,7 +35,7 @@ const char* variable(const char* name) {
                                        "or 'srun -n 4 shardrun job.ini', or choose another transport");
 }
 
-/// Without its launcher, MPI would make a world of one rank.
+/// Refuses several ranks without MPI's launcher: MPI would make a world of one rank.
 void require_launcher(std::uint32_t world_size) {
   bool is_started = false;
   for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
@@ -51,7 +52,7 @@ void require_launcher(std::uint32_t world_size) {
   }
 }
 
-/// Makes MPI's symbols global. The loader opened this plugin with local symbols, and Open MPI's own plugins need them.
+/// Makes MPI's symbols global. The loader opened this plugin with local symbols, but Open MPI's own plugins need MPI's.
 void show_symbols() {
   Dl_info info = {};
   if (dladdr(reinterpret_cast<void*>(&MPI_Init_thread), &info) != 0 && info.dli_fname != nullptr) {
@@ -124,7 +125,7 @@ void Library::initialize(std::uint32_t rank, std::uint32_t world_size) {
   thread_ = std::thread([this] { run_progress(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (is_initialized == 0) {
-    on_exit(at_exit, this);  // last, so that a refused world is left as it is
+    on_exit(at_exit, this);  // last, so that a refused world is not finalised
   }
 }
 
@@ -176,7 +177,7 @@ void Library::op_begins() {
 
 void Library::op_ends() noexcept { --in_flight_; }
 
-/// Waking the thread takes longer than many an op, so it sleeps only after a while without ops.
+/// The progress thread. Waking it takes longer than many an op, so it sleeps only after a while without ops.
 void Library::run_progress() {
   std::unique_lock state(state_mutex_);
   int idle_rounds = 0;
@@ -204,8 +205,8 @@ void Library::run_progress() {
   }
 }
 
-/// Finalises MPI only where the process ends with status 0. Otherwise its peers may never reach MPI_Finalize. MPI must
-/// not be finalised with anything in flight either.
+/// Finalises MPI only if the process ends with status 0. Otherwise its peers may never reach MPI_Finalize. MPI must not
+/// be finalised while anything is in flight, either.
 void Library::at_exit(int status, void* self) {
   auto& library = *static_cast<Library*>(self);
   library.end(status == 0 && !library.is_abandoned() && library.kept_.empty());

@@ -15,7 +15,7 @@
 
 namespace shardrun::mpi_transport {
 
-/// Gives MPI more work when earlier work completes. Called with MPI's lock held.
+/// An object that gives MPI more work when earlier work completes. Called with MPI's lock held.
 class Progressable {
  public:
   Progressable() = default;
@@ -25,54 +25,55 @@ class Progressable {
   virtual void advance() noexcept = 0;
 };
 
-/// The MPI of this process: initialised once, and finalised when the process ends normally. It lives as long as the
-/// process, independent of the plugin's instances.
+/// The MPI library in this process: initialised once, and finalised when the process ends normally. It lives as long as
+/// the process, independent of the plugin's instances.
 ///
-/// Every call of MPI holds one lock. Most implementations make progress only inside calls. So a thread calls MPI while
-/// ops are in flight and no other thread waits for them.
+/// A lock is held during every MPI call. Most implementations make progress only inside calls. So a thread calls MPI
+/// while ops are in flight and no other thread waits for them.
 class Library {
  public:
   static Library& instance();
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  /// Initialises MPI, which waits for the other ranks. Throws TransportError where MPI's world differs from `rank` and
+  /// Initialises MPI, which waits for the other ranks. Throws TransportError if MPI's world differs from `rank` and
   /// `world_size`.
   void start(std::uint32_t rank, std::uint32_t world_size);
 
   [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
-  /// All ranks; for messages before a group has its communicator.
+  /// The communicator of all ranks, for messages before a group has its own.
   [[nodiscard]] MPI_Comm world() const noexcept { return world_; }
-  /// The same on every rank. Implementations differ.
+  /// The largest tag that MPI allows, the same on every rank. It depends on the implementation.
   [[nodiscard]] int largest_tag() const noexcept { return largest_tag_; }
 
-  /// For memory that is about to be freed while MPI still uses it. MPI cannot cancel a collective, so from here on MPI
-  /// is not called any more, and every group of this process fails.
+  /// Call it when memory is about to be freed while MPI still uses it. MPI cannot cancel a collective, so from here on
+  /// MPI is not called any more, and every group of this process fails.
   void abandon(const std::string& why) noexcept;
   [[nodiscard]] bool is_abandoned() const noexcept { return abandoned_.load(std::memory_order_acquire); }
-  /// Throws TransportError{SR_ABORTED} where MPI was abandoned.
+  /// Throws TransportError{SR_ABORTED} if MPI was abandoned.
   void require_usable();
 
-  /// REQUIRES: the lock is held, and every member calls it. Throws TransportError where MPI has no more communicators.
+  /// Duplicates a communicator. REQUIRES: the lock is held, and every member calls it. Throws TransportError if MPI has
+  /// no more communicators.
   [[nodiscard]] static MPI_Comm duplicate(MPI_Comm comm);
-  /// REQUIRES: the lock is held. Does nothing once MPI is abandoned. Work in flight continues; implementations do not
-  /// wait for it.
+  /// Frees a communicator. REQUIRES: the lock is held. Does nothing once MPI is abandoned. Work in flight continues;
+  /// implementations do not wait for it.
   void free_comm(MPI_Comm& comm) noexcept;
 
-  // REQUIRE: the lock is held. `advance` is called repeatedly while ops are in flight, by whichever thread waits.
+  // REQUIRES: the lock is held. `advance` is called repeatedly while ops are in flight, by whichever thread waits.
   void add(Progressable& progressable) { progressables_.push_back(&progressable); }
   void remove(const Progressable& progressable) noexcept { std::erase(progressables_, &progressable); }
   void advance() noexcept;
-  /// Keeps memory that MPI may write to, as long as this process lives. REQUIRES: the lock is held.
+  /// Keeps memory to which MPI may write for as long as this process lives. REQUIRES: the lock is held.
   void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
 
-  // Called around an op in flight, and around a wait. The waiting thread makes MPI progress itself.
+  // Called around an op in flight, and around a wait, in which the waiting thread makes MPI progress itself.
   void op_begins();
   void op_ends() noexcept;
   void wait_begins() noexcept { ++waiting_; }
   void wait_ends() noexcept { --waiting_; }
 
-  /// Checks the result of a call of MPI. Throws TransportError{SR_INTERNAL} with MPI's text.
+  /// Checks the result of an MPI call. Throws TransportError{SR_INTERNAL} with MPI's text.
   static void check(int code, const char* call);
 
  private:

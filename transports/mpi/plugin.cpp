@@ -22,7 +22,8 @@ using namespace shardrun::sdk;
 using shardrun::mpi_transport::Library;
 using shardrun::mpi_transport::MpiGroup;
 
-/// Open MPI has as many as memory allows. MPICH and its derivatives have about two thousand per process.
+/// The number of communicators per process. Open MPI has as many as memory allows. MPICH and its derivatives have about
+/// two thousand.
 #ifdef OPEN_MPI
 constexpr std::int64_t usual_communicators = 1000;
 #else
@@ -38,8 +39,8 @@ class Mpi {
                            "of each group, one for each collective that is prepared; further ones share one")};
   }
 
-  /// A count of MPI is an int. Larger ops are made of sends and receives, which have no limit. So are sums of f16 and
-  /// bf16 over more than two members, which MPI would round in between.
+  /// Says which ops MPI computes. A count of MPI is an int, so larger ops are made of sends and receives, which have no
+  /// limit. So are sums of f16 and bf16 over more than two members, which MPI would round in between.
   static std::optional<OpInfo> query(const OpSpec& op, std::uint32_t n) {
     OpInfo info{.flags = SR_OP_INFO_NATIVE | SR_OP_INFO_ASYNC};
     if (!find_opcode(op.opcode)->collective) {
@@ -49,7 +50,7 @@ class Mpi {
     if (find_opcode(op.opcode)->reduces && !has_wide_partials(op, n)) {
       info.flags |= SR_OP_INFO_ROUNDED_ONCE;
     }
-    const bool is_alike = op.opcode != SR_OP_ALL_TO_ALLV;  // for others, every member's counts are known
+    const bool is_alike = op.opcode != SR_OP_ALL_TO_ALLV;  // for these ops every member's counts are known
     const std::uint64_t elements = std::max(op.count * n, is_alike ? detail::sum(op.recv_counts) : 0);
     if (elements > INT_MAX) {
       return std::nullopt;
@@ -83,7 +84,7 @@ class Mpi {
     if (spec.size() == 1) {
       return std::make_unique<LoneGroup>();
     }
-    // A key of the store can be set only once, so a group made again needs another.
+    // A key of the store can be set only once, so a group that is made again needs another key.
     std::string key = "mpi/" + std::to_string(spec.id) + "/" + std::to_string(generations_[{spec.id, spec.members}]++);
     for (const std::uint32_t member : spec.members) {
       key += "/" + std::to_string(member);

@@ -22,7 +22,7 @@ SharedComm::~SharedComm() {
   Library& library = Library::instance();
   library.remove(*this);
   if (!has_unanswered_) {
-    library.free_comm(announcements_);  // Open MPI 4.1 crashes where a collective is in flight on a freed communicator
+    library.free_comm(announcements_);  // Open MPI 4.1 crashes if a collective is in flight on a freed communicator
   }
   library.free_comm(comm_);
 }

@@ -13,38 +13,39 @@
 
 namespace shardrun::nccl_transport {
 
-/// Shared by all groups of one rank.
+/// What all groups of one rank share.
 struct NcclTransportState {
   Libraries libraries;
   sdk::Config config;
   sdk::Host log;
-  std::string gpu;  ///< of this rank: "MACHINE BUS-ID"
+  std::string gpu;  ///< this rank's GPU: "MACHINE BUS-ID"
 };
 
-/// A non-blocking NCCL communicator: work that a call starts may continue after it returns. One thread at a time uses
-/// it, with the device current.
+/// A non-blocking NCCL communicator: work that a call starts may continue after the call returns. Only one thread at a
+/// time may use it, with the device current.
 class Communicator {
  public:
-  /// Connects to the other members through the store, under `key`. Throws TransportError.
+  /// Connects to the other members through the store, with `key` as prefix. Throws TransportError.
   Communicator(const NcclTransportState& state, const sdk::GroupSpec& spec, const std::string& key);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
-  /// Waits up to half a second for members that are still at work.
+  /// Waits up to half a second for members that are still working.
   ~Communicator();
 
-  /// Registers memory with NCCL, so that ops may move it faster. It may have been registered before. If the result is
-  /// ncclInProgress, `state` tells how it ends. Memory that NCCL cannot register is moved like any other, as is all
-  /// memory before 2.19. REQUIRES: nothing is in progress, and it was not aborted.
+  /// Registers memory with NCCL, so that ops may move it faster. It may have been registered already. If the result is
+  /// ncclInProgress, `state` tells how it ends. Memory that NCCL cannot register is moved like any other; before NCCL
+  /// 2.19 that is all memory. REQUIRES: nothing is in progress, and the communicator was not aborted.
   [[nodiscard]] ncclResult_t register_memory(void* data, std::size_t bytes);
   void deregister_memory(void* data);
 
-  /// Issues all calls as one NCCL group; no calls is a no-op. Returns ncclSuccess where the stream has all of them, or
-  /// ncclInProgress: then `state` tells when it has. REQUIRES: nothing is in progress, and it was not aborted.
+  /// Issues all calls as one NCCL group. Does nothing without calls. Returns ncclSuccess if the stream has all of them,
+  /// or ncclInProgress; then `state` tells when it has. REQUIRES: nothing is in progress, and the communicator was not
+  /// aborted.
   [[nodiscard]] ncclResult_t launch(std::span<const NcclCall> calls, CUstream stream);
   [[nodiscard]] ncclResult_t state();
-  /// Ends its work on the device too.
+  /// Aborts the communicator, including its work on the device.
   void abort() noexcept;
-  /// "remote process exited …: its last error"
+  /// NCCL's text for a result: "remote process exited …: its last error".
   [[nodiscard]] std::string text_of(ncclResult_t result) const;
 
  private:
@@ -57,13 +58,13 @@ class Communicator {
   const Nccl& nccl_;
   ncclComm_t handle_ = nullptr;
   std::map<void*, void*>
-      registered_;  ///< memory, NCCL's handle of it, which it may write later; null where it has none
+      registered_;  ///< memory, with NCCL's handle, which NCCL may write later; null if there is none
 };
 
-/// Where a rank's GPU is in the store.
+/// The key in the store under which a rank publishes its GPU.
 [[nodiscard]] std::string gpu_key(std::uint32_t rank);
 
-/// Sleeps between two polls; longer, the more polls came before.
+/// Sleeps between two polls, longer after more rounds.
 void pause_polling(std::uint32_t round) noexcept;
 
 }  // namespace shardrun::nccl_transport

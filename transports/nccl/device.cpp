@@ -27,7 +27,7 @@ Device::Device(const Cuda& cuda, std::optional<int> chosen, int local_rank)
     : cuda_(cuda), ordinal_(chosen.value_or(local_rank)) {
   const int count = count_devices(cuda);
   if (!chosen && count == 1) {
-    ordinal_ = 0;  // the launcher may show each rank only its own device
+    ordinal_ = 0;  // the launcher may make only its own device visible to each rank
   }
   if (ordinal_ >= count) {
     throw sdk::TransportError(SR_INVALID, "it needs CUDA device " + std::to_string(ordinal_) +

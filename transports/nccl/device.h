@@ -9,14 +9,14 @@
 
 namespace shardrun::nccl_transport {
 
-/// Throws TransportError where there is no device or no driver that works.
+/// The number of CUDA devices. Throws TransportError if there is none, or no driver that works.
 int count_devices(const Cuda& cuda);
 
 /// A CUDA device by its primary context, which the program's own CUDA code shares.
 class Device {
  public:
-  /// Uses device `chosen`. Without one, uses device `local_rank`, or the only device that this process can see. Throws
-  /// TransportError where there is no such device.
+  /// Uses device `chosen`. Without it, uses device `local_rank`, or the only device that this process can see. Throws
+  /// TransportError if there is no such device.
   Device(const Cuda& cuda, std::optional<int> chosen, int local_rank);
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -24,10 +24,10 @@ class Device {
 
   [[nodiscard]] const Cuda& cuda() const noexcept { return cuda_; }
   [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
-  /// "0000:01:00.0": it is the same in all processes of a machine, whatever the ordinal.
+  /// "0000:01:00.0". It is the same in all processes of a machine, whatever the device's ordinal.
   [[nodiscard]] std::string bus_id() const;
 
-  /// Makes the device current on this thread while it exists, for NCCL too.
+  /// Makes the device current on this thread while the object exists, for NCCL, too.
   class Use {
    public:
     explicit Use(const Device& device);
@@ -46,7 +46,7 @@ class Device {
   CUcontext context_ = nullptr;
 };
 
-/// Owns a handle of a device. Created and destroyed with the device current.
+/// Owns a handle of a device. It is created and destroyed with the device current.
 template <class Handle>
 class Owned {
  public:
@@ -64,9 +64,10 @@ class Owned {
   Release release_;
 };
 
-// REQUIRE: the device is current.
+// The following REQUIRE that the device is current.
 
-/// Of the highest priority, so that kernels which fill the device do not hold up those that other ranks wait for.
+/// A stream of the highest priority, so that kernels which fill the device do not delay those for which other ranks
+/// wait.
 [[nodiscard]] std::unique_ptr<Owned<CUstream>> make_stream(const Cuda& cuda);
 [[nodiscard]] std::unique_ptr<Owned<CUevent>> make_event(const Cuda& cuda);
 [[nodiscard]] std::unique_ptr<Owned<CUdeviceptr>> make_memory(const Cuda& cuda, std::size_t bytes);

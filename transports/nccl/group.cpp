@@ -12,7 +12,7 @@ using sdk::TransportError;
 
 namespace {
 
-constexpr std::size_t word_bytes = 256;  ///< keeps what follows aligned
+constexpr std::size_t word_bytes = 256;  ///< more than a word, to keep what follows aligned
 
 std::size_t claims_bytes(std::uint32_t members) { return sizeof(sdk::Claim) * members; }
 
@@ -25,7 +25,7 @@ class NcclOp final : public sdk::Op {
   ~NcclOp() override;
 
   void start(void* queue, sdk::Deadline deadline) override;
-  /// Waits in the group's first op: NCCL connects the members in it, and gives it to the stream only then.
+  /// In the group's first op this waits: NCCL connects the members in it, and gives it to the stream only then.
   void enqueue(const sdk::Queue& queue, std::chrono::nanoseconds timeout) override;
   void join(const sdk::Queue& queue) override;
   bool test() override;
@@ -66,7 +66,7 @@ NcclGroup::~NcclGroup() {
     stream_.reset();
     word_.reset();
   } catch (const TransportError&) {
-    // The device itself is lost.
+    // Nothing can be done: the device itself is lost.
   }
 }
 
@@ -156,7 +156,8 @@ void NcclGroup::deregister(void* data) {
   }
 }
 
-/// Exchanges the claims through NCCL itself. Without agreement it would hang or write past ends where sizes differ.
+/// Exchanges the members' claims through NCCL itself. Without agreement, NCCL would hang or write past buffers if sizes
+/// differ.
 void NcclGroup::agree(const sdk::OpSpec& op, sdk::Deadline deadline) {
   const Cuda& cuda = device_.cuda();
   const std::string what = "preparing " + sdk::describe(op);
@@ -208,7 +209,7 @@ void NcclGroup::abort(std::string_view reason) noexcept {
     try {
       use.emplace(device_);
     } catch (const TransportError&) {
-      // The device itself is lost, and NCCL may still let go of the rest.
+      // The device itself is lost, but NCCL may still release the rest.
     }
     communicator_->abort();
   }
@@ -265,7 +266,7 @@ void NcclGroup::watch() noexcept {
       (void)launch->advance();
     }
   } catch (const std::exception&) {
-    // The group has failed; callers of its ops see the error.
+    // The group has failed; the callers of its ops get the error.
   }
 }
 
@@ -275,7 +276,7 @@ void NcclGroup::await_launched(std::unique_lock<std::mutex>& lock) {
     pause_polling(round);
     lock.lock();
     throw_failure();
-    if (last_ != nullptr) {  // it may have been freed meanwhile
+    if (last_ != nullptr) {  // it may have been freed while the lock was released
       (void)last_->advance();
     }
   }

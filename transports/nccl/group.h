@@ -21,9 +21,9 @@
 
 namespace shardrun::nccl_transport {
 
-/// A communicator. An enqueued op runs in the queue itself: NCCL may hang if communicators run at the same time, or in
-/// different orders on two devices, and the host has ordered its queue's work. Started ops run in a stream of the
-/// group's own.
+/// A group with one communicator. An enqueued op runs in the queue itself: NCCL may hang if communicators run at the
+/// same time, or in different orders on two devices, and the host has ordered its queue's work. Ops that are started
+/// run in a stream of the group.
 class NcclGroup final : public sdk::Group {
  public:
   NcclGroup(const NcclTransportState& state, const Device& device, const Kernels& kernels, Memories& memories,
@@ -34,7 +34,7 @@ class NcclGroup final : public sdk::Group {
   std::unique_ptr<sdk::Op> prepare(std::span<const sdk::OpSpec> ops, sdk::Deadline deadline) override;
   void abort(std::string_view reason) noexcept override;
   std::optional<sdk::TransportError> error() override;
-  /// The communicator lets go of memory that is to be freed.
+  /// Removes memory that is about to be freed from the communicator.
   void deregister(void* data);
 
  private:
@@ -47,16 +47,16 @@ class NcclGroup final : public sdk::Group {
                          std::optional<std::uint32_t> awaited = std::nullopt);
   [[noreturn]] void fail_by(ncclResult_t result, const std::string& what, std::optional<std::uint32_t> peer);
   void throw_failure() const;
-  /// Advances every launch that is under way.
+  /// Advances every launch that is in progress.
   void watch() noexcept;
-  /// Waits until the stream has all of the previous launch.
+  /// Waits until the stream has received all of the previous launch.
   void await_launched(std::unique_lock<std::mutex>& lock);
-  /// Runs stages of the group's own and waits for them.
+  /// Runs stages in the group's own stream and waits for them.
   void run(std::vector<Stage> stages, const std::string& what, sdk::Deadline deadline);
-  /// The only other member that the ops concern.
+  /// The only other member that the ops involve; nothing if there are several.
   [[nodiscard]] std::optional<std::uint32_t> peer_of(std::span<const sdk::OpSpec> ops) const;
   void agree(const sdk::OpSpec& op, sdk::Deadline deadline);
-  /// Checks that the op's memory is the device's, and registers it with the communicator.
+  /// Checks that the op's memory is on the device, and registers it with the communicator.
   void check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes, sdk::Deadline deadline);
   void check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer, sdk::Deadline deadline);
   void register_memory(const Memories::Memory& memory, sdk::Deadline deadline);
@@ -71,9 +71,9 @@ class NcclGroup final : public sdk::Group {
   std::mutex mutex_;
   std::optional<sdk::TransportError> failure_;
   std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<Owned<CUstream>> stream_;   ///< for ops that are in no queue
-  std::unique_ptr<Owned<CUdeviceptr>> word_;  ///< for barriers; then room for claims from and to every member
-  std::vector<Launch*> launches_;             ///< all that there are
+  std::unique_ptr<Owned<CUstream>> stream_;   ///< for ops that are not in a queue
+  std::unique_ptr<Owned<CUdeviceptr>> word_;  ///< for barriers; followed by room for claims from and to every member
+  std::vector<Launch*> launches_;             ///< all that exist
   Launch* last_ = nullptr;                    ///< the latest launch, if it still exists
 };
 

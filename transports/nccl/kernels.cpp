@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #ifdef SHARDRUN_NCCL_FATBIN
-// The file that nvcc has made, as read-only data. Driver and GPU choose what fits in it.
+// The file that nvcc made, as read-only data. The driver chooses the code in it that fits the GPU.
 __asm__(
     ".pushsection .rodata\n"
     ".balign 64\n"
@@ -24,7 +24,7 @@ namespace {
 constexpr std::array<const char*, 4> names_of_functions = {"sum", "product", "to_keys", "to_numbers"};
 constexpr std::array<const char*, 4> names_of_dtypes = {"f32", "f64", "f16", "bf16"};
 constexpr unsigned threads_of_block = 256;
-/// Enough for the memory's bandwidth. Each thread then has several elements.
+/// The largest number of blocks: enough to use the memory's full bandwidth, and each thread gets several elements.
 constexpr std::uint64_t most_blocks = 512;
 
 std::size_t index_of(std::uint32_t dtype) noexcept {

@@ -15,19 +15,19 @@ enum class KernelFunction : std::uint8_t { sum, product, to_keys, to_numbers };
 /// A kernel and its arguments.
 struct KernelCall {
   KernelFunction function = KernelFunction::sum;
-  std::uint32_t dtype = 0;  ///< SR_DTYPE_... of the floating-point numbers
+  std::uint32_t dtype = 0;  ///< SR_DTYPE_... of its numbers
   std::variant<kernels::Reduction, kernels::Keying> arguments;
 };
 
-/// Whether this build has the kernels: nvcc compiled them.
+/// Whether this build contains the kernels, which nvcc compiles.
 [[nodiscard]] bool has_kernels() noexcept;
-/// Why an op is refused without them, behind its description.
+/// The end of the message for an op that is refused without the kernels, after the op's description.
 inline constexpr const char* no_kernels =
     ": NCCL drops NaN in minima and maxima, and sums in an order of its own, and this build has no kernels of ours (it "
     "was configured where no nvcc was found)";
 
 /// The kernels on a device. All are loaded at once: loading one later might wait for streams that wait for other ranks.
-/// Created and destroyed with the device current. Without kernels in this build it is empty.
+/// It is created and destroyed with the device current. In a build without kernels it is empty.
 class Kernels {
  public:
   /// Throws TransportError.
@@ -36,7 +36,7 @@ class Kernels {
   Kernels& operator=(const Kernels&) = delete;
   ~Kernels();
 
-  /// REQUIRES: has_kernels, and the device is current. Throws TransportError{SR_INTERNAL} "WHAT: …".
+  /// Launches a kernel. REQUIRES: has_kernels, and the device is current. Throws TransportError{SR_INTERNAL} "WHAT: …".
   void launch(const KernelCall& call, CUstream stream, const std::string& what) const;
 
  private:

@@ -36,7 +36,7 @@ void Launch::await_end(std::unique_lock<std::mutex>& lock) {
       group_.state_.log.warning(what_ + " is freed, and the device has not ended it");
       break;
     }
-    lock.unlock();  // so that `abort` can end it where a member is missing
+    lock.unlock();  // so that `abort` can end it if a member is missing
     pause_polling(round);
     lock.lock();
   }
@@ -49,7 +49,7 @@ bool Launch::has_ended() {
       group_.throw_failure();
       (void)advance();
     } catch (const TransportError&) {
-      (void)cuda.event_record(event_->get(), stream_);  // for the part that the stream has
+      (void)cuda.event_record(event_->get(), stream_);  // marks the end of the part that the stream has
       state_ = State::running;
     }
   }
@@ -103,7 +103,7 @@ void Launch::mark_turn(CUstream queue) {
 
 void Launch::launch(CUstream stream, sdk::Deadline deadline) {
   if (group_.last_ != nullptr && group_.last_ != this) {
-    group_.last_->join(stream);  // a group's ops begin in one order, whatever their queues
+    group_.last_->join(stream);  // because a group's ops begin in one order, whatever their queues
   }
   stream_ = stream;
   deadline_ = deadline;
@@ -114,7 +114,7 @@ void Launch::launch(CUstream stream, sdk::Deadline deadline) {
   group_.wire_bytes_ += wire_bytes_;
 }
 
-/// Gives stages to the stream until NCCL keeps one for later; the next stages come after it.
+/// Gives stages to the stream until NCCL delays one; the later stages must wait for it.
 void Launch::issue() {
   while (next_ < stages_.size()) {
     const Stage& stage = stages_[next_];
@@ -145,7 +145,7 @@ Launch::State Launch::advance() {
   if (state_ == State::idle || state_ == State::complete) {
     return state_;
   }
-  // The state is asked after the event: if an error has ended the op, the state says so by then.
+  // The state is read after the event: if an error has ended the op, the state says so by then.
   const CUresult ended =
       state_ == State::running ? group_.device_.cuda().event_query(event_->get()) : CUDA_ERROR_NOT_READY;
   const ncclResult_t result = group_.communicator_->state();

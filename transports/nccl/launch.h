@@ -15,36 +15,37 @@ namespace shardrun::nccl_transport {
 
 class NcclGroup;
 
-/// The stages of an op, in a stream.
+/// One run of an op's stages in a stream.
 class Launch {
  public:
   enum class State {
     idle,
-    launching,  ///< the stream does not have all of it yet
+    launching,  ///< the stream has not received all of it yet
     running,    ///< until the event occurs
     complete
   };
 
-  /// `peer`: the only member that it waits for; nothing where it waits for several. It is made and destroyed with the
+  /// `peer`: the only member for which it waits; nothing if there are several. It is made and destroyed with the
   /// group's lock held and the device current.
   Launch(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
   ~Launch();
 
-  // REQUIRE: the group's lock is held and the device is current. A failure fails the group and throws TransportError.
+  // The following REQUIRE that the group's lock is held and the device is current. A failure fails the group and throws
+  // TransportError.
 
-  /// In the group's own stream. REQUIRES, as the others: the group's previous launch is in its stream.
+  /// Begins in the group's own stream. REQUIRES, like the others: the group's previous launch is in its stream.
   void begin(sdk::Deadline deadline);
-  /// The same, once the work is done that the queue has.
+  /// The same, after the work that the queue has now.
   void begin_after(CUstream queue, sdk::Deadline deadline);
-  /// In the queue. The deadline is `timeout` after the queue has come to the launch.
+  /// Begins in the queue. The deadline is `timeout` after the queue has reached the launch.
   void begin_in(CUstream queue, std::chrono::nanoseconds timeout);
-  /// Work given to the queue from now on comes after the launch.
+  /// Makes work that the queue gets from now on wait for the launch.
   void join(CUstream queue);
   /// Updates the state and returns it.
   State advance();
-  /// Call before destroying it: the device may still be running it. Unlocks while it waits.
+  /// Call it before destroying the launch, which the device may still be running. Unlocks while it waits.
   void await_end(std::unique_lock<std::mutex>& lock);
 
   [[nodiscard]] State state() const noexcept { return state_; }
@@ -52,7 +53,7 @@ class Launch {
   [[nodiscard]] const std::string& what() const noexcept { return what_; }
 
  private:
-  /// Fails the group if `act` throws, because the stream may have only a part of the op.
+  /// Calls `act`. If it throws, fails the group, because the stream may have only a part of the op.
   template <class Act>
   void or_fail(const Act& act);
   void mark_turn(CUstream queue);
@@ -64,15 +65,15 @@ class Launch {
 
   NcclGroup& group_;
   std::vector<Stage> stages_;
-  CUstream stream_ = nullptr;  ///< where it was begun
-  std::size_t next_ = 0;       ///< the first stage that the stream was not given
+  CUstream stream_ = nullptr;  ///< the stream in which it was begun
+  std::size_t next_ = 0;       ///< the first stage that the stream has not received
   std::string what_;
   std::optional<std::uint32_t> peer_;
   std::uint64_t wire_bytes_;
   std::unique_ptr<Owned<CUevent>> event_;
-  std::unique_ptr<Owned<CUevent>> turn_;  ///< the queue has come to the launch; made when there is one
+  std::unique_ptr<Owned<CUevent>> turn_;  ///< the queue has reached the launch; made when there is a queue
   sdk::Deadline deadline_;
-  std::optional<std::chrono::nanoseconds> timeout_;  ///< until the queue has come to the launch
+  std::optional<std::chrono::nanoseconds> timeout_;  ///< set until the queue has reached the launch
   State state_ = State::idle;
 };
 

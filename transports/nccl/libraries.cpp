@@ -9,7 +9,7 @@ namespace {
 
 using sdk::TransportError;
 
-/// The first with non-blocking communicators.
+/// The first version with non-blocking communicators.
 constexpr int oldest_nccl = NCCL_VERSION(2, 14, 0);
 
 class Library {
@@ -40,7 +40,7 @@ class Library {
   void* handle_;
 };
 
-// Names of the ABI, which cuda.h hides behind macros.
+// Names of the functions in the ABI, which cuda.h hides behind macros.
 void load(Cuda& cuda) {
   const Library library("libcuda.so.1",
                         "there is no NVIDIA driver here; install one, or choose a transport for host memory");

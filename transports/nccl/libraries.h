@@ -7,7 +7,7 @@
 
 namespace shardrun::nccl_transport {
 
-/// The functions used of the driver, libcuda.so.1.
+/// The functions of the driver, libcuda.so.1, that are used.
 struct Cuda {
   decltype(&::cuInit) init;
   decltype(&::cuGetErrorName) error_name;
@@ -37,7 +37,7 @@ struct Cuda {
   decltype(&::cuLaunchKernel) launch_kernel;
 };
 
-/// The functions used of libnccl.so.2.
+/// The functions of libnccl.so.2 that are used.
 struct Nccl {
   decltype(&::ncclGetVersion) version;
   decltype(&::ncclGetUniqueId) unique_id;
@@ -66,10 +66,11 @@ struct Libraries {
   Nccl nccl{};
 };
 
-/// Opens both. They stay loaded. Throws TransportError{SR_INVALID} with the missing file and the remedy.
+/// Opens both libraries. They stay loaded. Throws TransportError{SR_INVALID}, which names the missing file and the
+/// remedy.
 [[nodiscard]] Libraries load_libraries();
 
-/// Throws TransportError{SR_INTERNAL} "WHAT: THE ERROR'S TEXT (ITS NAME)".
+/// Throws TransportError{SR_INTERNAL} "WHAT: THE ERROR'S TEXT (ITS NAME)" if the call failed.
 void check(const Cuda& cuda, CUresult result, const std::string& what);
 
 }  // namespace shardrun::nccl_transport

@@ -12,7 +12,8 @@ namespace shardrun::nccl_transport {
 
 class NcclGroup;
 
-/// The memory that the host has registered. Each group registers its ops' memory with its communicator. Any thread.
+/// The memory that the host has registered. Each group registers its ops' memory with its communicator. Any thread may
+/// use it.
 class Memories {
  public:
   struct Memory {
@@ -21,10 +22,10 @@ class Memories {
   };
 
   [[nodiscard]] std::uint64_t add(const Memory& memory);
-  /// Groups let go of it first.
+  /// Removes a memory. Groups must have deregistered it before.
   void remove(std::uint64_t registration);
-  /// The memory that contains the buffer; nothing where it is not in registered memory. Throws
-  /// TransportError{SR_INVALID} where it is said to be and is not.
+  /// The memory that contains the buffer; nothing if the buffer is not in registered memory. Throws
+  /// TransportError{SR_INVALID} if the buffer names a registration that does not contain it.
   [[nodiscard]] std::optional<Memory> memory_of(const sdk::Buffer& buffer) const;
 
   void add(NcclGroup& group);

@@ -16,10 +16,10 @@
 namespace shardrun::nccl_transport {
 namespace {
 
-/// The option `device`: none is chosen.
+/// The value of the option `device` if no device is chosen.
 constexpr std::int64_t by_local_rank = -1;
 
-/// The device of a rank, and the transport's kernels on it.
+/// The device that a rank uses, and the transport's kernels on it.
 struct Used {
   Used(const NcclTransportState& state, std::optional<int> chosen)
       : device(state.libraries.cuda, chosen, static_cast<int>(state.config.local_rank)),
@@ -51,7 +51,7 @@ struct Opened {
     (void)count_devices(state.libraries.cuda);
   }
 
-  /// On the device by the option, else the device of the host's memory, else one by the rank's number.
+  /// Opens the device that the option names, else that of the host's memory, else the one with the rank's local number.
   Used& on_device(std::optional<int> of_memory) {
     if (used == nullptr) {
       const std::int64_t chosen = state.config.options.integer("device");
@@ -60,7 +60,7 @@ struct Opened {
       try {
         state.config.host.store_set(gpu_key(state.config.rank), state.gpu);
       } catch (const sdk::TransportError&) {
-        // Another transport of this rank has set it.
+        // Another transport of this rank has set it already.
       }
     }
     return *used;
@@ -72,12 +72,12 @@ struct Opened {
   }
 
   NcclTransportState state;
-  std::unique_ptr<Used> used;  ///< from the first memory or group on
+  std::unique_ptr<Used> used;  ///< set when the first memory or group is made
   std::atomic<std::uint64_t> wire_bytes = 0;
   std::map<std::pair<std::uint64_t, std::vector<std::uint32_t>>, std::uint64_t> generations;
 };
 
-/// Moves CUDA memory with NCCL. It links nothing of CUDA; `open` loads the libraries.
+/// Moves CUDA memory with NCCL. It is not linked with CUDA; `open` loads the libraries.
 class NcclTransport {
  public:
   explicit NcclTransport(sdk::Host log) : log_(log) {}
@@ -127,7 +127,7 @@ class NcclTransport {
   void mem_deregister(std::uint64_t registration) { opened_->used->memories.remove(registration); }
 
   std::unique_ptr<sdk::Group> group(const sdk::GroupSpec& spec) {
-    // A key of the store can be set only once, so a group made again needs another.
+    // A key of the store can be set only once, so a group that is made again needs another key.
     std::string key =
         "nccl/" + std::to_string(spec.id) + "/" + std::to_string(opened_->generations[{spec.id, spec.members}]++);
     for (const std::uint32_t member : spec.members) {

@@ -22,7 +22,7 @@ Block part_of(const OpSpec& op, std::uint32_t n, std::uint32_t member) {
   return {.offset = each * member + std::min<std::uint64_t>(member, more), .count = each + (member < more ? 1 : 0)};
 }
 
-/// Elements from an address on, as a buffer of calls.
+/// Elements from an address on, for use as a buffer of calls.
 class Elements {
  public:
   Elements(void* base, std::uint64_t element_bytes) : base_(static_cast<std::byte*>(base)), bytes_(element_bytes) {}
@@ -83,7 +83,7 @@ class InOrder {
     return calls;
   }
 
-  /// Where the member's reduced part is.
+  /// Where the member's reduced part is stored.
   [[nodiscard]] void* result() const {
     if (op_.opcode == SR_OP_ALL_REDUCE || (op_.opcode == SR_OP_REDUCE && rank_ == op_.peer)) {
       return recv_.at(own_.offset);
@@ -141,8 +141,8 @@ class InOrder {
   Elements scratch_;
 };
 
-/// The op on integers in scratch, between a kernel that makes them from the sent numbers and one that turns the result
-/// back into numbers.
+/// Runs the op on integers in scratch. A kernel before it makes them from the numbers that are sent; one after it
+/// converts the result back.
 std::vector<Stage> keyed_stages_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   OpSpec keyed = op;
   keyed.dtype = key_dtype_of(op.dtype);
@@ -205,7 +205,7 @@ std::uint64_t scratch_of(const OpSpec& op, std::uint32_t n, Method method) {
   for (std::uint32_t member = 0; member < n; ++member) {
     most = std::max(most, part_of(op, n, member).count);
   }
-  const std::uint32_t parts = op.opcode == SR_OP_REDUCE ? n : n - 1;  // a reduce has a place for the result, too
+  const std::uint32_t parts = op.opcode == SR_OP_REDUCE ? n : n - 1;  // a reduce also needs a place for the result
   return most * parts * sdk::dtype_size(op.dtype);
 }
 

@@ -78,7 +78,7 @@ class Builder {
   }
 
  private:
-  /// For ops that NCCL has no function for: sends and receives.
+  /// Sends and receives, for ops for which NCCL has no function.
   void point_to_point() {
     for (std::uint32_t peer = 0; peer < n_; ++peer) {
       const sdk::Block sent = sdk::send_block(op_, rank_, peer);
@@ -92,7 +92,7 @@ class Builder {
     piece(function, {0, sdk::send_elements(op_, rank_, n_)}, {0, sdk::recv_elements(op_, rank_, n_)}, count, root);
   }
 
-  /// Skips blocks without elements, which have no address.
+  /// Adds a call for a piece. Skips blocks without elements, which have no address.
   void piece(Function function, const sdk::Block& from, const sdk::Block& to, std::uint64_t count, std::uint32_t peer) {
     if (count != 0) {
       calls_.push_back({.function = function,
@@ -144,7 +144,7 @@ void add_calls(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t n, std::
 std::vector<Stage> stages_of(std::span<const sdk::OpSpec> ops, std::uint32_t rank, std::uint32_t n, void* word,
                              bool with_kernels) {
   if (const Method method = method_of(ops[0], n, with_kernels); method != Method::nccl) {
-    return reduction_stages_of(ops[0], rank, n, method);  // a collective is alone
+    return reduction_stages_of(ops[0], rank, n, method);  // a collective is the only op
   }
   std::vector<const sdk::OpSpec*> by_id;
   for (const sdk::OpSpec& op : ops) {

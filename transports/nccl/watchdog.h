@@ -9,7 +9,7 @@ namespace shardrun::nccl_transport {
 
 class NcclGroup;
 
-/// Advances the ops of groups that no thread polls, and fails them at their deadlines.
+/// Advances the ops of groups that no thread polls, and fails ops at their deadlines.
 class Watchdog {
  public:
   Watchdog();
@@ -23,7 +23,7 @@ class Watchdog {
  private:
   void work();
 
-  std::mutex mutex_;  ///< locked before a group's
+  std::mutex mutex_;  ///< locked before a group's mutex
   std::condition_variable changed_;
   std::list<NcclGroup*> groups_;
   bool stopping_ = false;

@@ -6,7 +6,7 @@
 #include "transports/shm/group.h"
 
 // Sends and receives. The sender posts messages; the receiver matches them by id, in the order of sending. An eager
-// message is done when posted. Any other is done when the receiver has copied its bytes, from the sender's mapped
+// message is done when it is posted. Any other is done when the receiver has copied its bytes, from the sender's mapped
 // memory or piece by piece. The receiver then says so, and the sender may reuse its buffer.
 
 namespace shardrun::shm_transport {
@@ -48,7 +48,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
 
   void start(void*, sdk::Deadline deadline) override {
     if (is_on_worker_) {
-      group_.worker().reset(*this);  // forget the earlier run, on whichever thread this one runs
+      group_.worker().reset(*this);  // forgets the earlier run, because this one may run on another thread
     }
     group_.check();
     for (PeerTransfer& transfer : transfers_) {
@@ -90,10 +90,10 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     OpSpec op;
     std::uint64_t bytes = 0;
     std::byte* data = nullptr;
-    std::optional<MemoryRef> memory;    ///< of a send that others can map
-    std::shared_ptr<std::byte> source;  ///< of a receive: the sender's memory, which stays mapped for the next run
-    Message message;                    ///< once posted or matched
-    std::uint64_t moved = 0;            ///< bytes, of a message in pieces
+    std::optional<MemoryRef> memory;    ///< for a send that others can map
+    std::shared_ptr<std::byte> source;  ///< for a receive: the sender's memory, which stays mapped for the next run
+    Message message;                    ///< set once posted or matched
+    std::uint64_t moved = 0;            ///< bytes moved so far, for a message in pieces
     State state = State::done;
   };
 
@@ -163,7 +163,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     return control_.past_deadline(shardrun::sdk::describe(*late.front()) + others + " is past its deadline", missing);
   }
 
-  /// Posts all sends. Posts none and returns false where a ring has no room for its sends.
+  /// Posts all sends. If a ring has no room for its sends, posts none and returns false.
   bool post_sends() {
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
       if (sends_[m] > 0 && !group_.send_ring(m).has_room(sends_[m])) {
@@ -184,8 +184,8 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     return true;
   }
 
-  /// Advances every transfer once. Returns whether all are done. It polls each ring only once: otherwise, of two
-  /// receives with one id, the second could match a message that arrived after the first had looked.
+  /// Advances every transfer once. Returns whether all are done. Polls each ring only once: otherwise, of two receives
+  /// with the same id, the second could match a message that arrived after the first had looked.
   bool progress() {
     are_sends_posted_ = are_sends_posted_ || post_sends();
     for (std::uint32_t m = 0; m < control_.size(); ++m) {
@@ -212,7 +212,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     return all;
   }
 
-  /// Whether the receiver has to be notified.
+  /// Continues a send. Returns whether the receiver has to be notified.
   bool continue_send(PeerTransfer& transfer) {
     if (!are_sends_posted_) {
       return false;
@@ -225,7 +225,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
            group_.send_ring(transfer.op.peer).write_pieces(transfer.message, transfer.data, transfer.moved);
   }
 
-  /// Whether the sender has to be notified.
+  /// Continues a receive. Returns whether the sender has to be notified.
   bool continue_receive(PeerTransfer& transfer) {
     ReceiveRing& ring = group_.receive_ring(transfer.op.peer);
     if (transfer.state == PeerTransfer::State::waiting) {
@@ -299,7 +299,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   bool is_blocking_ = true;
   bool is_on_worker_ = false;
   bool are_sends_posted_ = false;
-  bool is_complete_ = false;  ///< only on the caller's thread
+  bool is_complete_ = false;  ///< the latest run is complete; used only on the caller's thread
   sdk::Deadline deadline_;
   Control::NextCheck next_check_ = sdk::Deadline::past();
 };

@@ -7,16 +7,16 @@
 #include "transports/shm/group.h"
 
 // Collectives over memory that all members can access, in numbered steps. A member enters a step, which tells the
-// others that its data is ready. It leaves the step once the members that it waits for have entered it.
+// others that its data is ready. It leaves the step once the members for which it waits have entered it.
 //
 // Mapped: all members' buffers are mapped. Entering step 0 says that a member's buffers are ready; each member then
 // accesses what it needs in place. Entering step 1 says that it has finished. In all_reduce and reduce, each member
 // reduces its share of all members' buffers and writes the result into the buffers of all who receive it.
 //
-// Staged: for few bytes, and for memory that others cannot map. Each member copies its data, a piece per step, into one
-// of its staging buffers in turn. It reuses a buffer once all its readers have entered a later step. No final step is
-// needed, as no member accesses another's own buffers. In an all_reduce of several pieces with more than two members,
-// each member reduces its share of the piece within its staging buffer, and one more step gathers the shares.
+// Staged: for few bytes, and for memory that others cannot map. Each member copies its data, one piece per step, into
+// its staging buffers in turn. It reuses a buffer once all its readers have entered a later step. No final step is
+// needed, because no member accesses another's own buffers. In an all_reduce of several pieces with more than two
+// members, each member reduces its share of the piece within its staging buffer, and one more step gathers the shares.
 
 namespace shardrun::shm_transport {
 namespace {
@@ -62,7 +62,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   }
 
   void start(void*, sdk::Deadline deadline) override {
-    group_.check();  // in a failed group an earlier run may not have ended
+    group_.check();  // if the group has failed, an earlier run may not have ended
     step_ = 0;
     has_entered_ = false;
     first_number_ += step_count_before_;
@@ -91,7 +91,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     return advance_on_caller(deadline);
   }
 
-  /// Nothing for a run on the caller's thread, which overlaps with nothing.
+  /// Nothing for a run on the caller's thread, which overlaps with no other work.
   std::optional<shardrun::sdk::OpTimes> times() const override {
     return in_background_ ? std::optional(group_.times(*this)) : std::nullopt;
   }
@@ -101,7 +101,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   [[nodiscard]] Offer offer(std::uint64_t sent, std::uint64_t received) const {
     Offer offer;
     const bool has_target =
-        received > 0 && (op_.opcode == SR_OP_ALL_REDUCE || op_.opcode == SR_OP_REDUCE);  // others write there
+        received > 0 && (op_.opcode == SR_OP_ALL_REDUCE || op_.opcode == SR_OP_REDUCE);  // others write to it
     const std::optional<MemoryRef> send = sent > 0 ? mappable(group_.state(), *op_.send, sent) : MemoryRef{};
     const std::optional<MemoryRef> recv = has_target ? mappable(group_.state(), *op_.recv, received) : MemoryRef{};
     offer.is_mappable = send.has_value() && recv.has_value();
@@ -127,7 +127,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
                                   [this] { return past_deadline(); });
   }
 
-  /// Runs the remaining steps. Returns false where `until` passed first; a later call continues.
+  /// Runs the remaining steps. Returns false if `until` passed first; a later call continues.
   bool advance(sdk::Deadline until) {
     while (step_ < steps_) {
       if (!has_entered_) {
@@ -148,7 +148,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
 
   template <class Ready>
   bool wait_for(const Ready& ready, sdk::Deadline until) {
-    // Without a root every member is needed: none completes before all have done their part.
+    // If there is no root, every member is needed: none completes before all have done their part.
     const auto needs = [this](std::uint32_t m) {
       return all_read_all_ || (waits_for(m) && !has_reached(m, awaited()));
     };
@@ -156,8 +156,8 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   }
 
   [[nodiscard]] std::uint64_t number() const noexcept { return first_number_ + step_ + 1; }
-  /// The step that others must have entered: this one, or, before a staging buffer is reused, the one after its last
-  /// use.
+  /// The step that others must have entered: this one or, before a staging buffer is reused, the one after the buffer's
+  /// last use.
   [[nodiscard]] std::uint64_t awaited() const noexcept {
     return has_entered_ ? number() : number() - std::min<std::uint64_t>(number(), agreed_.staging_buffers - 1);
   }
@@ -187,7 +187,8 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
     return true;
   }
-  /// The others are mostly further ahead than needed. Noting that once saves the check for half of the staging buffers.
+  /// The others are mostly further ahead than needed. Remembering how far saves the check for half of the staging
+  /// buffers.
   [[nodiscard]] bool may_enter() noexcept {
     if (agreed_.is_mapped || all_read_all_ || awaited() <= seen_) {
       return true;
@@ -230,9 +231,9 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     return control_.past_deadline(what() + " is past its deadline", missing);
   }
 
-  // Blocks
+  // Blocks.
 
-  /// This member's block for member `to`; one block for all where they share it.
+  /// This member's block for member `to`. If all members share one block, that block.
   [[nodiscard]] Block sent_block(std::uint32_t to) const {
     return blocks_of(op_.opcode, size_) == 1 ? Block{0, shardrun::sdk::send_elements(op_, rank_, size_)}
                                              : shardrun::sdk::send_block(op_, rank_, to);
@@ -269,9 +270,9 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
         [this](std::size_t i) { return targets_[i]; }, count);
   }
 
-  // Mapped
+  // Mapped collectives.
 
-  /// Every member's buffer, in this process.
+  /// Every member's send buffer, as mapped in this process.
   [[nodiscard]] std::byte* send_of(std::uint32_t m) const { return m == rank_ ? user_send_ : agreed_.sends[m].get(); }
   [[nodiscard]] std::byte* recv_of(std::uint32_t m) const { return m == rank_ ? user_recv_ : agreed_.recvs[m].get(); }
 
@@ -288,7 +289,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   void copy_mapped() {
     const auto is_read = [this](std::uint32_t m) { return shardrun::sdk::recv_block(op_, rank_, m).count > 0; };
     control_.touch(is_read, [this] {
-      // Each begins with its own data, so that not all read one member's at the same time.
+      // Each member begins with its own data, so that not all read the same member's at the same time.
       for (std::uint32_t i = 0; i < size_; ++i) {
         const std::uint32_t m = (rank_ + i) % size_;
         const Block to = shardrun::sdk::recv_block(op_, rank_, m);
@@ -319,7 +320,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     control_.touch(Control::everyone, [&] { reduce(block.count); });
   }
 
-  // Staged
+  // Staged collectives.
 
   [[nodiscard]] std::uint32_t round() const noexcept { return by_shares_ ? step_ / 2 : step_; }
   /// The piece of a block that this round moves.
@@ -328,7 +329,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     const std::uint64_t begin = std::min(block.count, round() * most);
     return {block.offset + begin, std::min(most, block.count - begin)};
   }
-  /// By shares, a round's two steps use the same buffer.
+  /// If members reduce shares, the two steps of a round use the same buffer.
   [[nodiscard]] std::byte* staging_of(std::uint32_t m) const noexcept {
     return agreed_.staging(m, by_shares_ ? (number() - 1) / 2 : number());
   }
@@ -347,7 +348,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
   }
 
-  /// Member m's piece for this member. This member's own is read from its send buffer.
+  /// Member m's piece for this member. This member's own piece is read from its send buffer.
   [[nodiscard]] const std::byte* piece_from(std::uint32_t m, const Block& own) const noexcept {
     return m == rank_ ? user_send_ + own.offset * element_bytes_
                       : staging_of(m) + (blocks_of(op_.opcode, size_) == 1 ? 0 : rank_ * agreed_.piece_bytes);
@@ -378,7 +379,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
   }
 
-  /// `before`: elements of the send buffer before the result's first.
+  /// `before`: elements of the send buffer before the first one of the result.
   void reduce_staging(const Block& block, std::uint64_t before) noexcept {
     const Block piece = piece_of(block);
     if (piece.count == 0) {
@@ -413,7 +414,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
   }
 
-  /// Bytes per run that others read from this member, or that it writes to them.
+  /// Bytes per run that others read from this member, or that this member writes to them.
   [[nodiscard]] std::uint64_t given_to_others(std::uint64_t sent) const {
     if (by_shares_ || (agreed_.is_mapped && op_.opcode == SR_OP_REDUCE)) {
       std::uint64_t own = 0;
@@ -444,7 +445,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   bool in_background_;
   bool all_read_all_;  ///< there is no root: no member continues before all have entered
   bool by_shares_ = false;
-  bool runs_ahead_ = false;  ///< no other member reads the line that this one writes next yet
+  bool runs_ahead_ = false;  ///< no other member yet reads the cache line that this one writes next
   bool has_entered_ = false;
   std::byte* user_send_ = nullptr;
   std::byte* user_recv_ = nullptr;
@@ -456,8 +457,8 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   std::uint32_t steps_ = 0;
   std::uint32_t step_ = 0;  ///< the current step of this run
   std::uint32_t step_count_before_ = 0;
-  std::uint64_t first_number_ = 0;  ///< steps of all earlier runs
-  std::uint64_t seen_ = 0;          ///< the step that all members waited for are known to have entered
+  std::uint64_t first_number_ = 0;  ///< number of steps in all earlier runs
+  std::uint64_t seen_ = 0;          ///< a step that all members waited for are known to have entered
   sdk::Deadline deadline_;
   Control::NextCheck next_check_ = sdk::Deadline::past();
 };

@@ -20,7 +20,7 @@
 namespace shardrun::shm_transport {
 namespace {
 
-/// A wakeup is lost where the process that should send it ends first. So a sleeping thread checks this often.
+/// How often a sleeping thread checks. A wakeup is lost if the process that should send it ends first.
 constexpr std::chrono::milliseconds check_interval(20);
 
 /// Limit on all yields before a sleep, plus one tick of the coarse clock. Members that run the same op need less.
@@ -30,7 +30,7 @@ std::int64_t nanoseconds(const timespec& time) noexcept {
   return time.tv_sec * std::int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-/// The host's clock as of its last tick, at most some milliseconds ago. Cheaper than `now`.
+/// The host's clock as of its last tick, at most some milliseconds ago. It is cheaper than `now`.
 std::int64_t coarse_now() noexcept {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -50,7 +50,7 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
   return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
 
-/// "PID DESCRIPTOR INODE"
+/// The text "PID DESCRIPTOR INODE".
 struct Announcement {
   int pid = 0;
   int descriptor = -1;
@@ -85,7 +85,7 @@ void read(const std::string& text, const std::string& whose, const std::string& 
 
 Descriptor pidfd_of(int pid) { return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
 
-/// A process that ends closes its files a little before it counts as ended.
+/// Whether a process ends within a short time. A process closes its files a little before it counts as ended.
 bool ends_soon(const Descriptor& pidfd) noexcept {
   constexpr int soon_ms = 200;
   pollfd watched = {.fd = pidfd.number(), .events = POLLIN, .revents = 0};
@@ -276,7 +276,7 @@ void Control::await_untouched() noexcept {
     }
     const auto is_other = [&](std::uint32_t other) { return other == m; };
     while (is_at_work() && !first_gone(is_other)) {
-      // No wakeup follows the end of an access: it concerns this member alone.
+      // Sleeps instead of waiting for a wakeup: none follows the end of an access, which matters to this member alone.
       constexpr timespec nap{.tv_sec = 0, .tv_nsec = 200'000};
       nanosleep(&nap, nullptr);
     }
@@ -292,7 +292,7 @@ bool Control::is_time_to_check(NextCheck& next_check) const noexcept {
   return true;
 }
 
-/// Allocates nothing: it runs in every wait.
+/// Allocates nothing, because it runs in every wait.
 std::optional<Control::Obstacle> Control::obstacle(const std::atomic<bool>& cancelled, const Needs& needs) const {
   if (cancelled.load(std::memory_order_acquire) || host_.aborted()) {
     return Obstacle{.kind = Obstacle::Kind::aborted};

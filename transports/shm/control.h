@@ -22,12 +22,12 @@ using shardrun::sdk::GroupSpec;
 using shardrun::sdk::TransportError;
 using shardrun::sdk::TransportHost;
 
-/// The number of the last step that a member reached, in a cache line of its own. It only grows.
+/// The number of the last step that a member has reached, in its own cache line. It only grows.
 struct alignas(64) Progress {
   std::atomic<std::uint64_t> reached;
 };
 
-/// Fetches the line for writing ahead of time. Otherwise the write waits for it, since others read it last.
+/// Fetches the cache line for writing in advance. Otherwise the write would wait for it, because others read it last.
 inline void prefetch_to_write(const Progress& line) noexcept {
 #if defined(__x86_64__)
   __asm__ volatile("prefetchw %0" : : "m"(line.reached));  // GCC's builtin prefetches to read without -mprfchw
@@ -47,23 +47,23 @@ enum class Protocol : std::uint32_t {
 inline constexpr std::uint32_t no_eager_buffer = UINT32_MAX;
 
 /// One slot of the ring of messages between two members. Messages of a pair are numbered from 1. The sender starts
-/// again at the first slot as soon as the receiver has released all, so few slots are ever touched.
+/// again at the first slot as soon as the receiver has released all slots, so few slots are ever touched.
 struct alignas(64) MessageSlot {
-  std::atomic<std::uint64_t> number;  ///< of the message; written last
-  std::atomic<std::uint64_t> done;    ///< number of the message that the receiver completed; unused by eager ones
+  std::atomic<std::uint64_t> number;  ///< the message's number; written last
+  std::atomic<std::uint64_t> done;    ///< number of the message that the receiver completed; not used by eager messages
   std::uint64_t id;
   std::uint64_t bytes;
   Protocol protocol;
   std::uint32_t eager_buffer;
-  std::byte data[24];  ///< eager: the bytes, where they fit. mapped: a MemoryRef without its `bytes`
+  std::byte data[24];  ///< eager: the bytes, if they fit. mapped: a MemoryRef without its `bytes`
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 static_assert(sizeof(MessageSlot) == 64 && offsetof(MemoryRef, bytes) == sizeof(MessageSlot::data));
 
-/// The most sends to one member in one batch. A member runs its batches one after the other.
+/// The largest number of sends to one member in one batch. A member runs its batches one after the other.
 inline constexpr std::uint32_t slots_per_pair = 4096;
 
-/// For eager messages that do not fit into their slot.
+/// Buffers for eager messages that do not fit into their slots.
 inline constexpr std::uint32_t eager_buffers_per_pair = 8;
 inline constexpr std::uint64_t eager_bytes = 1024;
 
@@ -71,14 +71,14 @@ inline constexpr std::uint64_t eager_bytes = 1024;
 inline constexpr std::uint32_t pieces_per_pair = 4;
 inline constexpr std::uint64_t piece_bytes = 32'768;
 
-/// Written by the receiver of a pair, read by the sender.
+/// The part of a pair's state that the receiver writes and the sender reads.
 struct alignas(64) ReceiverState {
   std::atomic<std::uint64_t> released;     ///< messages whose slots and eager buffers the sender may reuse
-  std::atomic<std::uint64_t> requested;    ///< number of the message that it wants in pieces
+  std::atomic<std::uint64_t> requested;    ///< number of the message that the receiver wants in pieces
   std::atomic<std::uint64_t> pieces_read;  ///< of all messages so far
 };
 
-/// Written by the sender of a pair, read by the receiver.
+/// The part of a pair's state that the sender writes and the receiver reads.
 struct alignas(64) SenderState {
   std::atomic<std::uint64_t> pieces_written;  ///< of all messages so far
 };
@@ -106,35 +106,35 @@ struct Pair {
 /// One member's claim to another about the op that it prepares.
 struct PeerClaim {
   Claim claim;
-  std::uint64_t offset;  ///< all_to_allv: of the other's block in this member's send buffer
+  std::uint64_t offset;  ///< for all_to_allv: where the other's block begins in this member's send buffer
 };
 
 /// One member's description of itself and of the op that it prepares.
 struct alignas(64) Member {
   std::int32_t pid;
   std::uint32_t disagrees;            ///< it found a mismatch between its op and another member's
-  std::atomic<std::uint32_t> failed;  ///< not zero: its group has failed
-  std::uint32_t is_mappable;          ///< others can map its buffers
+  std::atomic<std::uint32_t> failed;  ///< not zero: this member's group has failed
+  std::uint32_t is_mappable;          ///< others can map this member's buffers
   MemoryRef send;
   MemoryRef recv;
   std::uint64_t sent_bytes;
   std::uint64_t block_bytes;
-  alignas(64) std::atomic<std::uint32_t> touching;  ///< its threads that may be accessing others' memory
+  alignas(64) std::atomic<std::uint32_t> touching;  ///< threads of this member that may be accessing others' memory
 };
 
-/// Header::segment where none is assigned.
+/// The value of Header::segment if none is assigned.
 inline constexpr std::uint64_t no_segment = UINT64_MAX;
 
 struct alignas(64) Header {
-  std::atomic<std::uint32_t> waiting;  ///< threads that sleep or are about to; seldom changes
+  std::atomic<std::uint32_t> waiting;  ///< threads that sleep or are about to; changes seldom
   std::uint64_t segment;               ///< offset that the first member assigned to the collective being prepared
   alignas(64) std::atomic<std::uint32_t> wakeups;  ///< futex word: counts wakeups
 };
 
 constexpr std::size_t align_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// Offsets in the control memory of a group of n. The memory is reserved; the kernel supplies pages as they are
-/// touched.
+/// Offsets in the control memory of a group of n members. The memory is reserved; the kernel supplies pages when they
+/// are touched.
 struct ControlLayout {
   explicit constexpr ControlLayout(std::size_t n)
       : members(align_up(sizeof(Header))),
@@ -147,14 +147,14 @@ struct ControlLayout {
   std::size_t preparing;
   std::size_t claims;
   std::size_t pairs;
-  std::size_t ops;  ///< to the end of the memory
+  std::size_t ops;  ///< from here to the end of the memory
 };
 
-/// Bytes that the creator of a group's memory reserves for ops: 1 GiB, or a sixteenth of a limit of its address space
-/// (ulimit -v), which the limits of the other members are like.
+/// Bytes that the creator of a group's memory reserves for ops: 1 GiB, or a sixteenth of the limit of its address space
+/// (ulimit -v). The other members are assumed to have the same limit.
 [[nodiscard]] std::size_t bytes_for_ops();
 
-/// The memory shared by a group: the first member creates it and the others map it. It has the same layout on all.
+/// The memory that a group shares: the first member creates it and the others map it. It has the same layout on all.
 class Control {
  public:
   /// Waits for the members until the spec's deadline. `key`: a prefix in the store that no other group uses. Throws
@@ -171,35 +171,35 @@ class Control {
   [[nodiscard]] Pair pair(std::uint32_t from, std::uint32_t to) const noexcept;
   [[nodiscard]] Progress& preparing(std::uint32_t index) const noexcept;
 
-  /// Assigns a segment to the collective being prepared, or none where `bytes` is empty (returns null then). Only the
-  /// first member calls it, before a barrier. After the barrier `assigned_segment` tells every member.
+  /// Assigns a segment to the collective that is being prepared; without `bytes`, assigns none and returns null. Only
+  /// the first member calls it, before a barrier. After the barrier `assigned_segment` tells every member.
   std::byte* assign_segment(std::optional<std::size_t> bytes);
   [[nodiscard]] OpSegment assigned_segment() const noexcept {
     return header_->segment == no_segment ? OpSegment() : segments_->hold(header_->segment);
   }
 
-  /// "member 1 (rank 3, pid 4711)"
+  /// A member's name for messages: "member 1 (rank 3, pid 4711)".
   [[nodiscard]] std::string name_of(std::uint32_t member) const;
-  /// "PREFIXmember 1 (rank 3, pid 4711) is gone"
+  /// The error "PREFIXmember 1 (rank 3, pid 4711) is gone".
   [[nodiscard]] TransportError gone(std::uint32_t member, const std::string& prefix = "") const;
-  /// "WHAT, waiting for member 1 (rank 3, pid 4711)", for the members that did not do their part.
+  /// The error "WHAT, waiting for member 1 (rank 3, pid 4711)", for the members that did not do their part.
   [[nodiscard]] TransportError past_deadline(const std::string& what, const std::vector<std::uint32_t>& missing) const;
-  /// Whether that member's process has ended or is ending. For use after its memory could not be opened.
+  /// Whether a member's process has ended or is ending. Used after its memory could not be opened.
   [[nodiscard]] bool is_gone(std::uint32_t member) const noexcept;
 
-  /// Wakes the threads that wait, after a change that one of them may be waiting for. The change and this load are
-  /// sequentially consistent: either a thread about to sleep sees the change, or it is seen here.
+  /// Wakes waiting threads, after a change for which one of them may wait. The change and this load are sequentially
+  /// consistent: either a thread that is about to sleep sees the change, or it is seen here.
   void notify() noexcept {
     if (header_->waiting.load() != 0) {
       wake();
     }
   }
-  /// Tells the other members that this one has failed. They start no further access to its memory.
+  /// Tells the other members that this one has failed. They then start no further access to its memory.
   void mark_failed() noexcept;
 
   /// Runs `work`, which reads or writes the memory of the members for which `whose` is true. A member that failed frees
-  /// its memory only after its `await_untouched`. So either its failure is seen here, or it waits for this access.
-  /// Throws SR_ABORTED if one of them has failed before or by the end of the work: the data read may be wrong.
+  /// its memory only after its `await_untouched`. So either its failure is seen here, or the member waits for this
+  /// access. Throws SR_ABORTED if one of them has failed by the end of the work: the data read may be wrong.
   template <class Whose, class Work>
   void touch(const Whose& whose, const Work& work) {
     const Mark mark(member(rank()).touching);
@@ -207,10 +207,10 @@ class Control {
     work();
     require_well(whose);
   }
-  /// Waits until no other member accesses this one's memory. REQUIRES: mark_failed.
+  /// Waits until no other member accesses this one's memory. REQUIRES: mark_failed has been called.
   void await_untouched() noexcept;
 
-  /// Whether the wait depends on that member.
+  /// Whether a wait depends on a member.
   using Needs = std::function<bool(std::uint32_t member)>;
   [[nodiscard]] static bool everyone(std::uint32_t) noexcept { return true; }
 
@@ -219,8 +219,8 @@ class Control {
 
   /// Waits until `ready()`, which uses sequentially consistent loads. Spins, then yields, then sleeps on the futex.
   /// Returns false once `deadline` has passed. Deadline::past() only polls. Throws
-  /// - SR_ABORTED where the job is to end, `cancelled` is set, or a needed member has failed;
-  /// - SR_PEER_LOST where the process of a needed member has ended.
+  /// - SR_ABORTED if the job is ending, `cancelled` is set, or a needed member has failed;
+  /// - SR_PEER_LOST if the process of a needed member has ended.
   template <class Ready>
   [[nodiscard]] bool wait(sdk::Deadline deadline, NextCheck& next_check, const std::atomic<bool>& cancelled,
                           const Needs& needs, const Ready& ready) {
@@ -256,7 +256,7 @@ class Control {
  private:
   static void pause() noexcept;
 
-  /// A limited number of yields, within the deadline and a few milliseconds. Next to a process that computes, each
+  /// Yields a limited number of times, within the deadline and a few milliseconds. Beside a process that computes, each
   /// yield costs a whole time slice.
   class Yielding {
    public:
@@ -272,10 +272,10 @@ class Control {
   };
   void wake() noexcept;
   void sleep(std::uint32_t seen, sdk::Deadline deadline) const noexcept;
-  /// Limits how often a poll checks the members: each check is a system call.
+  /// Limits how often a poll checks the members, because each check is a system call.
   [[nodiscard]] bool is_time_to_check(NextCheck& next_check) const noexcept;
 
-  /// Why the wait cannot succeed.
+  /// Why a wait cannot succeed.
   struct Obstacle {
     enum class Kind { aborted, gone, failed };
     Kind kind = Kind::aborted;
@@ -286,7 +286,7 @@ class Control {
   [[nodiscard]] TransportError error_of(const Obstacle& obstacle) const;
   [[nodiscard]] std::optional<std::uint32_t> first_gone(const Needs& needs) const;
 
-  /// Counts this thread in Member::touching.
+  /// Counts this thread in Member::touching while it exists.
   class Mark {
    public:
     explicit Mark(std::atomic<std::uint32_t>& touching) noexcept : touching_(touching) { touching_.fetch_add(1); }
@@ -307,7 +307,7 @@ class Control {
     }
   }
 
-  /// Throws an obstacle that two checks in a row find, with `ready()` false between them. One check is not enough: a
+  /// Throws if two checks in a row find an obstacle, with `ready()` false between them. One check is not enough: a
   /// member may do its part and end just before the check.
   template <class Ready>
   [[nodiscard]] bool is_ready_after_all(const std::atomic<bool>& cancelled, const Needs& needs, const Ready& ready) {
@@ -327,7 +327,7 @@ class Control {
   void connect(const std::string& key);
   void open_memory(const std::string& announced);
   [[nodiscard]] Descriptor watch(std::uint32_t member, const std::string& key) const;
-  /// The value of a key that the member sets in the store.
+  /// The value that the member sets for a key in the store.
   [[nodiscard]] std::string await_key(std::uint32_t member, const std::string& key) const;
   [[nodiscard]] std::byte* at(std::size_t offset) const noexcept { return mapping_->data() + offset; }
 
@@ -337,7 +337,7 @@ class Control {
   std::unique_ptr<Mapping> mapping_;
   Header* header_ = nullptr;
   std::optional<SegmentPool> segments_;
-  // Polls before each yield, and yields before a sleep: more of both where every rank has a core of its own.
+  // Polls before each yield, and yields before a sleep. Both are higher if every rank has a core of its own.
   int spins_;
   int yields_;
   std::vector<Descriptor> pidfds_;  ///< readable once the member's process has ended; empty for this member

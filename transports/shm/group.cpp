@@ -11,18 +11,18 @@ namespace shardrun::shm_transport {
 
 namespace {
 
-/// A collective is short if no member sends more. Short collectives are staged, and collectives with buffers that
-/// others cannot map.
+/// A collective is short if no member sends more than this. Short collectives are staged, and so are collectives with
+/// buffers that others cannot map.
 constexpr std::uint64_t max_short_bytes = 1024;
 
-/// Of one staging buffer.
+/// The largest staging buffer.
 constexpr std::uint64_t max_staging_bytes = 65'536;
 
-/// Of all staging buffers of a root that runs ahead. They stay within a core's cache.
+/// The total size of the staging buffers of a root that runs ahead. They must stay within a core's cache.
 constexpr std::uint64_t max_ahead_bytes = 8192;
 
-/// The group's prefix in the store. The id is not enough: groups without a common member may have one id, and a later
-/// group may have the same members and id.
+/// The group's prefix in the store. The id is not enough: groups without a common member may have the same id, and a
+/// later group may have the same members and id.
 std::string key_of(ShmTransportState& state, const GroupSpec& spec) {
   std::string key = "shm/" + std::to_string(spec.id) + "/";
   for (const std::uint32_t member : spec.members) {
@@ -98,7 +98,7 @@ Agreed ShmGroup::agree(const OpSpec& op, const Offer& offer, sdk::Deadline deadl
   if (!difference) {
     difference = difference_of_others(op);
   }
-  // No member changes its description before all have read it.
+  // A barrier, so that no member changes its description before all have read it.
   barrier(op, deadline);
   if (difference) {
     throw TransportError(SR_INVALID, *difference);
@@ -161,7 +161,7 @@ Agreed ShmGroup::collect(const OpSpec& op) {
   return agreed;
 }
 
-/// Uses only what all members published, so all choose the same.
+/// Chooses how to run the collective. It uses only what all members published, so all choose the same.
 void ShmGroup::choose_protocol(const OpSpec& op, Agreed& agreed) const {
   bool are_mappable = true;
   std::uint64_t most = 0;
@@ -191,7 +191,7 @@ void ShmGroup::choose_protocol(const OpSpec& op, Agreed& agreed) const {
   agreed.rounds = is_one_piece ? 1 : static_cast<std::uint32_t>((block + agreed.piece_bytes - 1) / agreed.piece_bytes);
   agreed.staging_buffers = 2;
   if (is_short && shardrun::sdk::find_opcode(op.opcode)->has_root) {
-    // The sender runs ahead of its readers and seldom checks their progress.
+    // A sender that runs ahead of its readers gets more buffers, and seldom checks the readers' progress.
     agreed.staging_buffers =
         static_cast<std::uint32_t>(std::clamp<std::uint64_t>(max_ahead_bytes / agreed.stride(), 4, 64));
   } else if (is_short) {
@@ -228,7 +228,7 @@ std::unique_ptr<shardrun::sdk::Op> ShmGroup::prepare(std::span<const OpSpec> ops
     return shardrun::sdk::find_opcode(ops[0].opcode)->collective ? make_collective(*this, ops[0], deadline)
                                                                  : make_batch(*this, ops);
   } catch (const TransportError& error) {
-    // A mismatch is the callers' mistake and leaves the group usable. Every other error fails the group.
+    // A mismatch is an error of the callers and leaves the group usable. Every other error fails the group.
     if (error.status() != SR_INVALID) {
       fail(error);
     }

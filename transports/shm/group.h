@@ -26,30 +26,30 @@ using shardrun::sdk::Buffer;
 using shardrun::sdk::OpSpec;
 using shardrun::sdk::Worker;
 
-/// A range of memory that the process which loads this plugin registered.
+/// A range of memory that the process of this plugin registered.
 struct Registration {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
-  int descriptor = -1;  ///< -1: peers cannot map it
+  int descriptor = -1;  ///< -1: other members cannot map it
   std::uint64_t inode = 0;
-  std::uint64_t offset = 0;  ///< of `data` in the file
+  std::uint64_t offset = 0;  ///< where `data` is in the file
 };
 
-/// Shared by all groups of one transport.
+/// What all groups of one transport share.
 struct ShmTransportState {
   Config config;
   PeerMemory peer_memory;
   std::map<std::uint64_t, Registration> registrations;
-  mutable std::shared_mutex registrations_mutex;     ///< registration and preparation run on different threads
-  std::map<std::string, std::uint64_t> generations;  ///< groups made so far, by prefix in the store
+  mutable std::shared_mutex registrations_mutex;     ///< because registration and preparation run on different threads
+  std::map<std::string, std::uint64_t> generations;  ///< number of groups made so far, by prefix in the store
   std::atomic<std::uint64_t> wire_bytes = 0;
 };
 
-/// How peers map the buffer. Nothing where they cannot.
+/// How other members map the buffer. Nothing if they cannot.
 [[nodiscard]] std::optional<MemoryRef> mappable(const ShmTransportState& state, const Buffer& buffer,
                                                 std::uint64_t bytes);
 
-/// Number of blocks in a member's send buffer: one per member, or one that all readers share.
+/// Number of blocks in a member's send buffer: one per member, or a single one that all readers share.
 [[nodiscard]] constexpr std::uint32_t blocks_of(std::uint32_t opcode, std::uint32_t members) noexcept {
   const bool has_many = opcode == SR_OP_ALL_TO_ALL || opcode == SR_OP_ALL_TO_ALLV || opcode == SR_OP_SCATTER ||
                         opcode == SR_OP_REDUCE_SCATTER || opcode == SR_OP_REDUCE_SCATTERV;
@@ -59,26 +59,27 @@ struct ShmTransportState {
 /// A member's memory for a collective.
 struct Offer {
   MemoryRef send;
-  MemoryRef recv;  ///< only where others write into it
+  MemoryRef recv;  ///< set only if others write into it
   bool is_mappable = false;
   std::uint64_t sent_bytes = 0;
-  std::uint64_t block_bytes = 0;  ///< the largest block that it sends
+  std::uint64_t block_bytes = 0;  ///< size of the largest block that it sends
 };
 
-/// How the members run a collective. The same on all of them, except the pointers.
+/// How the members run a collective. It is the same on all of them, except for the pointers.
 /// - mapped: each member accesses the others' buffers directly.
 /// - staged: each member copies its data, piece by piece, into staging buffers in the op's segment.
 struct Agreed {
   bool is_mapped = false;
-  std::uint32_t rounds = 1;         ///< staged: pieces of the largest block
-  std::uint64_t piece_bytes = 0;    ///< staged: of one block in a staging buffer
-  std::uint64_t staging_bytes = 0;  ///< of one staging buffer
+  std::uint32_t rounds = 1;         ///< staged: the number of pieces of the largest block
+  std::uint64_t piece_bytes = 0;    ///< staged: bytes of one block in a staging buffer
+  std::uint64_t staging_bytes = 0;  ///< bytes of one staging buffer
   std::uint32_t members = 0;
   std::uint32_t staging_buffers = 2;  ///< per member
   OpSegment segment;
-  std::vector<std::shared_ptr<std::byte>> sends;  ///< mapped: every other member's, in this process
+  std::vector<std::shared_ptr<std::byte>> sends;  ///< mapped: the send buffer of every other member, in this process
   std::vector<std::shared_ptr<std::byte>> recvs;
-  std::vector<std::uint64_t> offsets;  ///< all_to_allv: of the block for this member, in each member's send buffer
+  std::vector<std::uint64_t> offsets;  ///< all_to_allv: where the block for this member begins in each member's send
+                                       ///< buffer
 
   /// Sets every progress in a newly assigned segment to zero.
   void clear(std::byte* segment) const noexcept {
@@ -96,7 +97,7 @@ struct Agreed {
   }
   /// Whether a staging buffer fits into the cache line of its progress.
   [[nodiscard]] bool is_small() const noexcept { return staging_bytes <= sizeof(Progress) - sizeof(std::uint64_t); }
-  /// A small buffer shares the progress's cache line, so one transfer of the line brings both.
+  /// A small buffer shares its progress's cache line, so that one transfer of the line brings both.
   [[nodiscard]] std::byte* staging(std::uint32_t member, std::uint64_t use) const noexcept {
     return at(member, use) + (is_small() ? sizeof(std::uint64_t) : sizeof(Progress));
   }
@@ -127,22 +128,22 @@ class ShmGroup final : public shardrun::sdk::Group {
   [[nodiscard]] SendRing& send_ring(std::uint32_t to) noexcept { return send_rings_[to]; }
   [[nodiscard]] ReceiveRing& receive_ring(std::uint32_t from) noexcept { return receive_rings_[from]; }
 
-  /// Batches use the rings one after the other, in the order of their starts. They run on the worker; one that is alone
-  /// runs on the caller's thread.
+  /// Batches use the rings one after the other, in the order of their starts. They run on the worker, except that a
+  /// batch without others runs on the caller's thread.
   struct Running {
-    std::atomic<std::uint32_t> on_worker = 0;  ///< batches started there and not complete
+    std::atomic<std::uint32_t> on_worker = 0;  ///< batches started on the worker and not complete
     Batch* on_caller = nullptr;
   };
   [[nodiscard]] Running& running() noexcept { return running_; }
 
-  // As Worker's. A running task ends itself at its deadline, since it knows which members it waits for. The worker ends
-  // a queued task a little later.
+  // Like the Worker's functions. A running task ends itself at its deadline, because it knows for which members it
+  // waits. The worker ends a queued task a little later.
   void start(Worker::Task& task, sdk::Deadline deadline) { worker_.start(task, deadline); }
   [[nodiscard]] bool wait(Worker::Task& task, sdk::Deadline deadline) { return worker_.wait(task, deadline); }
   [[nodiscard]] shardrun::sdk::OpTimes times(const Worker::Task& task) { return worker_.times(task); }
 
-  /// Runs an op on the caller's thread. A failure there fails the group too. `advance(until)` returns whether the op is
-  /// complete. Returns false where `until` passed before the op's deadline `own`. Past `own` throws
+  /// Runs an op on the caller's thread. A failure there fails the group, too. `advance(until)` returns whether the op
+  /// is complete. Returns false if `until` passed before the op's own deadline `own`. Past `own` throws
   /// `past_deadline()`, which names the missing members. Throws TransportError.
   template <class Advance, class PastDeadline>
   [[nodiscard]] bool on_caller(sdk::Deadline until, sdk::Deadline own, const Advance& advance,
@@ -171,12 +172,12 @@ class ShmGroup final : public shardrun::sdk::Group {
   /// For an op that was freed before it was complete: waits until no other member accesses its buffers. REQUIRES: the
   /// group has failed.
   void await_untouched() noexcept {
-    control_.mark_failed();  // the thread on which it failed may not have done so yet
+    control_.mark_failed();  // the thread on which the group failed may not have done it yet
     control_.await_untouched();
   }
 
-  /// Maps memory that a member announced; see PeerMemory. Throws TransportError{SR_PEER_LOST} where the member's
-  /// process has ended. The kernel's own error varies then.
+  /// Maps memory that a member announced; see PeerMemory. Throws TransportError{SR_PEER_LOST} if the member's process
+  /// has ended; the kernel reports that as one of several errors.
   [[nodiscard]] std::shared_ptr<std::byte> memory_of(std::uint32_t member, const MemoryRef& ref);
 
   /// Exchanges descriptions of the op with all members. On return every member has mapped the memory that it reads.
@@ -184,7 +185,7 @@ class ShmGroup final : public shardrun::sdk::Group {
   [[nodiscard]] Agreed agree(const OpSpec& op, const Offer& offer, sdk::Deadline deadline);
 
  private:
-  /// Waits until every member has called it as often.
+  /// Waits until every member has called it as many times.
   void barrier(const OpSpec& op, sdk::Deadline deadline);
   void publish(const OpSpec& op, const Offer& offer);
   /// REQUIRES: every member has published.
@@ -200,7 +201,7 @@ class ShmGroup final : public shardrun::sdk::Group {
   std::vector<SendRing> send_rings_;        ///< to each member
   std::vector<ReceiveRing> receive_rings_;  ///< from each member
   Running running_;
-  Worker worker_;  // last: its thread uses the rest
+  Worker worker_;  // last, because its thread uses the others
 };
 
 [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_collective(ShmGroup& group, const OpSpec& op,

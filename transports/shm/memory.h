@@ -29,7 +29,7 @@ class Descriptor {
     }
   }
 
-  /// Negative if it owns none.
+  /// Negative if it owns no descriptor.
   [[nodiscard]] int number() const noexcept { return number_; }
 
  private:
@@ -39,17 +39,17 @@ class Descriptor {
 /// A memfd (a file without a name) mapped into this process.
 class Mapping {
  public:
-  /// New memory, zeroed. The kernel supplies pages as they are touched. Throws TransportError.
+  /// Makes new memory, filled with zeros. The kernel supplies pages when they are touched. Throws TransportError.
   [[nodiscard]] static std::unique_ptr<Mapping> create(std::size_t bytes);
-  /// Maps the whole file that process `pid` has open as `descriptor`. Throws TransportError where that process has
-  /// ended, belongs to another user, or has a file with another inode there.
+  /// Maps the whole file that process `pid` has open as `descriptor`. Throws TransportError if that process has ended
+  /// or belongs to another user, or if the descriptor's file has another inode.
   [[nodiscard]] static std::unique_ptr<Mapping> open(pid_t pid, int descriptor, std::uint64_t inode);
 
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping();
 
-  /// From here on no further process can open the memory.
+  /// From here on no other process can newly open the memory.
   void close_descriptor() noexcept { descriptor_ = Descriptor(); }
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
@@ -71,13 +71,13 @@ struct MemoryRef {
   std::int32_t descriptor = -1;
   std::uint64_t inode = 0;
   std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;  ///< last: MessageSlot stores them elsewhere
+  std::uint64_t bytes = 0;  ///< last, because MessageSlot stores it elsewhere
 };
 
-/// Other processes' memory. Each file is mapped once, for all who use it at the same time. Any thread.
+/// Memory of other processes. Each file is mapped once, for all who use it at the same time. Any thread may use it.
 class PeerMemory {
  public:
-  /// Maps the range for as long as the returned pointer lives. Null where it has no bytes. Throws TransportError.
+  /// Maps the range for as long as the returned pointer lives. Returns null if it has no bytes. Throws TransportError.
   [[nodiscard]] std::shared_ptr<std::byte> resolve(const MemoryRef& ref);
 
  private:

@@ -15,7 +15,7 @@ void copy_bytes(std::byte* to, const std::byte* from, std::uint64_t bytes) noexc
 
 }  // namespace
 
-/// Reads what the receiver released only where room is short: each read takes the cache line from the receiver.
+/// Reads what the receiver released only if room is short: each read takes the cache line from the receiver.
 bool SendRing::has_room(std::uint32_t messages) noexcept {
   const bool is_short = used_slots_ + messages > slots_per_pair || used_buffers_ + messages > eager_buffers_per_pair;
   if (is_short && pair_.receiver->released.load() == posted_) {
@@ -65,7 +65,7 @@ bool SendRing::write_pieces(const Message& message, const std::byte* data, std::
 }
 
 ReceiveRing::ReceiveRing(const Pair& pair) : pair_(pair) {
-  // More than these allocate once, when they first arrive.
+  // More messages than these cause an allocation when they first arrive.
   constexpr std::size_t usual_messages = 64;
   unmatched_.reserve(usual_messages);
   spare_.reserve(usual_messages);

@@ -10,7 +10,7 @@
 
 namespace shardrun::shm_transport {
 
-/// One member's hold on a segment: shared memory of one collective. Releases it when destroyed.
+/// One member's hold on a segment, the shared memory of one collective. Releases it when destroyed.
 class OpSegment {
  public:
   OpSegment() = default;
@@ -35,14 +35,15 @@ class OpSegment {
   std::byte* data_ = nullptr;
 };
 
-/// The group's memory for collectives. Members free their ops in different orders, so one member, always the same,
-/// assigns segments and tells the others their offsets. A segment is free once every member has released it.
+/// The group's memory for collectives. Members free their ops in different orders, so a single fixed member assigns
+/// segments and tells the others their offsets. A segment is free once every member has released it.
 class SegmentPool {
  public:
   SegmentPool(std::byte* memory, std::size_t bytes, std::uint32_t members) noexcept
       : memory_(memory), bytes_(bytes), members_(members) {}
 
-  /// The offset of a free segment of at least `bytes`, now held by every member. Nothing where the memory is used up.
+  /// Returns the offset of a free segment of at least `bytes`, which every member then holds. Nothing if the memory is
+  /// used up.
   [[nodiscard]] std::optional<std::uint64_t> assign(std::size_t bytes);
   /// This member's hold on an assigned segment. Call it once on each member.
   [[nodiscard]] OpSegment hold(std::uint64_t offset) const noexcept;
@@ -55,7 +56,7 @@ class SegmentPool {
   std::size_t bytes_;
   std::uint32_t members_;
   std::uint64_t used_ = 0;
-  std::map<std::size_t, std::vector<std::uint64_t>> by_size_;  ///< offsets of all segments, held or free
+  std::map<std::size_t, std::vector<std::uint64_t>> by_size_;  ///< offsets of all segments, held or free, by size
 };
 
 }  // namespace shardrun::shm_transport

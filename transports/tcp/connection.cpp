@@ -29,7 +29,7 @@ void require_openssl(bool succeeded) {
 
 bool would_block(int error) noexcept { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-/// Reads from the socket and keeps what is written, so that many records go to the socket at once.
+/// Reads from the socket, and collects what is written, so that many records go to the socket at once.
 const BIO_METHOD* bio_method() {
   struct FreeMethod {
     void operator()(BIO_METHOD* method) const noexcept { ::BIO_meth_free(method); }
@@ -58,9 +58,9 @@ const BIO_METHOD* bio_method() {
   return made.get();
 }
 
-/// The most bytes of a TLS record.
+/// The largest TLS record, in bytes.
 constexpr std::size_t record_bytes = 16384;
-/// How much is encrypted before the socket is asked to take it.
+/// Bytes that are encrypted before they are given to the socket.
 constexpr std::size_t most_written = 4 * record_bytes;
 
 }  // namespace
@@ -104,7 +104,7 @@ Connection::State Connection::advance() {
     }
     state_ = State::proven;
     if (protection_ == Protection::none) {
-      tls_.reset();  // it has read no byte of what follows: without read-ahead it reads records to their ends
+      tls_.reset();  // TLS has read no byte of what follows: without read-ahead it stops at the end of a record
     } else if (::SSL_is_server(tls_.get()) == 1) {
       ::SSL_set_read_ahead(tls_.get(), 1);
     } else {
@@ -152,7 +152,7 @@ std::size_t Connection::passed_by_tls(int result) {
   }
   const std::string reason = tls::reason();
   (void)::send(socket_.get(), written_.data() + flushed_, written_.size() - flushed_,
-               MSG_NOSIGNAL);  // why, as an alert
+               MSG_NOSIGNAL);  // sends the reason as a TLS alert
   broken(reason);
 }
 
@@ -196,7 +196,7 @@ void Connection::broken(const std::string& tls_reason) const {
 }
 
 void Connection::write_record(const void* data, std::size_t bytes) {
-  ::ERR_clear_error();  // SSL_get_error looks at it
+  ::ERR_clear_error();  // because SSL_get_error looks at the error queue
   if (records_ == records_per_key) {
     require_openssl(::SSL_key_update(tls_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1);
     records_ = 0;

@@ -15,9 +15,9 @@ namespace {
 
 using sdk::TransportError;
 
-/// How long one request for an address waits in the store. Incoming connections are not served meanwhile.
+/// How long one request for an address waits in the store. Meanwhile incoming connections are not served.
 constexpr std::chrono::nanoseconds store_wait = std::chrono::milliseconds(20);
-/// How often a wait for a peer checks whether it is to end.
+/// How often a wait for a peer checks whether to give up.
 constexpr std::chrono::nanoseconds check_interval = std::chrono::milliseconds(50);
 
 /// The store's key under which a group's members publish their addresses. It names the members, because two groups with
@@ -39,7 +39,7 @@ const tls::Key& secret_of(const sdk::Config& config) {
 }
 
 Socket listen_for(const sdk::Config& config) {
-  // An empty name would mean the machine's own name, whose address other machines may not reach.
+  // An empty name would mean the machine's own name, whose address may not be reachable from other machines.
   const std::string address = config.address.empty() ? "127.0.0.1" : config.address;
   try {
     return listen_on(address);
@@ -49,7 +49,7 @@ Socket listen_for(const sdk::Config& config) {
   }
 }
 
-/// Where `member` listens; nothing where it has not published that yet.
+/// The address at which `member` listens; nothing if it has not published it yet.
 std::optional<std::string> published_by(const sdk::Config& config, const std::string& name, std::uint32_t member) {
   try {
     return config.host.store_get(name + std::to_string(member), sdk::Deadline::now() + store_wait);
@@ -61,7 +61,7 @@ std::optional<std::string> published_by(const sdk::Config& config, const std::st
   }
 }
 
-/// Writes to standard error, the only log that a transport has.
+/// Reports strangers on standard error, because a group has no other log.
 void say_strangers(const sdk::GroupSpec& group, std::uint64_t count) {
   const std::string line = "transport tcp: while the group '" + group.name + "' was connected, " +
                            std::to_string(count) + " connections of strangers were dropped\n";

@@ -16,14 +16,14 @@
 namespace shardrun::tcp_transport {
 
 /// The link of a group (sdk/transport/two_function_transport.hpp): two connections between each two members, one for
-/// each direction. Its functions throw TransportError{SR_PEER_LOST} where a connection has broken.
+/// each direction. Its functions throw TransportError{SR_PEER_LOST} if a connection has broken.
 class Mesh {
  public:
   [[nodiscard]] static std::vector<sdk::Option> options();
   [[nodiscard]] static sdk::Props props() { return {.flags = SR_TRANSPORT_AUTOMATIC}; }
 
-  /// Connects the members. A listener on this machine's address is open meanwhile. Groups with the same id and members
-  /// differ in `config.job`. Throws TransportError.
+  /// Connects the members. Meanwhile a listener on this machine's address is open. Groups with the same id and members
+  /// have different `config.job`. Throws TransportError.
   Mesh(const sdk::Config& config, const sdk::GroupSpec& group, const sdk::Cancel& cancel);
 
   [[nodiscard]] std::size_t try_send(std::uint32_t peer, std::span<const iovec> parts);

@@ -12,13 +12,13 @@
 namespace shardrun::tcp_transport {
 namespace {
 
-/// Sends and receives over sockets, and the SDK's collectives. Listeners bind to the address that the host gives, or to
-/// the loopback interface where it gives none.
+/// Sends and receives over sockets, with the SDK's collectives. Listeners bind to the address that the host gives, or
+/// else to the loopback interface.
 class TcpTransport : public sdk::TwoFunctionTransport<Mesh> {
  public:
   void open(const sdk::Config& config) { config_ = config; }
 
-  /// A failed group leaves its addresses in the store. The generation keeps the next one apart from them.
+  /// A failed group leaves its addresses in the store. The generation distinguishes them from those of the next group.
   std::unique_ptr<sdk::Group> group(const sdk::GroupSpec& spec) {
     sdk::Config config = config_;
     config.job += "/" + std::to_string(generations_[{spec.id, spec.members}]++);

@@ -18,16 +18,16 @@ using sdk::TransportError;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-/// How often a wait checks whether the job is to end.
+/// How often a wait checks whether the job is ending.
 constexpr milliseconds stop_check_interval(50);
-/// A connection that is not proven by then is dropped.
+/// A connection that has not proven its identity within this time is dropped.
 constexpr std::chrono::seconds handshake_limit(10);
-/// Before a failed connection is tried again: the first pause, and the longest.
+/// The pause before a failed connection is tried again: the first, and the longest.
 constexpr milliseconds shortest_pause(5);
 constexpr milliseconds longest_pause(200);
-/// Before the listener accepts again, where no descriptor was free.
+/// The pause before the listener accepts again, if no descriptor was free.
 constexpr milliseconds accept_pause(20);
-/// Connections accepted at a time. A flood of them must not starve the ones accepted before.
+/// The largest number of connections accepted in a row. A flood of them must not starve those accepted before.
 constexpr int most_at_a_time = 32;
 
 sdk::Deadline in(nanoseconds time) { return sdk::Deadline::now() + time; }
@@ -48,7 +48,8 @@ Rendezvous::Rendezvous(Settings settings, Socket listener)
   const std::uint32_t n = settings_.group.size();
   met_.outgoing.resize(n);
   met_.incoming.resize(n);
-  for (std::uint32_t distance = 1; distance < n; ++distance) {  // so that not all begin with one member
+  for (std::uint32_t distance = 1; distance < n; ++distance) {  // in this order, so that not all begin with the same
+                                                                // member
     attempts_.emplace_back().member = (settings_.group.rank + distance) % n;
   }
 }
@@ -71,14 +72,15 @@ std::string Rendezvous::identity(std::uint32_t from, std::uint32_t to, const std
   return std::to_string(from) + " " + digest;
 }
 
-/// The addresses of a connection, as far as they are part of its identity. Where bytes are not protected, they keep a
-/// relay from passing a handshake through two connections of its own and then changing what follows. Where they are,
-/// a network may translate addresses.
+/// The addresses of a connection, if they are part of its identity. If bytes are not protected, the addresses keep a
+/// relay from passing a handshake through two connections of its own and then changing what follows. If bytes are
+/// protected, a network may translate addresses.
 std::string Rendezvous::ends(const Endpoint& from, const Endpoint& to) const {
   return settings_.protection == Protection::none ? from.text() + " to " + to.text() : "";
 }
 
-/// The member that a connection's identity names; this one's own number where it names none that connects to it.
+/// The member that a connection's identity names. If it names none that connects to this member, this member's own
+/// number.
 std::uint32_t Rendezvous::sender_of(std::string_view offered) const {
   std::uint32_t member = 0;
   const auto [end, error] = std::from_chars(offered.data(), offered.data() + offered.size(), member);
@@ -108,7 +110,7 @@ bool Rendezvous::is_complete() const {
   return count(met_.outgoing) + count(met_.incoming) == 2 * std::ptrdiff_t{settings_.group.size()} - 2;
 }
 
-/// Requests the first address that is not known yet. Returns whether all are known.
+/// Requests the first address that is not known yet. Returns whether all addresses are known.
 bool Rendezvous::find_address() {
   const auto attempt = std::ranges::find_if(attempts_, [](const Attempt& each) { return each.to.bytes == 0; });
   if (attempt == attempts_.end()) {
@@ -170,7 +172,7 @@ void Rendezvous::wait() {
       until = std::min(until, attempt.next);
     }
   }
-  // Rounded up. Otherwise the last millisecond would be polled in a busy loop.
+  // Rounded up; otherwise the last millisecond would be polled in a busy loop.
   (void)::poll(watched.data(), watched.size(), static_cast<int>(std::chrono::ceil<milliseconds>(until.left()).count()));
 }
 
@@ -271,7 +273,7 @@ void Rendezvous::accept_connections() {
       continue;
     }
     if (!socket) {
-      continue;  // the other end has closed it already
+      continue;  // the other end has closed the connection already
     }
     try {
       Incoming incoming = heard(std::move(socket));
@@ -279,7 +281,7 @@ void Rendezvous::accept_connections() {
         pending_.push_back(std::move(incoming));
       }
     } catch (const std::system_error&) {
-      ++met_.strangers;  // the other end has closed it already
+      ++met_.strangers;  // the other end has closed the connection already
     }
     if (pending_.size() > most_strangers + settings_.group.size()) {
       drop_oldest();
@@ -300,7 +302,7 @@ Rendezvous::Incoming Rendezvous::heard(Socket socket) {
           std::move(member), in(nanoseconds(0))};
 }
 
-/// Continues its handshake. Returns whether it is still in progress.
+/// Continues the handshake of an incoming connection. Returns whether it is still in progress.
 bool Rendezvous::advance(Incoming& incoming) {
   switch (incoming.connection->advance()) {
     case Connection::State::under_way: return true;

@@ -19,8 +19,9 @@
 namespace shardrun::tcp_transport {
 
 /// Connects the members of a group, on the calling thread: this member connects to each other one, and each other one
-/// to it. Connections of strangers (they prove nothing) are dropped and counted. At most `most_strangers` plus the
-/// group's size are open at a time. Beyond that the oldest is dropped; a member that was dropped connects again.
+/// connects to this one. Connections of strangers, which prove nothing, are dropped and counted. At most
+/// `most_strangers` plus the group's size are open at a time. Beyond that the oldest is dropped; a member that was
+/// dropped connects again.
 class Rendezvous {
  public:
   static constexpr std::size_t most_strangers = 64;
@@ -30,21 +31,22 @@ class Rendezvous {
     const sdk::TransportHost& host;
     const tls::Key& secret;
     Protection protection = Protection::tls;
-    std::string name;  ///< of the connected group, its run, generation and members
-    /// The address at which a member listens. Waits briefly, and returns nothing if the member has not published it
-    /// yet. Throws TransportError.
+    std::string name;  ///< of the connected group: names its run, generation and members
+    /// Returns the address at which a member listens. Waits briefly, and returns nothing if the member has not
+    /// published it yet. Throws TransportError.
     std::function<std::optional<std::string>(std::uint32_t member)> address_of;
   };
 
-  /// By member; null for this one's own.
+  /// Indexed by member; null for this member.
   using Connections = std::vector<std::unique_ptr<Connection>>;
   struct Met {
-    Connections outgoing;  ///< that this member sends to
-    Connections incoming;  ///< and receives from
+    Connections outgoing;  ///< on which this member sends
+    Connections incoming;  ///< on which it receives
     std::uint64_t strangers = 0;
   };
 
-  /// `listener` is listening. What the settings refer to outlives this. Throws Error{internal} if OpenSSL fails.
+  /// `listener` must be listening. What the settings refer to outlives this object. Throws Error{internal} if OpenSSL
+  /// fails.
   Rendezvous(Settings settings, Socket listener);
 
   /// Returns when all members are connected. Throws TransportError.
@@ -55,17 +57,17 @@ class Rendezvous {
   struct Attempt {
     std::uint32_t member = 0;
     Endpoint to;
-    Socket socket;                           ///< until it is connected
-    std::unique_ptr<Connection> connection;  ///< from then on
+    Socket socket;                           ///< until the socket is connected
+    std::unique_ptr<Connection> connection;  ///< once the socket is connected
     sdk::Deadline begun;
-    sdk::Deadline next = sdk::Deadline::past();  ///< when to connect, where neither is set
+    sdk::Deadline next = sdk::Deadline::past();  ///< when to connect, if neither is set
     int failures = 0;
-    std::string why;  ///< why the last one failed
+    std::string why;  ///< why the last attempt failed
   };
   /// A connection that the listener accepted.
   struct Incoming {
     std::unique_ptr<Connection> connection;
-    std::shared_ptr<std::uint32_t> member;  ///< that it says it is, and is once it is proven
+    std::shared_ptr<std::uint32_t> member;  ///< the member that the other end claims to be; true once it is proven
     sdk::Deadline accepted;
   };
 
@@ -91,7 +93,7 @@ class Rendezvous {
   tls::Context client_;
   tls::Context server_;
   Socket listener_;
-  sdk::Deadline accept_after_ = sdk::Deadline::past();  ///< set where no descriptor was free for another connection
+  sdk::Deadline accept_after_ = sdk::Deadline::past();  ///< set if no descriptor was free for another connection
   std::deque<Attempt> attempts_;
   std::deque<Incoming> pending_;  ///< oldest first
   Met met_;

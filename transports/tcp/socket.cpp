@@ -14,7 +14,7 @@
 namespace shardrun::tcp_transport {
 namespace {
 
-/// More than the ranks of a large group, so that strangers who only connect do not keep members out.
+/// More than the ranks of a large group, so that strangers who connect do not keep members out.
 constexpr int backlog = 4096;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;

@@ -31,14 +31,13 @@ struct Endpoint {
   sockaddr_storage address = {};
   socklen_t bytes = 0;  ///< 0: none yet
 
-  /// "127.0.0.1 4711"
+  /// The endpoint as text: "127.0.0.1 4711".
   [[nodiscard]] std::string text() const;
 };
 
-// All of these throw std::runtime_error.
+// The following throw std::runtime_error.
 
-/// A non-blocking listener on a free port of `host`: the first of its addresses that is one of this machine's
-/// interfaces.
+/// A non-blocking listener on a free port of `host`, at the first of the host's addresses that belongs to this machine.
 [[nodiscard]] Socket listen_on(const std::string& host);
 /// Parses what Endpoint::text prints.
 [[nodiscard]] Endpoint endpoint_of(const std::string& text);

@@ -73,14 +73,14 @@ void attend(const Attention& on, const Head& head, float* scratch) {
   }
 }
 
-/// Floats of scratch of one thread.
+/// Floats of scratch per thread.
 std::int64_t floats_of_thread(const AttentionShape& at, graph::DType q, graph::DType k, graph::DType v,
                               graph::DType out) {
   return Panel::floats(q, at.tile(), at.width) + Panel::floats(k, at.keys, at.width) +
          Panel::floats(v, at.keys, at.width) + Panel::floats(out, at.tile(), at.width) + at.tile_floats();
 }
 
-/// Every head of the queries is a task.
+/// The number of tasks: one for each head of queries.
 std::int64_t tasks_of(const AttentionShape& at) { return at.batch * at.heads * at.group; }
 
 void attend_all(const KernelCall& call, const Attention& on) {

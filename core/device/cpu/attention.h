@@ -4,26 +4,26 @@
 #include "core/device/cpu/sgemm.h"
 #include "core/device/cpu/views.h"
 
-/// Attention over tiles of query rows. Scratch holds the scores of one tile against all keys that it sees, never a
-/// whole matrix of scores, and float32 copies of one head's bfloat16 operands. Threads share the heads.
+/// Attention, computed one tile of query rows at a time. Scratch holds the scores of one tile against the keys that it
+/// sees, never the whole matrix of scores, and float32 copies of one head's bfloat16 operands. Threads share the heads.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
 // Sizes, where operands lie, and which keys a query sees.
 
 inline constexpr std::int64_t tile_rows = 32;
-inline constexpr std::int64_t row_gap = 16;  // floats between two rows of scores, which nothing touches
+inline constexpr std::int64_t row_gap = 16;  // unused floats between two rows of scores
 
 inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t larger_of(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-/// One head of queries of one sequence: number `group` of the heads that share head `head` of keys and values.
+/// One head of queries of one sequence: number `group` of the heads that use head `head` of keys and values.
 struct Head {
   std::int64_t sequence;
   std::int64_t head;
   std::int64_t group;
 };
 
-/// Where a head's rows lie in a tensor, in elements.
+/// Distances, in elements, that locate a head's rows in a tensor.
 struct HeadRows {
   std::int64_t of_sequence;
   std::int64_t of_row;
@@ -46,15 +46,15 @@ struct AttentionShape {
   std::int64_t batch;
   std::int64_t queries;
   std::int64_t keys;
-  std::int64_t heads;  ///< of keys and values
-  std::int64_t group;  ///< heads of queries for each
+  std::int64_t heads;  ///< heads of keys and values
+  std::int64_t group;  ///< heads of queries for each head of keys
   std::int64_t width;
   HeadRows q;
   HeadRows k;
   HeadRows v;
   HeadRows out;
   bool causal = true;
-  std::int64_t window = 0;  ///< 0: none
+  std::int64_t window = 0;  ///< 0: no window
   float scale = 0;
   std::int64_t first_query = 0;  ///< the global index of this shard's first query
 
@@ -68,17 +68,17 @@ struct AttentionShape {
   [[nodiscard]] Keys visible(std::int64_t begin, std::int64_t end) const {
     return {visible(begin).first, visible(end - 1).last};
   }
-  /// The most keys that a tile of queries sees.
+  /// The largest number of keys that a tile of queries sees.
   [[nodiscard]] std::int64_t span() const {
     return window > 0 ? smaller(keys, (causal ? window : 2 * window) + tile_rows) : keys;
   }
 
   [[nodiscard]] std::int64_t tile() const { return smaller(tile_rows, queries); }
-  /// Floats from one row of scores to the next: whole vectors of any instruction set, and no power of two.
+  /// Floats from one row of scores to the next: a multiple of every vector width, but not a power of two.
   [[nodiscard]] std::int64_t score_stride() const { return (span() + 15) / 16 * 16 + row_gap; }
   [[nodiscard]] std::int64_t tile_floats() const { return tile() * score_stride(); }
 
-  /// Among how many threads `tasks` are shared; less than about 0.1 ms of work stays on one.
+  /// The number of threads that share `tasks`. Work of less than about 0.1 ms stays on one thread.
   [[nodiscard]] int parts(std::int64_t tasks, int threads) const {
     const std::int64_t work = batch * heads * group * queries * (span() + 16) * (width + 16);
     const std::int64_t worthwhile = work / (1 << 20) + 1;
@@ -134,7 +134,7 @@ inline AttentionShape separate_shape(const graph::Attributes& attributes, const 
 
 // Tiles.
 
-/// Rows of one head as a float32 matrix: where they are, or in scratch if the tensor is bfloat16.
+/// Rows of one head as a float32 matrix. They are read in place, or copied to scratch if the tensor is bfloat16.
 class Panel {
  public:
   struct Rows {
@@ -142,7 +142,7 @@ class Panel {
     std::int64_t stride;
   };
 
-  /// At most `rows` rows are used at once. Takes floats from `scratch` if it needs them.
+  /// At most `rows` rows are used at once. If the tensor is bfloat16, takes floats from `scratch`.
   Panel(const TensorView& tensor, const HeadRows& place, const Head& head, std::int64_t rows, std::int64_t width,
         float*& scratch)
       : rows_(reals<Reals>(tensor) + place.begin(head)), stride_(place.of_row), width_(width), room_(scratch) {
@@ -153,7 +153,7 @@ class Panel {
     return dtype == graph::DType::bf16 ? rows * width : 0;
   }
 
-  /// Rows [first, first + count), to read.
+  /// Rows [first, first + count), for reading.
   [[nodiscard]] Matrix read(std::int64_t first, std::int64_t count) const {
     const Rows found = room(first);
     for (std::int64_t r = 0; rows_.bfloat && r < count; ++r) {
@@ -164,7 +164,7 @@ class Panel {
     return {found.data, found.stride};
   }
 
-  /// Where to compute rows from `first` on. `finish` stores them.
+  /// Room in which to compute the rows from `first` on. `finish` stores them in the tensor.
   [[nodiscard]] Rows room(std::int64_t first) const {
     return rows_.bfloat ? Rows{room_, width_} : Rows{(rows_ + first * stride_).floats(), stride_};
   }
@@ -187,7 +187,7 @@ class Panel {
   matrix.transposed = true;
   return matrix;
 }
-/// The rows from `first` on.
+/// The matrix without the rows before `first`.
 [[nodiscard]] inline Matrix rows_from(const Matrix& matrix, std::int64_t first) {
   return {matrix.data + first * matrix.stride, matrix.stride};
 }
@@ -205,14 +205,14 @@ void for_each_task(const KernelCall& call, const AttentionShape& at, std::int64_
   });
 }
 
-/// Scratch of all threads; none without queries. Behind the last row of scores a gap is not planned: it could reach
-/// into a page that nothing touches.
+/// Scratch bytes of all threads; 0 if there are no queries. The gap after the last row of scores is not counted,
+/// because no one writes it: it might be the only part of a page that is never touched.
 inline std::size_t bytes_of_threads(const AttentionShape& at, std::int64_t tasks, int threads, std::int64_t floats) {
   const std::int64_t all = at.tile_floats() > 0 ? at.parts(tasks, threads) * floats : 0;
   return static_cast<std::size_t>(all > 0 ? all - row_gap : 0) * sizeof(float);
 }
 
-/// Dropout of one op's probabilities; `stream` is null if the rate is zero. Sizes are the whole tensor's.
+/// Dropout of one op's probabilities. `stream` is null if the rate is zero. The sizes are those of the whole tensor.
 struct Dropped {
   const DropoutStream* stream;
   std::int64_t first_sample;
@@ -223,7 +223,7 @@ struct Dropped {
   std::int64_t queries;
   std::int64_t keys;
 
-  /// Calls use(first, last, factors) for stretches of the keys `seen` by a query.
+  /// Calls use(first, last, factors) for consecutive parts of the keys `seen` by a query.
   template <typename Use>
   void row(const Head& head, std::int64_t query, const Keys& seen, const Use& use) const {
     const std::int64_t number = (first_head + head.head) * groups + first_group + head.group;
@@ -235,7 +235,7 @@ struct Dropped {
   }
 };
 
-/// One call: its sizes, operands and log-sum-exp, and settings that change scores and probabilities.
+/// One call of attention: its sizes, operands and log-sum-exp, and the settings that change scores and probabilities.
 struct Attention {
   AttentionShape shape;
   const TensorView& q;
@@ -246,12 +246,12 @@ struct Attention {
   Dropped dropped;
   const TensorView* mask = nullptr;  ///< [T, S], added to the scores; null: none
 
-  /// log-sum-exp of a head's queries. lse: [B, H, G, T]
+  /// The log-sum-exp of each query of a head. lse: [B, H, G, T]
   [[nodiscard]] Reals lse_of(const Head& at) const {
     return reals<Reals>(lse) + ((at.sequence * shape.heads + at.head) * shape.group + at.group) * shape.queries;
   }
 
-  /// Adds the mask to the scores of queries from `begin` on for the keys `seen`.
+  /// Adds the mask to the scores of `rows` queries from `begin` on, for the keys `seen`.
   void add_mask(float* scores, std::int64_t begin, std::int64_t rows, const Keys& seen) const {
     const std::int64_t stride = shape.score_stride();
     for (std::int64_t r = 0; mask != nullptr && r < rows; ++r) {
@@ -288,7 +288,7 @@ inline Dropped separate_dropped(const KernelCall& call, const DropoutStream& str
           .keys = call.inputs[1].shape[1]};
 }
 
-/// The shape of a call, with the place of its queries in the whole tensor.
+/// The shape of a call. It includes the place of this shard's queries in the whole tensor.
 inline AttentionShape separate_shape_of(const KernelCall& call) {
   AttentionShape at = separate_shape(call.attributes, call.inputs[0].shape.data(), call.inputs[1].shape.data());
   at.first_query = call.inputs[0].origin[1];

@@ -4,7 +4,7 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// One query's row: scores become P, dscores, which hold dO·V, become dS = P (dO·V - D).
+/// Computes one query's row. scores becomes P; dscores, which holds dO·V, becomes dS = P (dO·V - D).
 void gradient_row(float* scores, float* dscores, std::int64_t whole, float lse, float dout_out) {
   vectors(0, whole, [=](auto at) {
     const vec p = exp(load(scores, at) - lse);
@@ -13,7 +13,7 @@ void gradient_row(float* scores, float* dscores, std::int64_t whole, float lse, 
   });
 }
 
-/// gradient_row() with dropout's factors f: scores become P f, dscores P (f dO·V - D).
+/// Like gradient_row(), with dropout's factors f: scores becomes P f, dscores becomes P (f dO·V - D).
 void dropped_gradient_row(float* scores, float* dscores, std::int64_t count, const float* factors, float lse,
                           float dout_out) {
   vectors(0, count, [=](auto at) {
@@ -24,7 +24,7 @@ void dropped_gradient_row(float* scores, float* dscores, std::int64_t count, con
   });
 }
 
-/// Zeros for the keys of a tile that the query does not see.
+/// Sets the elements of the keys that the query does not see to zero.
 void clear_unseen(float* row, const Keys& seen, std::int64_t count) {
   for (std::int64_t j = 0; j < seen.first; ++j) {
     row[j] = 0;
@@ -41,8 +41,8 @@ void fill_zeros(const Panel::Rows& rows, std::int64_t width, const Keys& keys) {
   }
 }
 
-/// The gradient of one operand of the keys that a tile sees: to[keys] (+)= alpha weights^T tile. Rows of `to` from
-/// `begun` on hold sums already.
+/// Adds to the gradient of keys or values, for the keys that a tile sees: to[keys] (+)= alpha weights^T tile. Rows of
+/// `to` from `begun` on already hold sums.
 void add_to_keys(const Panel::Rows& to, const Keys& keys, std::int64_t begun, float alpha, const Matrix& weights,
                  const Matrix& tile, std::int64_t rows, std::int64_t width) {
   const std::int64_t middle = smaller(larger_of(begun, keys.first), keys.last);
@@ -65,9 +65,10 @@ struct AttentionGradient {
   const TensorView& dv;
 };
 
-/// Dao et al. 2022, arXiv:2205.14135, appendix B.4, for one head of the queries. Tiles go from the last to the first,
-/// so that the keys that they see begin ever earlier: a tile writes the gradients of keys and values that no other has
-/// seen, and adds to the rest. The first head of a group begins, and the last one finishes.
+/// Dao et al. 2022, arXiv:2205.14135, appendix B.4, for one head of queries. Tiles go from the last to the first, so
+/// that the first key that they see only moves down. For keys that no earlier tile has seen, a tile overwrites the
+/// gradients of keys and values; to the others it adds. The group's first head starts the sums, and its last one
+/// finishes them.
 void attend_gradient(const AttentionGradient& of, const Head& head, float* scratch) {
   const Attention& on = of.on;
   const AttentionShape& at = on.shape;
@@ -137,7 +138,7 @@ void attend_gradient(const AttentionGradient& of, const Head& head, float* scrat
   }
 }
 
-/// Floats of scratch of one thread.
+/// The types on which the scratch depends.
 struct GradientTypes {
   graph::DType q;
   graph::DType k;
@@ -155,7 +156,7 @@ std::int64_t floats_of_gradient(const AttentionShape& at, const GradientTypes& t
          keys(types.dk) + keys(types.dv) + 2 * at.tile_floats();
 }
 
-/// Zeros: a shard without queries adds nothing to the gradients of keys and values.
+/// Sets the tensor to zero: a shard without queries adds nothing to the gradients of keys and values.
 void clear(const KernelCall& call, const TensorView& tensor) {
   const auto to = reals<Reals>(tensor);
   call.threads.split(tensor.elements(), grain, [=](std::int64_t begin, std::int64_t end) {
@@ -163,7 +164,7 @@ void clear(const KernelCall& call, const TensorView& tensor) {
   });
 }
 
-/// Every head of the keys is a task, because the heads of its group add to the same gradients.
+/// The number of tasks: one for each head of keys, because the heads of its group add to the same gradients.
 std::int64_t gradient_tasks(const AttentionShape& at) { return at.batch * at.heads; }
 
 void attend_all_gradient(const KernelCall& call, const AttentionGradient& of) {

@@ -4,17 +4,18 @@
 
 namespace shardrun::device::cpu {
 
-/// Conversions of a block of a matrix: `rows` rows of `columns` elements, `from_stride` and `to_stride` elements apart.
+/// Conversions of a block of `rows` rows of `columns` elements. Rows begin `from_stride` and `to_stride` elements
+/// apart.
 struct BlockLoops {
   /// bfloat16 to float32
   void (*widen)(const void* from, std::int64_t from_stride, float* to, std::int64_t to_stride, std::int64_t rows,
                 std::int64_t columns);
-  /// float32 to bfloat16: rounded, or added to the old value and the sum rounded
+  /// float32 to bfloat16: rounds, or adds to the old value and rounds the sum
   void (*narrow)(const float* from, std::int64_t from_stride, void* to, std::int64_t to_stride, std::int64_t rows,
                  std::int64_t columns, bool add);
 };
 
-/// For this machine's instruction set.
+/// The conversions for this machine's instruction set.
 [[nodiscard]] const BlockLoops& block_loops() noexcept;
 
 }  // namespace shardrun::device::cpu

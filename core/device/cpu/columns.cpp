@@ -4,7 +4,7 @@
 
 namespace shardrun::device::cpu {
 
-/// One line of positions: `line` is a line of a plane.
+/// Writes one line of positions. `line` is a line of a plane.
 template <typename Element>
 void Columns::write_line(const Element* line, std::int64_t tap, Element* to) const {
   const Taps& across = taps_[1];
@@ -16,7 +16,7 @@ void Columns::write_line(const Element* line, std::int64_t tap, Element* to) con
     }
     return;
   }
-  // Positions [first, last) meet the line.
+  // Only positions [first, last) read elements of the line.
   const std::int64_t before = base >= 0 ? 0 : (-base + across.stride - 1) / across.stride;
   const std::int64_t first = std::min(before, across.count);
   const std::int64_t inside = across.held - base;

@@ -9,19 +9,20 @@
 
 namespace shardrun::device::cpu {
 
-/// Rows [begin, end) of the positions at which a kernel is laid.
+/// Rows [begin, end) of the kernel's positions.
 struct RowRange {
   std::int64_t begin;
   std::int64_t end;
 };
 
-/// The elements of planes [channels, H, W] that a kernel reads, as a matrix (im2col): a row for each channel and tap, a
-/// column for each position. A tap outside the plane is 0.
+/// The elements of planes [channels, H, W] that a convolution's kernel reads, as a matrix (im2col). It has a row for
+/// each channel and tap, and a column for each position of the kernel. Taps outside the plane are 0.
 class Columns {
  public:
   Columns(std::array<Taps, 2> taps, std::size_t element_bytes) : taps_(taps), bytes_(element_bytes) {}
 
-  /// Writes the matrix of some channels and rows of positions, without gaps. `planes`: the first of these channels.
+  /// Writes the part of the matrix for `channels` channels and some rows of positions, without gaps. `planes` points to
+  /// the first of these channels.
   void write(const std::byte* planes, std::int64_t channels, RowRange rows, std::byte* matrix) const;
 
  private:

@@ -8,14 +8,14 @@
 namespace shardrun::device::cpu {
 namespace {
 
-/// Positions of a block if the columns need no matrix.
+/// Positions per block if no matrix of columns is needed.
 constexpr std::int64_t direct_positions = 4096;
 
 std::vector<graph::Sliding> slidings_of(const graph::Attributes& attributes, const graph::TensorType& weights) {
   return sliding_of(attributes, {weights.shape.begin() + 2, weights.shape.end()});
 }
 
-/// How many rows of positions make a block, for a number of channels.
+/// Divides the rows of positions into blocks, given a number of channels.
 Blocked row_blocks(const ConvSizes& sizes, std::int64_t channels) {
   const std::size_t one = std::max<std::size_t>(1, sizes.matrix_bytes(channels, 1));
   const std::int64_t rows = sizes.direct ? direct_positions / std::max<std::int64_t>(1, sizes.columns)
@@ -63,7 +63,7 @@ ConvProducts::ConvProducts(const graph::OpShape& shape, bool transposed)
   product_bytes_ = aligned(std::max(whole_.scratch_bytes(1), rest_.scratch_bytes(1)));
 }
 
-/// Of `rows` rows of positions, without data.
+/// The product for `rows` rows of positions, without data.
 Product ConvProducts::product(std::int64_t rows) const {
   const std::int64_t k = sizes_.read * sizes_.taps;
   const std::int64_t n = rows * sizes_.columns;
@@ -99,11 +99,11 @@ void ConvProducts::copy_weights(const KernelCall& call) const {
   });
 }
 
-/// One block of rows of one group of one image.
+/// Computes one block of rows of one group of one image.
 void ConvProducts::multiply(const KernelCall& call, const Columns& columns, std::int64_t item, std::byte* room) const {
   const RowRange rows = rows_.at(item % rows_.count());
   const std::int64_t group = item / rows_.count() % sizes_.groups;
-  const std::int64_t image = item / rows_.count();  // counts groups too: [batch, groups, channels of one]
+  const std::int64_t image = item / rows_.count();  // counts groups too: [batch, groups, channels of a group]
   Product p = product(rows.end - rows.begin);
   auto* const weights = transposed_ ? call.scratch.data() : static_cast<std::byte*>(call.inputs[1].data);
   p.a = Operand{weights, weights_, p.k}.from(group * sizes_.other, 0);

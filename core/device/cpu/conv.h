@@ -12,35 +12,35 @@
 
 namespace shardrun::device::cpu {
 
-/// Bytes of a matrix of columns that a core's cache holds beside the other operands.
+/// The size of a block of im2col columns that fits a core's cache together with the other operands, in bytes.
 inline constexpr std::size_t columns_block_bytes = 512 << 10;
 
 [[nodiscard]] inline std::size_t aligned(std::size_t bytes) noexcept { return (bytes + 63) / 64 * 64; }
 
-/// The sizes of a convolution or one of its gradients. The kernel is laid on planes of `read` channels a group.
+/// The sizes of a convolution or of one of its gradients. The kernel slides over planes of `read` channels per group.
 struct ConvSizes {
-  /// `read`, `other`: the types of the two activations.
+  /// `read`, `other`: the types of the two activation tensors.
   ConvSizes(const graph::Attributes& attributes, const graph::TensorType& read, const graph::TensorType& other,
             const std::vector<graph::Sliding>& slidings);
 
   std::int64_t batch;
   std::int64_t groups;
-  std::int64_t read;         ///< channels a group of the tensor that is read through windows
-  std::int64_t other;        ///< channels a group of the other activation: the result, or the gradient of one
+  std::int64_t read;         ///< channels per group of the tensor that is read through windows
+  std::int64_t other;        ///< channels per group of the other activation: the result, or the gradient of the result
   std::int64_t taps = 1;     ///< elements of the kernel
-  std::int64_t rows = 1;     ///< of the positions
-  std::int64_t columns = 1;  ///< of the positions
+  std::int64_t rows = 1;     ///< rows of kernel positions
+  std::int64_t columns = 1;  ///< columns of kernel positions
   std::int64_t plane = 1;    ///< elements of a plane that is read
-  bool direct = false;       ///< the matrix of columns is the planes themselves: kernel 1, stride 1, no padding
+  bool direct = false;       ///< the planes themselves are the matrix of columns: kernel 1, stride 1, no padding
   graph::DType dtype;        ///< of the planes
 
   [[nodiscard]] std::int64_t positions() const noexcept { return rows * columns; }
   [[nodiscard]] std::size_t element_bytes() const noexcept { return graph::element_bytes(dtype); }
-  /// Bytes of the matrix of columns of some channels and rows.
+  /// Bytes of the im2col matrix for some channels and rows.
   [[nodiscard]] std::size_t matrix_bytes(std::int64_t channels, std::int64_t row_count) const noexcept;
 };
 
-/// A range of `size` things cut into blocks of `width`; the last may be smaller.
+/// A range of `size` items, cut into blocks of `width`. The last block may be smaller.
 struct Blocked {
   std::int64_t size = 0;
   std::int64_t width = 1;
@@ -52,11 +52,11 @@ struct Blocked {
   }
 };
 
-/// A convolution, or the gradient of its input, as products: of each image, group and block of rows, the weights
-/// [other, read * taps] with the columns that the kernel meets. The blocks depend on sizes alone.
+/// A convolution, or the gradient of its input, as matrix products. For each image, group and block of rows, multiplies
+/// the weights [other, read * taps] by the im2col columns. The sizes alone decide the blocks.
 class ConvProducts {
  public:
-  /// `transposed`: for the gradient of the input. Its weights are first copied so that the group's `other` leads.
+  /// `transposed`: computes the gradient of the input, with weights copied so that the group's `other` comes first.
   ConvProducts(const graph::OpShape& shape, bool transposed);
   [[nodiscard]] std::size_t scratch_bytes(int threads) const;
   void run(const KernelCall& call);
@@ -73,16 +73,17 @@ class ConvProducts {
   graph::DType weights_;
   graph::DType result_;
   Blocked rows_;
-  PreparedProduct whole_;          ///< of a block of rows
-  PreparedProduct rest_;           ///< of the last block
-  std::size_t weight_bytes_ = 0;   ///< of the copy
-  std::size_t columns_bytes_ = 0;  ///< of one thread
-  std::size_t product_bytes_ = 0;  ///< of one thread
+  PreparedProduct whole_;          ///< for a full block of rows
+  PreparedProduct rest_;           ///< for the last block
+  std::size_t weight_bytes_ = 0;   ///< bytes of the weights' copy
+  std::size_t columns_bytes_ = 0;  ///< bytes per thread
+  std::size_t product_bytes_ = 0;  ///< bytes per thread
   bool touched_ = false;
 };
 
-/// The gradient of the weights as products: of each group and block of channels, the sum over images and blocks of rows
-/// of dy [other, positions] with the transposed columns. A result that is not float32 is summed in float32 first.
+/// The gradient of the weights as matrix products. For each group and block of channels, sums dy [other, positions]
+/// times the transposed im2col columns over images and blocks of rows. If the result is not float32, the sum is made in
+/// a float32 copy first.
 class ConvWeightProducts {
  public:
   explicit ConvWeightProducts(const graph::OpShape& shape);
@@ -101,10 +102,10 @@ class ConvWeightProducts {
   graph::DType result_;
   Blocked channels_;
   Blocked rows_;
-  std::vector<PreparedProduct> products_;  ///< of whole and last blocks of channels, each with whole and last rows
-  std::size_t columns_bytes_ = 0;          ///< of one thread
-  std::size_t sums_bytes_ = 0;             ///< of one thread
-  std::size_t product_bytes_ = 0;          ///< of one thread
+  std::vector<PreparedProduct> products_;  ///< for full and last blocks of channels, and in each of rows
+  std::size_t columns_bytes_ = 0;          ///< bytes per thread
+  std::size_t sums_bytes_ = 0;             ///< bytes per thread
+  std::size_t product_bytes_ = 0;          ///< bytes per thread
   bool touched_ = false;
 };
 

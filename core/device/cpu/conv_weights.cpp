@@ -7,10 +7,10 @@
 namespace shardrun::device::cpu {
 namespace {
 
-/// Columns of the gradient that a block makes: a multiple of every micro-kernel's width.
+/// Columns of the gradient that a block computes: a multiple of every micro-kernel's width.
 constexpr std::int64_t weight_columns = 48;
 
-/// The part of `blocked` that is not a whole block, or a whole block.
+/// The size of the last block of `blocked`, which may be smaller than the others.
 std::int64_t last_of(const Blocked& blocked) {
   const RowRange last = blocked.at(std::max<std::int64_t>(1, blocked.count()) - 1);
   return last.end - last.begin;
@@ -39,7 +39,7 @@ ConvWeightProducts::ConvWeightProducts(const graph::OpShape& shape)
                     : aligned(static_cast<std::size_t>(sizes_.other * channels_.width * sizes_.taps) * sizeof(float));
 }
 
-/// The product for a block of channels and of rows of positions. Its operands still lack their addresses.
+/// The product for a block of channels and of rows of positions. Its operands do not have addresses yet.
 Product ConvWeightProducts::product(std::int64_t channels, std::int64_t rows) const {
   const std::int64_t n = channels * sizes_.taps;
   const std::int64_t k = rows * sizes_.columns;
@@ -64,7 +64,7 @@ std::size_t ConvWeightProducts::scratch_bytes(int threads) const {
   return static_cast<std::size_t>(parts(threads)) * (columns_bytes_ + sums_bytes_ + product_bytes_);
 }
 
-/// The gradient of one block of channels of one group.
+/// Computes the gradient of one block of channels of one group.
 void ConvWeightProducts::sum_block(const KernelCall& call, const Columns& columns, std::int64_t item,
                                    std::byte* room) const {
   const std::int64_t group = item / channels_.count();

@@ -4,7 +4,7 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// Sums in double precision, of as many columns as a vector has lanes.
+/// Sums in double precision for one vector of columns.
 struct ColumnSums {
   SHARDRUN_INLINE vec add(vec v) {
     halfvec halves[2];
@@ -20,8 +20,7 @@ struct ColumnSums {
   dvec sums[2] = {};
 };
 
-/// x, y: [K, N, C]. The elements of a column are `inner` apart; `step` leads from one to the next in the order of
-/// summation.
+/// x, y: [K, N, C]. The elements of a column are `inner` apart; `step` is the distance in the order of summation.
 struct Columns {
   std::int64_t length;
   std::int64_t inner;
@@ -47,7 +46,7 @@ void sum_columns(Pointer x, Pointer y, const Columns& of, std::int64_t begin, st
   });
 }
 
-/// Threads share the columns of the only matrix, or the matrices.
+/// Threads share the matrices, or the columns if there is only one matrix.
 template <typename Pointer>
 void cumulative_sum(const KernelCall& call) {
   const TensorView& x = call.inputs[0];

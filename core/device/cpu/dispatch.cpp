@@ -6,7 +6,7 @@
 
 namespace shardrun::device::cpu {
 
-// blocks.cpp and element_nest.cpp are compiled for each instruction set and define these in each.
+// blocks.cpp and element_nest.cpp are compiled for each instruction set. Each compilation defines these.
 namespace baseline {
 extern const BlockLoops loops_of_blocks;
 extern const NestRunner nest_runner;
@@ -22,7 +22,7 @@ extern const NestRunner nest_runner;
 
 namespace {
 
-/// All files' variants, in the order they registered.
+/// The variants of all files, in the order of registration.
 std::vector<Variant>& runnable() {
   static std::vector<Variant> variants;
   return variants;

@@ -4,8 +4,7 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// Where row `row` (of those along the last dimension) begins in its whole sample: a row-major index over the global
-/// dimensions 1, 2, …
+/// The place in the whole sample at which row `row` begins: a row-major index over the global dimensions 1, 2, …
 std::int64_t place_in_sample(const TensorView& x, std::int64_t row) {
   std::int64_t index = x.rank > 1 ? x.origin[x.rank - 1] : 0;
   std::int64_t stride = x.rank > 1 ? x.global[x.rank - 1] : 1;

@@ -8,7 +8,7 @@ namespace shardrun::device::cpu {
 
 using Sgemm = decltype(sgemm);
 
-// eigen_sgemm.cpp is compiled for each instruction set and defines one in each.
+// eigen_sgemm.cpp is compiled for each instruction set. Each compilation defines one of these.
 namespace baseline {
 Sgemm eigen_sgemm;
 }
@@ -31,7 +31,7 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
 
 void set_up_sgemm() {}
 
-/// Eigen has no products by the CPU's instructions for bfloat16.
+/// Eigen has no products that use the CPU's bfloat16 instructions.
 const Bf16Product* bf16_product(const Product&, bool) { return nullptr; }
 
 std::string_view bf16_products() noexcept { return "widened to float32"; }

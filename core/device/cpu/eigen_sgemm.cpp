@@ -2,8 +2,8 @@
 
 #include "core/device/cpu/sgemm.h"
 
-// This file is compiled once for each instruction set. CMakeLists.txt gives the namespace Eigen another name each time:
-// else the linker would keep one copy of each of its templates for all, and might keep one that a machine cannot run.
+// This file is compiled once for each instruction set. CMakeLists.txt renames the namespace Eigen each time. Otherwise
+// the linker would keep one copy of each template for all variants, perhaps one that a machine cannot run.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
@@ -15,13 +15,13 @@ using Stored = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMa
 using Strides = Eigen::OuterStride<>;
 using Operand = Eigen::Map<const Stored, 0, Strides>;
 
-/// `rows` and `columns`: of the matrix after it is transposed, if it is.
+/// `rows` and `columns` are those after transposing.
 Operand stored(const Matrix& matrix, std::int64_t rows, std::int64_t columns) {
   return matrix.transposed ? Operand(matrix.data, columns, rows, Strides(matrix.stride))
                            : Operand(matrix.data, rows, columns, Strides(matrix.stride));
 }
 
-/// Calls use(matrix) with the matrix or with its transpose.
+/// Calls use(matrix), or use() with its transpose if it is used transposed.
 template <typename Use>
 void as_used(const Matrix& matrix, const Operand& stored, const Use& use) {
   if (matrix.transposed) {
@@ -35,8 +35,7 @@ void as_used(const Matrix& matrix, const Operand& stored, const Use& use) {
 
 void eigen_sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a, Matrix b, float* c,
                  std::int64_t c_stride, bool accumulate) {
-  constexpr std::int64_t depth =
-      256;  // terms that are summed before their sum is added: this bounds the rounding error
+  constexpr std::int64_t depth = 256;  // terms summed before their sum is added: this bounds the rounding error
   Eigen::Map<Stored, 0, Strides> result(c, m, n, Strides(c_stride));
   if (!accumulate) {
     result.setZero();

@@ -13,7 +13,7 @@
 namespace shardrun::device::cpu {
 namespace {
 
-/// Adds a loop around the others. One that continues the loop before it becomes part of it.
+/// Adds a loop around the others. It is merged with the loop before if the strides allow.
 void add_outer(NestLoops& nest, const NestLoop& loop) {
   if (loop.size == 1) {
     return;
@@ -37,20 +37,20 @@ NestLoops loops_over(const Contraction& of, const std::string& letters) {
   return nest;
 }
 
-/// Whether vectors of a loop's iterations are consecutive elements of each tensor, or one element of it.
+/// Whether a vector of a loop's iterations is, in each tensor, consecutive elements or a single element.
 bool has_vectors(const NestLoop& loop, bool sums) {
   return loop.a + loop.b > 0 && loop.a <= 1 && loop.b <= 1 && (sums || loop.y == 1);
 }
 
-/// How fast a nest is if its vectors run along this loop. A vector of strided elements takes as long as `penalty`
-/// vectors of consecutive ones.
+/// Estimates how fast a nest is if its vectors run along this loop. A vector of strided elements takes as long as
+/// `penalty` vectors of consecutive ones.
 std::int64_t worth_as_vectors(const NestLoop& loop, bool sums) {
   constexpr std::int64_t longest_vector = 16;
   constexpr std::int64_t penalty = 8;
   return std::min(loop.size, longest_vector) * (has_vectors(loop, sums) ? penalty : 1);
 }
 
-/// An einsum that is not worth a product of matrices.
+/// The loops of an einsum that is not computed as matrix products.
 ElementNest element_nest(const Contraction& of) {
   ElementNest nest = {.kept = loops_over(of, of.tensors[2].letters), .summed = loops_over(of, of.summed)};
   NestLoops* from = nullptr;
@@ -128,7 +128,7 @@ class Products {
   }
 
  private:
-  /// Whether the threads share the batch, not the tiles of one product after the other.
+  /// Whether the threads divide the batch. Otherwise they divide the tiles of one product after the other.
   [[nodiscard]] bool shares_batch(int threads) const { return batch_ > 1 && batch_ >= threads; }
 
   [[nodiscard]] std::size_t product_bytes(int threads) const {
@@ -136,7 +136,7 @@ class Products {
                                  : product_.scratch_bytes(threads);
   }
 
-  /// The product of index `number` of the batch.
+  /// The product for batch index `number`.
   [[nodiscard]] Product at(const std::array<std::byte*, 3>& data, std::int64_t number) const {
     Product product = contraction_.product;
     const std::array<Operand*, 3> operands = {&product.a, &product.b, &product.c};
@@ -190,20 +190,21 @@ class Products {
 
   Contraction contraction_;
   PreparedProduct product_;
-  std::array<std::vector<std::int64_t>, 3> strides_;  ///< of each tensor as it is, in the order of its packed form
-  std::array<std::size_t, 3> begin_ = {};             ///< of each packed tensor, in the scratch
+  std::array<std::vector<std::int64_t>, 3> strides_;  ///< strides of each unpacked tensor, in the order of its packed
+                                                      ///< form
+  std::array<std::size_t, 3> begin_ = {};             ///< where each packed tensor begins in the scratch
   std::size_t packed_bytes_ = 0;
   std::int64_t batch_ = 1;
-  bool touched_ = false;  ///< the scratch, which products of one batch share, has been written
+  bool touched_ = false;  ///< the products of one batch index have written the scratch that they share
 };
 
 Contraction contraction_of(const graph::OpShape& shape) {
   return {graph::parse_einsum(shape.attributes.text("spec")), shape};
 }
 
-/// The state of an instruction that computes an einsum: made once, used by every call.
+/// The state of an instruction that computes an einsum. It is made once and used by every call.
 struct Prepared {
-  std::unique_ptr<Products> products;  ///< null: the nest counts
+  std::unique_ptr<Products> products;  ///< null: the nest is run instead
   ElementNest nest;
 };
 

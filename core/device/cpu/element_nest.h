@@ -6,7 +6,7 @@
 
 namespace shardrun::device::cpu {
 
-/// A loop of a nest: its length, and how far apart the elements of successive iterations lie in a, b and y.
+/// One loop of a nest: its number of iterations, and the distance in elements between iterations in a, b and y.
 struct NestLoop {
   std::int64_t size = 1;
   std::int64_t a = 0;
@@ -14,18 +14,18 @@ struct NestLoop {
   std::int64_t y = 0;
 };
 
-/// Loops inside each other, the innermost first.
+/// Nested loops, the innermost first.
 struct NestLoops {
   int count = 0;
   NestLoop loops[2 * max_rank] = {};  // operands of max_rank dimensions each
 };
 
-/// y (+)= Σ a b, element by element. Each tensor may lack dimensions of the others.
+/// y (+)= Σ a b, element by element. Each of the three tensors may lack dimensions that others have.
 struct ElementNest {
   enum class Operands { both_consecutive, a_consecutive, strided };
 
-  NestLoop vectors;        ///< the loop whose iterations are done a vector at a time
-  Operands operands = {};  ///< how `vectors` runs over a and b; with `a_consecutive` it stays at one element of b
+  NestLoop vectors;        ///< the loop that is vectorized
+  Operands operands = {};  ///< the stride of `vectors` in a and b; with `a_consecutive` it stays at one element of b
   bool sums = false;       ///< `vectors` runs over a dimension that y lacks
   bool swapped = false;    ///< `a` is the op's second operand
   NestLoops kept;          ///< the other loops over dimensions of y
@@ -34,7 +34,7 @@ struct ElementNest {
 
 using NestRunner = void (*)(const ElementNest& nest, const KernelCall& call);
 
-/// With this machine's instruction set.
+/// Runs the nest with this machine's instruction set.
 void run_nest(const ElementNest& nest, const KernelCall& call);
 
 }  // namespace shardrun::device::cpu

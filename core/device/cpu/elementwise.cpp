@@ -44,7 +44,7 @@ void copy(const KernelCall& call) {
   }
 }
 
-/// cast for any types, float16 and integers among them.
+/// Casts between any types, including float16 and integers.
 void cast(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const TensorView& y = call.outputs[0];

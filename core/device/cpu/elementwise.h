@@ -7,8 +7,7 @@
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
-/// Calls body(at) for every vector of [0, size), over the threads. The body captures by value, so that captured values
-/// stay in registers.
+/// Calls body(at) for every vector of [0, size), on all threads. A body that captures by value keeps them in registers.
 template <typename Body>
 void for_each_vector(const KernelCall& call, std::int64_t size, const Body& body) {
   call.threads.split(size, grain, [&](std::int64_t begin, std::int64_t end) {
@@ -24,8 +23,8 @@ void map_run(const Function& function, std::int64_t count, Pointer y, Pointers..
   vectors(0, count, [=](auto at) { store(y, at, local(load(x, at)...)); });
 }
 
-/// Operands with fewer elements than `shortest_run` are repeated in a buffer, so that runs of consecutive elements are
-/// not shorter.
+/// Operands with fewer than `shortest_run` elements are repeated in a buffer, so that each run of consecutive elements
+/// has at least that length.
 inline constexpr std::int64_t shortest_run = 256;
 inline constexpr std::int64_t buffer_size = 2 * shortest_run;
 
@@ -36,7 +35,7 @@ inline std::int64_t repeated_length(std::int64_t elements) {
 [[nodiscard]] inline float* from_floats(float* floats, float*) { return floats; }
 [[nodiscard]] inline Reals from_floats(float* floats, Reals) { return {reinterpret_cast<std::byte*>(floats), false}; }
 
-/// An operand that is read again from its start whenever its `length` elements have been read.
+/// An operand of `length` elements that starts again from its first element after its last.
 template <typename Pointer>
 struct Cycle {
   Cycle(const TensorView& operand, std::int64_t size, std::int64_t begin, float* buffer)
@@ -58,7 +57,7 @@ struct Cycle {
   std::int64_t place;
 };
 
-/// Operands that lack leading dimensions of the result. Where runs begin and end depends on sizes alone.
+/// y = function(x…) for operands that may lack leading dimensions of the result. Sizes alone decide where runs begin.
 template <typename Pointer, typename Function, std::size_t... i>
 void map_cycles(const KernelCall& call, const Function& function, std::index_sequence<i...>) {
   const auto y = reals<Pointer>(call.outputs[0]);
@@ -95,8 +94,8 @@ void map_as(const KernelCall& call, const Function& function, std::index_sequenc
   });
 }
 
-/// outputs[0] = function(inputs[0], …) of the first `count` operands, element by element. Operands may lack leading
-/// dimensions of the result; others may be its memory.
+/// outputs[0] = function(inputs[0], …) of the first `count` operands, element by element. An operand may lack leading
+/// dimensions of the result. An operand that lacks none may share the result's memory.
 template <std::size_t count, typename Function>
 void map(const KernelCall& call, const Function& function) {
   constexpr std::make_index_sequence<count> operands;

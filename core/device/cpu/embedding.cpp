@@ -4,7 +4,7 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// A tensor [O, V, E] of rows that are chosen by their index in V. A shard holds `held` of them, from `first` on.
+/// A tensor [O, V, E] whose rows are chosen by an index in V. A shard holds `held` of the V rows, from `first` on.
 struct Rows {
   Rows(const KernelCall& call, const TensorView& tensor) {
     const auto dim = static_cast<std::uint32_t>(call.attributes.has("dim") ? call.attributes.integer("dim") : 0);
@@ -20,7 +20,7 @@ struct Rows {
   std::int64_t width;
 };
 
-/// tokens: [L]   table: [O, V, E]   y: [O, L, E]; rows of tokens that this shard of the vocabulary lacks are zero
+/// tokens: [L]   table: [O, V, E]   y: [O, L, E]; rows of tokens that are not in this shard of the vocabulary are zero
 template <typename Pointer>
 void gather(const KernelCall& call) {
   const std::int32_t* tokens = integers(call.inputs[0]);
@@ -50,8 +50,8 @@ void clear(const KernelCall& call) {
   });
 }
 
-/// Columns of a table's gradient that make work for one thread. Threads share the columns, so that each row is summed
-/// in the order of the tokens.
+/// Columns of a table's gradient that are enough work for one thread. Threads share columns, not rows, so that each row
+/// is summed in the order of the tokens.
 std::int64_t column_grain(std::int64_t tokens) { return (row_grain(tokens) + 15) / 16 * 16; }
 
 /// The gradient in float32: each row of dy is added to its token's row.
@@ -79,7 +79,7 @@ void sums_in_floats(const KernelCall& call) {
   });
 }
 
-/// The positions of each row's token in ascending order: heads[row], then next[position], until `last_position`.
+/// For each token's row, its positions in ascending order: heads[row], then next[position], until `last_position`.
 struct Positions {
   std::int32_t* heads;
   std::int32_t* next;
@@ -105,7 +105,7 @@ Positions positions_of_rows(const KernelCall& call, const Rows& rows) {
   return {heads, next};
 }
 
-/// The gradient in bfloat16: all of a row's terms are added up before their sum is rounded.
+/// The gradient in bfloat16: all terms of a row are summed before the sum is rounded.
 void sums_in_bfloats(const KernelCall& call) {
   const Rows rows(call, call.outputs[0]);
   const Positions positions = positions_of_rows(call, rows);

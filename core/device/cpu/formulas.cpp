@@ -30,7 +30,7 @@ void gradient(const KernelCall& call) {
   }
 }
 
-/// "exp_gradient" for "exp".
+/// A gradient's name: "exp_gradient" for "exp".
 struct Name {
   char text[32] = {};
 };

@@ -4,7 +4,7 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// Calls body(row, width) for each row of inputs[0], over the threads.
+/// Calls body(row, width) for each row of inputs[0], on all threads.
 template <typename Body>
 void for_each_row(const KernelCall& call, const Body& body) {
   const std::int64_t width = columns(call.inputs[0]);
@@ -27,10 +27,11 @@ void row_max(const KernelCall& call) {
   });
 }
 
-/// Where the columns of this shard begin in the whole vocabulary.
+/// The column of the whole vocabulary at which this shard begins.
 std::int64_t first_column(const TensorView& logits) { return logits.origin[logits.rank - 1]; }
 
-/// logits: [L, V]   max, targets: [L]   sum_exp: [L] = Σ exp(logit - max)   target_logit: [L], 0 in another's shard
+/// logits: [L, V]   max, targets: [L]   sum_exp: [L] = Σ exp(logit - max)   target_logit: [L], 0 if another shard has
+/// it
 template <typename Pointer>
 void softmax_terms(const KernelCall& call) {
   const auto logits = reals<Pointer>(call.inputs[0]);
@@ -65,7 +66,7 @@ void softmax_terms_gradient(const KernelCall& call) {
     const float dsum = get(dsums, r);
     const std::int64_t target = targets[r] - first;
     const bool held = target >= 0 && target < width;
-    // Read before dlogits, which may take the place of logits, is written.
+    // Read this before dlogits is written, which may share the memory of logits.
     const float at_target = held ? get(row, target) : 0.0F;
     vectors(0, width, [=](auto at) { store(to, at, exp(load(row, at) - m) * dsum); });
     if (held) {

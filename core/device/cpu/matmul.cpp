@@ -9,7 +9,7 @@
 namespace shardrun::device::cpu {
 namespace {
 
-/// The matrices of an op's operands and result.
+/// Makes the matrices of an op's operands and result.
 using ProductOf = Product(const graph::Attributes& attributes, const TensorShape& x, const TensorShape& second,
                           const TensorShape& y);
 

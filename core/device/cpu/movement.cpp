@@ -2,12 +2,12 @@
 #include "core/device/cpu/views.h"
 #include "core/device/overlap.h"
 
-// Ops that copy boxes of elements. Integers are moved as float32 numbers are: bit by bit.
+// Ops that copy boxes of elements. Integers are copied bit by bit, as if they were float32.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// A box of elements in two tensors. Dimensions that are consecutive in both become one.
+/// A box of elements in two tensors. Dimensions that are consecutive in both are merged.
 struct Box {
   /// Adds a dimension around the others.
   void add_outer(std::int64_t size, std::int64_t from_stride, std::int64_t to_stride) {
@@ -42,7 +42,7 @@ SHARDRUN_INLINE void copy_row(Reals from, std::int64_t from_stride, Reals to, st
   }
 }
 
-/// Where row `row` of a box begins: of its dimensions but the innermost one and `skipped`.
+/// Where row `row` of a box begins. Rows are numbered over all dimensions except the innermost one and `skipped`.
 struct Places {
   std::int64_t from;
   std::int64_t to;
@@ -86,7 +86,7 @@ void transpose_tile(const Bits* from, std::int64_t from_stride, Bits* to, std::i
   }
 }
 
-/// Transposes a box in square tiles. Its innermost dimension in `from` is dimension `turned` of `to`. Threads share
+/// Transposes a box in square tiles. The innermost dimension of `from` is dimension `turned` of `to`. Threads share
 /// strips of tiles.
 template <typename Bits>
 void transpose_box(const KernelCall& call, const Box& box, int turned, const Bits* from, Bits* to) {
@@ -150,7 +150,7 @@ void copy_box(const KernelCall& call, const Box& box, Reals from, Reals to) {
   });
 }
 
-/// y[…] has dimension `order[d]` of x as its dimension d.
+/// Dimension d of y is dimension `order[d]` of x.
 void transpose(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const std::int64_t* order = call.attributes.integers("order").data();
@@ -219,7 +219,7 @@ void pad(const KernelCall& call) {
   copy_overlap(call, x, y, shifted_overlap(x, y, changed_dimension(call), -call.attributes.integer("low")));
 }
 
-/// index: [L]   y: [L, V] = 1 where v is the index, else 0
+/// index: [L]   y: [L, V] = 1 in the column of the row's index, else 0
 void one_hot(const KernelCall& call) {
   const std::int32_t* index = integers(call.inputs[0]);
   const auto y = reals<Reals>(call.outputs[0]);

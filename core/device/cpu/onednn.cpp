@@ -1,4 +1,4 @@
-// Products by oneDNN.
+// Matrix products with oneDNN.
 
 #include <dlfcn.h>
 #include <dnnl_debug.h>
@@ -23,9 +23,9 @@ namespace shardrun::device::cpu {
 
 namespace {
 
-/// oneDNN's own OpenMP team splits small products badly and spins between calls; our Threads call it from each of their
-/// threads instead. The setting is per thread. The function is looked up at run time because it must be that of the
-/// OpenMP runtime that oneDNN was linked to, which need not be this compiler's.
+/// oneDNN's own OpenMP team splits small products badly and spins between calls. Instead, each of our Threads calls
+/// oneDNN with a team of one. The setting is per thread. The function is looked up at run time, because it must belong
+/// to the OpenMP runtime that oneDNN is linked to, which may not be this compiler's.
 void stay_on_this_thread() {
   using SetThreads = void (*)(int);
   static const auto set_threads = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
@@ -38,7 +38,7 @@ void stay_on_this_thread() {
   static_cast<void>(once);
 }
 
-/// A kernel, perhaps on a worker, cannot report an error. It says what failed and ends the process.
+/// A kernel may run on a worker thread and cannot report an error. So this prints what failed and ends the process.
 [[noreturn]] void fail(dnnl_status_t status, const char* types, std::int64_t m, std::int64_t n, std::int64_t k) {
   fmt::print(stderr, "shardrun: oneDNN failed to multiply {} matrices of {}x{} and {}x{}: {}\n", types, m, k, k, n,
              dnnl_status2str(status));
@@ -95,7 +95,7 @@ class OnednnProduct final : public Bf16Product {
                                                          {DNNL_ARG_WEIGHTS, memories.b.get()},
                                                          {DNNL_ARG_DST, memories.c.get()},
                                                          {DNNL_ARG_SCRATCHPAD, memories.scratch.get()}}};
-      // The C++ interface would make a map of the arguments in each call. The library still copies them to one.
+      // The C++ interface would build a map of the arguments in each call. (The library itself still copies them.)
       dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), stream.get(), arguments.size(), arguments.data());
       if (status == dnnl_success) {
         status = dnnl_stream_wait(stream.get());
@@ -117,7 +117,7 @@ class OnednnProduct final : public Bf16Product {
     dnnl::memory scratch;
   };
 
-  /// Made in the thread's first call. A product lives as long as the process, so its address is never another's.
+  /// Made in the thread's first call. Products are never freed, so their addresses are unique keys.
   [[nodiscard]] Memories& memories_of_this_thread() const {
     thread_local std::unordered_map<const OnednnProduct*, Memories> made;
     const auto found = made.find(this);
@@ -137,7 +137,7 @@ class OnednnProduct final : public Bf16Product {
   dnnl::matmul primitive_;
 };
 
-/// The facts on which a product's primitive depends, beside bfloat16 operands.
+/// The properties that select a product's primitive, in addition to bfloat16 operands.
 using Key = std::array<std::int64_t, 10>;
 
 Key key_of(const Product& p, bool accumulate) {
@@ -158,7 +158,7 @@ bool uses(dnnl::cpu_isa instructions) noexcept {
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
 }
 
-/// Whether oneDNN multiplies bfloat16 with instructions of this CPU. On others it would do so more slowly than float32.
+/// Whether this CPU has bfloat16 instructions that oneDNN uses. Without them, float32 products are faster.
 bool has_bfloat_instructions() noexcept {
   static const bool found = uses(dnnl::cpu_isa::avx512_core_bf16);
   return found;
@@ -187,7 +187,7 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
 
 void set_up_sgemm() {
   static const bool once = [] {
-    constexpr std::int64_t size = 48;  // smaller ones go another way
+    constexpr std::int64_t size = 48;  // smaller products are computed in another way
     const std::vector<float> matrix(size * size);
     std::vector<float> product(size * size);
     sgemm(size, size, size, 1, {matrix.data(), size}, {matrix.data(), size}, product.data(), size, false);
@@ -204,11 +204,11 @@ const Bf16Product* bf16_product(const Product& product, bool accumulate) {
   }
   using Products = std::map<Key, std::unique_ptr<const OnednnProduct>>;
   static std::mutex mutex;
-  static Products& products = *new Products;  // never destroyed: at exit the library's own objects may be gone already
+  static Products& products = *new Products;  // never destroyed: at exit the library's own objects may already be gone
   const std::scoped_lock lock(mutex);
   std::unique_ptr<const OnednnProduct>& shared = products[key_of(product, accumulate)];
   if (shared == nullptr) {
-    stay_on_this_thread();  // a primitive is made for the number of threads that is set now
+    stay_on_this_thread();  // a primitive is compiled for the number of threads set now
     try {
       shared = std::make_unique<const OnednnProduct>(product, accumulate);
     } catch (const dnnl::error& error) {

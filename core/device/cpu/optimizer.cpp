@@ -4,15 +4,15 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-// Hashes of the elements that a kernel reads and of those that it writes in their place (Scalars::hashes), from vectors
-// that it has in registers anyway. core/device/hash.h defines the hash; its words are the elements.
+// Hashes of the elements that a kernel reads and of those that it writes in their place (Scalars::hashes), computed
+// from vectors that are in registers anyway. core/device/hash.h defines the hash; its words are the elements.
 
 using longvec = std::uint64_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
 
 /// The products of the lanes with even numbers.
 SHARDRUN_INLINE longvec even_products(uvec a, uvec b) {
 #if defined(__AVX512F__)
-  // The mask of all lanes avoids a false warning of GCC 12.
+  // The full mask avoids a false warning of GCC 12.
   return reinterpret_cast<longvec>(
       _mm512_maskz_mul_epu32(0xFF, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 #elif defined(__AVX2__)
@@ -39,11 +39,11 @@ struct Weights {
     odd = odd_as_even(even);
   }
 
-  uvec even;  ///< lanes with odd numbers do not count
-  uvec odd;   ///< likewise, of the elements in lanes with odd numbers
+  uvec even;  ///< weights of the even lanes; the odd lanes are ignored
+  uvec odd;   ///< weights of the odd lanes, in the even lanes
 };
 
-/// Of `pairs` operands and the results in their places. If they are not `asked` for, nothing is computed.
+/// Hashes of `pairs` operands and of the results that replace them. Computes nothing unless they are `asked` for.
 template <int pairs, bool asked>
 class InPlaceSums {
  public:
@@ -91,13 +91,13 @@ void clip_scale(const KernelCall& call) {
   put(reals<Reals>(call.outputs[1]), 0, norm);
 }
 
-/// A condition as a type, for `if constexpr`.
+/// A condition as a type, for use in `if constexpr`.
 template <bool truth>
 struct Truth {
   constexpr operator bool() const { return truth; }
 };
 
-/// Calls body(at, sums) for every vector of [0, size), over the threads. `sums`: see InPlaceSums.
+/// Calls body(at, sums) for every vector of [0, size), on all threads. `sums` is an InPlaceSums.
 template <int pairs, bool hashed, typename Body>
 void for_each_hashed_vector(const KernelCall& call, std::int64_t size, const Body& body) {
   call.threads.split(size, grain, [&](std::int64_t begin, std::int64_t end) {
@@ -121,7 +121,7 @@ void adamw(const KernelCall& call) {
   const auto b2 = static_cast<float>(beta2);
   const auto fresh1 = static_cast<float>(1 - beta1);
   const auto fresh2 = static_cast<float>(1 - beta2);
-  // Not 1 − rate · decay: while the rate is small, float has no number between that and 1.
+  // Computed as its own factor: as long as the rate is small, no float lies between 1 − rate · decay and 1.
   const auto shrink = static_cast<float>(rate * call.attributes.real("decay"));
   const auto stride = static_cast<float>(rate / (1 - __builtin_pow(beta1, t)));
   const auto correction = static_cast<float>(1 / __builtin_sqrt(1 - __builtin_pow(beta2, t)));
@@ -192,7 +192,7 @@ void sgd(const KernelCall& call) {
   }
 }
 
-/// A kernel made of its four instances: of its pointers' types, with and without hashes.
+/// A kernel with four instances: for each type of pointer, with and without hashes.
 template <void (*floats)(const KernelCall&), void (*hashed_floats)(const KernelCall&), void (*any)(const KernelCall&),
           void (*hashed_any)(const KernelCall&)>
 void by_type_and_hashes(const KernelCall& call) {

@@ -12,13 +12,13 @@ namespace {
 
 using namespace SHARDRUN_KERNEL_VARIANT;
 
-/// The indices of the operand's shard that each index of a result's shard reads along one dimension.
+/// For each index of a result's shard, the indices of the operand's shard that it reads along one dimension.
 using Ranges = std::vector<RowRange>;
 
-/// Kept for an instruction: how the pool slides and, after the first call, where the shards' elements lie.
+/// What an instruction keeps: how the pool slides and, after the first call, which elements of the shards it reads.
 struct Pool {
   std::vector<graph::Sliding> slidings;
-  std::array<Ranges, 2> ranges = {};  ///< along rows and columns; of one dimension, there is one row
+  std::array<Ranges, 2> ranges = {};  ///< along rows and columns; a pool of one dimension has one row
 };
 
 Ranges ranges_of(const Window& window, const TensorView& operand, const TensorView& result, std::size_t from_end) {
@@ -33,7 +33,7 @@ Ranges ranges_of(const Window& window, const TensorView& operand, const TensorVi
   return ranges;
 }
 
-/// One call: the elements of the result, and the elements that each reads.
+/// One call: the elements of the result, and the elements that each of them reads.
 struct Lines {
   Lines(const KernelCall& call, bool backward) {
     auto& pool = *static_cast<Pool*>(call.prepared);
@@ -55,10 +55,10 @@ struct Lines {
     to = {result.count, result.rows, result.columns};
   }
 
-  /// Calls body(element of the result, its row and column, first element of the operand's plane) for each element.
+  /// For each element, calls body(element of the result, its row and column, first element of the operand's plane).
   template <typename Body>
   void run(Threads& threads, const Body& body) const {
-    constexpr std::int64_t work = 8;  // of an element, about
+    constexpr std::int64_t work = 8;  // rough cost of one element
     threads.split(to[0] * to[1], row_grain(to[2] * work), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t line = begin; line < end; ++line) {
         for (std::int64_t column = 0; column < to[2]; ++column) {
@@ -68,7 +68,7 @@ struct Lines {
     });
   }
 
-  /// Calls body(row, column) of the operand for each element that one of the result reads.
+  /// Calls body(row, column) of the operand for each element that this element of the result reads.
   template <typename Body>
   SHARDRUN_INLINE void for_each_read(std::int64_t row, std::int64_t column, const Body& body) const {
     const RowRange across = columns[column];
@@ -81,19 +81,19 @@ struct Lines {
 
   const RowRange* rows;
   const RowRange* columns;
-  std::int64_t width;              ///< of the operand's planes
-  std::int64_t plane;              ///< elements of one
+  std::int64_t width;              ///< row length of the operand's planes
+  std::int64_t plane;              ///< elements of one of the operand's planes
   std::array<std::int64_t, 3> to;  ///< planes, rows and columns of the result
 };
 
-/// The number, in the last dimensions of a whole tensor, of the first element of a shard's planes.
+/// The number that the first element of a shard's planes has in the last dimensions of the whole tensor.
 std::int64_t first_number(const TensorView& view, const KernelCall& call) {
   const bool is_plane = static_cast<const Pool*>(call.prepared)->slidings.size() == 2;
   const std::int64_t row = is_plane ? view.origin[view.rank - 2] : 0;
   return row * view.global[view.rank - 1] + view.origin[view.rank - 1];
 }
 
-/// The first of equal elements counts, and a NaN is larger than all.
+/// Of equal elements, the first is the largest. A NaN is larger than all numbers.
 template <typename Pointer>
 void max_pool(const KernelCall& call) {
   const Lines lines(call, false);
@@ -158,7 +158,7 @@ void average_pool(const KernelCall& call) {
   });
 }
 
-/// dx[j] = sum of dy[i] / (elements that count in window i) over the windows i that have j.
+/// dx[j] = sum of dy[i] / (elements that count in window i) over the windows i that contain j.
 template <typename Pointer>
 void average_pool_gradient(const KernelCall& call) {
   const Lines lines(call, true);

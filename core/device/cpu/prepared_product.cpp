@@ -8,7 +8,7 @@
 namespace shardrun::device::cpu {
 namespace {
 
-// Large enough that converting a block costs little beside multiplying it.
+// A block is so large that converting it takes little time compared with multiplying it.
 constexpr std::int64_t most_rows = 384;
 constexpr std::int64_t most_columns = 768;
 constexpr std::int64_t most_depth = 256;
@@ -30,7 +30,7 @@ Room room_for(const Product& tile) {
   return {is_bfloat(tile.a) ? m * k : 0, is_bfloat(tile.b) ? k * n : 0, is_bfloat(tile.c) ? m * n : 0};
 }
 
-/// Floats of scratch of one thread: of the largest tile.
+/// Floats of scratch per thread, enough for the largest tile.
 std::int64_t share_of(const Tiles& tiles, const Product& product) {
   std::int64_t most = 0;
   for (std::int64_t number = 0; number < tiles.count; ++number) {
@@ -50,7 +50,7 @@ Matrix widened(const Operand& block, std::int64_t rows, std::int64_t columns, fl
   return {room, stored_columns, block.transposed};
 }
 
-/// One block of c: all of k, a stretch at a time.
+/// Computes one block of c over all of k, a part of k at a time.
 void multiply_block(const Product& p, const Room& room, bool accumulate, float* scratch, const BlockLoops& loops) {
   float* c = is_bfloat(p.c) ? scratch + room.a + room.b : p.c.floats();
   const std::int64_t c_stride = is_bfloat(p.c) ? p.n : p.c.stride;
@@ -66,7 +66,7 @@ void multiply_block(const Product& p, const Room& room, bool accumulate, float* 
   }
 }
 
-/// c = a b (+ c, if accumulate) for any types of operands and result. Blocks of bfloat16 operands are widened in
+/// c = a b, plus c if `accumulate`, for any types of operands and result. Blocks of bfloat16 operands are widened in
 /// scratch and multiplied in float32; each result is rounded once.
 void multiply_widened(const Product& product, bool accumulate, Threads& threads, std::byte* scratch) {
   const Tiles tiles = sgemm_tiles(product.m, product.n, product.k);
@@ -85,7 +85,7 @@ void multiply_widened(const Product& product, bool accumulate, Threads& threads,
   });
 }
 
-/// Bytes of scratch of each thread that has a part of the product's tiles (`sgemm_tiles`).
+/// Bytes of scratch for each thread that computes a part of the product's tiles (`sgemm_tiles`).
 std::size_t widened_scratch_bytes(const Product& product) {
   const Tiles tiles = sgemm_tiles(product.m, product.n, product.k);
   return static_cast<std::size_t>(share_of(tiles, product)) * sizeof(float);

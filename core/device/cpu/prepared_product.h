@@ -12,23 +12,22 @@ namespace shardrun::device::cpu {
 [[nodiscard]] bool in_floats(const Product& product) noexcept;
 void multiply_floats(const Product& product, bool accumulate, Threads& threads);
 
-/// Writes to every page. The memory that the operating system counts as used must equal the plan, and a product need
-/// not use all of its scratch.
+/// Writes to every page of the scratch. The memory that the operating system counts as used must equal the plan, and a
+/// product may use only part of its scratch.
 void touch_pages(std::byte* scratch, std::size_t bytes) noexcept;
 
-/// A product of any types, made once for an instruction, from the sizes, strides and types of `product`. Does not read
-/// its data.
+/// A matrix product of any types, prepared once for an instruction, from the sizes, strides and types of `product`.
 class PreparedProduct {
  public:
   explicit PreparedProduct(const Product& product);
 
   [[nodiscard]] std::size_t scratch_bytes(int threads) const;
 
-  /// c = a b (+ c, if accumulate). The first call takes all of the scratch into use.
+  /// c = a b, plus c if `accumulate`. The first call touches all pages of the scratch.
   void run(const Product& product, bool accumulate, Threads& threads, std::byte* scratch);
 
-  /// The same on the calling thread, with scratch_bytes(1) of scratch that is in use. Any number of threads may call it
-  /// at the same time.
+  /// Like run(), but on the calling thread alone, with scratch_bytes(1) bytes of scratch whose pages are touched
+  /// already. Any number of threads may call it at the same time.
   void run_alone(const Product& product, bool accumulate, std::byte* scratch) const;
 
  private:
@@ -40,9 +39,9 @@ class PreparedProduct {
 
   bool floats_;
   Tiles tiles_;
-  std::vector<Forms> forms_;  ///< of each tile, by instructions for bfloat16; none: the matrices are widened
-  std::size_t share_ = 0;     ///< bytes of scratch of one thread
-  bool touched_ = false;      ///< the scratch, by the first call
+  std::vector<Forms> forms_;  ///< of each tile, with bfloat16 instructions; empty: the matrices are widened
+  std::size_t share_ = 0;     ///< scratch bytes per thread
+  bool touched_ = false;      ///< the first call has touched the scratch's pages
 };
 
 }  // namespace shardrun::device::cpu

@@ -5,10 +5,11 @@ namespace {
 
 std::int64_t tile_count(std::int64_t m, std::int64_t n, std::int64_t k) noexcept {
   constexpr double worth_a_tile = 1 << 20;    // floating-point operations: about 15 µs
-  constexpr double repacking_limit = 0.0037;  // 1/m + 1/n up to which oneDNN repacks operands, its faster way
+  constexpr double repacking_limit = 0.0037;  // up to this value of 1/m + 1/n oneDNN repacks operands, which is faster
   constexpr std::int64_t narrowest = 192;
   constexpr std::int64_t most = 64;
-  constexpr double small = 0.2e9;  // floating-point operations: not worth losing the repacking for threads
+  constexpr double small = 0.2e9;  // floating-point operations below which more threads are not worth the loss of
+                                   // repacking
   const std::int64_t longer = std::max(m, n);
   const std::int64_t shorter = std::min(m, n);
   const double by_work = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / worth_a_tile;
@@ -43,7 +44,7 @@ Tiles bf16_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept {
   const std::int64_t by_size = std::min(most, std::max(m, n) / narrowest);
   std::int64_t count = 1;
   while (2 * count <= by_size && 2 * static_cast<double>(count) <= by_work) {
-    count *= 2;  // a power of two: usual numbers of threads divide it
+    count *= 2;  // a power of two, so that usual numbers of threads divide it
   }
   return {count, unit};
 }

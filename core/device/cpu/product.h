@@ -9,12 +9,11 @@
 /// How products of matrices are cut into tiles.
 namespace shardrun::device::cpu {
 
-/// How a product is cut along the longer side of c. The cut depends on the sizes alone: a library picks its algorithm,
-/// and with it the order of summation, by the size of a tile, so a cut by the number of threads would make results
-/// depend on it.
+/// How a product is cut along the longer side of c. The cut depends on sizes alone: a library chooses its algorithm,
+/// and so the order of its sums, by a tile's size, and results must not depend on the number of threads.
 struct Tiles {
   std::int64_t count;
-  std::int64_t unit;  ///< a tile's begin is a multiple of it
+  std::int64_t unit;  ///< the begin of a tile is a multiple of this
 
   [[nodiscard]] Product tile(const Product& whole, std::int64_t number) const {
     const bool by_rows = whole.m > whole.n;
@@ -25,10 +24,10 @@ struct Tiles {
     return by_rows ? whole.tile(begin, 0, length, whole.n) : whole.tile(0, begin, whole.m, length);
   }
 
-  /// Among how many of the threads the tiles are shared.
+  /// The number of threads that share the tiles.
   [[nodiscard]] int parts(int threads) const { return static_cast<int>(std::min<std::int64_t>(count, threads)); }
 
-  /// Calls body(number, part) for every tile. Tiles of different parts are computed at the same time.
+  /// Calls body(number, part) for every tile. Tiles with different `part` run at the same time.
   template <typename Body>
   void run(Threads& threads, const Body& body) const {
     const int all = parts(threads.count());
@@ -40,9 +39,9 @@ struct Tiles {
   }
 };
 
-/// For the float32 products of sgemm.h.
+/// Tiles for the float32 products of sgemm.h.
 [[nodiscard]] Tiles sgemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
-/// For the products of bf16_product.h.
+/// Tiles for the products of bf16_product.h.
 [[nodiscard]] Tiles bf16_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
 
 }  // namespace shardrun::device::cpu

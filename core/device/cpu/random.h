@@ -10,10 +10,10 @@ namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
 using wvec = std::uint64_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
 
-/// The 64-bit products of the lower halves. Compilers do not find this instruction by themselves.
+/// Multiplies the lower 32-bit halves of 64-bit lanes. Compilers do not emit this instruction by themselves.
 SHARDRUN_INLINE wvec multiply_low_halves(wvec a, wvec b) {
 #if defined(__AVX512F__)
-  // The mask of all lanes avoids a false warning of GCC 12 about its own _mm512_mul_epu32.
+  // The full mask avoids a false warning of GCC 12 about its own _mm512_mul_epu32.
   return reinterpret_cast<wvec>(
       _mm512_maskz_mul_epu32(0xFF, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 #elif defined(__AVX2__)
@@ -39,7 +39,7 @@ SHARDRUN_INLINE WideProduct multiply_wide(uvec a, std::uint32_t factor) {
           reinterpret_cast<uvec>((even & low_half) | (odd << 32U))};
 }
 
-/// As many blocks of Philox4x32-10 (core/base/philox.h) as a vector has lanes.
+/// Computes one block of Philox4x32-10 (core/base/philox.h) per vector lane.
 struct PhiloxLanes {
   uvec words[4];
 
@@ -54,7 +54,7 @@ struct PhiloxLanes {
 };
 
 /// The random stream of one dropout op. Whether an element is dropped depends only on seed, stream name, step, global
-/// sample and its global place within the sample.
+/// sample number and the element's place in the whole sample.
 class DropoutStream {
  public:
   DropoutStream(const KernelCall& call, double rate)
@@ -66,7 +66,7 @@ class DropoutStream {
     key_[1] = key[1];
   }
 
-  /// Calls use(from, to, factors) for stretches that cover [begin, end) of a sample's elements. Element from + i is
+  /// Calls use(from, to, factors) for consecutive parts of a sample's elements [begin, end). Element from + i is to be
   /// multiplied by factors[i], which is 0 or 1 / (1 - rate).
   template <typename Use>
   SHARDRUN_INLINE void factors(std::int64_t sample, std::int64_t begin, std::int64_t end, const Use& use) const {
@@ -81,7 +81,7 @@ class DropoutStream {
   }
 
  private:
-  static constexpr int blocks = 2 * lanes;  // two vectors, so that one's multiplications hide the other's latency
+  static constexpr int blocks = 2 * lanes;  // two vectors: the multiplications of one hide the latency of the other
   static constexpr int draws = 4 * blocks;
 
   SHARDRUN_INLINE PhiloxLanes counters(std::uint64_t first_block, std::uint32_t sample) const {
@@ -123,7 +123,7 @@ class DropoutStream {
     }
   }
 
-  /// uniform(bits) >= rate, in integers.
+  /// Computes uniform(bits) >= rate in integers.
   [[nodiscard]] SHARDRUN_INLINE vec decide(uvec bits) const {
     return (bits >> 8U) >= rejected_ - uvec{} ? splat(kept_) : vec{};
   }

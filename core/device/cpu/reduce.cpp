@@ -14,7 +14,7 @@ void sum_leading(const KernelCall& call) {
                        [=](std::int64_t r, auto at) { return load(data + r * width, at); });
 }
 
-/// Elements per partial sum of a whole sum. Partial sums are added in order, whichever thread made them.
+/// Elements per partial sum when a whole tensor is summed. Partial sums are added in order, whichever thread made them.
 constexpr std::int64_t block = 4096;
 
 std::int64_t block_count(std::int64_t size) { return (size + block - 1) / block; }
@@ -48,7 +48,7 @@ double sum_block(const float* x, std::int64_t n) {
   return total;
 }
 
-/// sum_block() of elements that may be bfloat16, n <= block.
+/// The same for elements that may be bfloat16; n <= block.
 template <bool squared>
 double sum_block(Reals x, std::int64_t n) {
   float values[block];

@@ -8,9 +8,9 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// A nest of loops over dimensions of a tensor: of each iteration, where its element lies.
+/// A nest of loops over dimensions of a tensor. For each iteration it says where its element lies.
 struct Loops {
-  /// Adds a loop around the others. One that continues the loop before it becomes part of it.
+  /// Adds a loop around the others. It is merged with the loop before if the strides allow.
   void add_outer(std::int64_t size, std::int64_t stride) {
     if (size == 1) {
       return;
@@ -30,7 +30,7 @@ struct Loops {
     }
     return product;
   }
-  /// Of iteration `number`, in elements from the tensor's first.
+  /// The place of iteration `number`, in elements from the tensor's first.
   [[nodiscard]] std::int64_t offset(std::int64_t number) const {
     std::int64_t sum = 0;
     for (int i = 0; i + 1 < count; ++i) {
@@ -39,7 +39,7 @@ struct Loops {
     }
     return count == 0 ? 0 : sum + number * strides[count - 1];
   }
-  /// The innermost loop if its elements are consecutive, and without it the others.
+  /// Removes the innermost loop if its elements are consecutive, and returns its size; otherwise 1.
   [[nodiscard]] std::int64_t take_consecutive() {
     if (count == 0 || strides[0] != 1) {
       return 1;
@@ -69,7 +69,7 @@ struct Loops {
   return false;
 }
 
-/// The loops over the dimensions in `dims` (`chosen`), and over the others.
+/// Two loops: over the dimensions in `dims` (`chosen`), and over the others.
 struct TwoLoops {
   TwoLoops(const TensorView& tensor, const std::vector<std::int64_t>& dims) {
     std::int64_t stride = 1;
@@ -83,8 +83,8 @@ struct TwoLoops {
   Loops others;
 };
 
-/// How terms become a result. Long rows are reduced in blocks, and the blocks' results are combined in double
-/// precision.
+/// How terms are combined into a result. Long rows are reduced in blocks, and the blocks' results are combined in
+/// double precision.
 struct Sum {
   static constexpr double first = 0;
   static double combined(double a, double b) { return a + b; }
@@ -116,9 +116,9 @@ struct Min {
 };
 
 constexpr std::int64_t block = 4096;        ///< elements of a row that are reduced in float32
-constexpr std::int64_t piece = 16 * block;  ///< of a row: work for one thread
+constexpr std::int64_t piece = 16 * block;  ///< elements of a row that are work for one thread
 
-/// x[from, from + n) as one number.
+/// Reduces x[from, from + n) to one number.
 template <typename Fold, typename Pointer>
 double reduced_row(Pointer from, std::int64_t n) {
   double result = Fold::first;
@@ -131,15 +131,15 @@ double reduced_row(Pointer from, std::int64_t n) {
   return result;
 }
 
-/// How x is read: `others` are the loops of the result. If the innermost dimensions are reduced, `row` of their
-/// elements are consecutive; else `width` elements of the result are.
+/// How x is read. `others` are the loops over the result. If the innermost dimensions are reduced, `row` elements of a
+/// result are consecutive in x; otherwise `width` results are.
 struct Nest {
   explicit Nest(const TensorView& x, const std::vector<std::int64_t>& dims)
       : loops(x, dims), row(loops.chosen.take_consecutive()), width(row > 1 ? 1 : loops.others.take_consecutive()) {}
 
-  [[nodiscard]] std::int64_t rows() const { return loops.chosen.total(); }     ///< per result
-  [[nodiscard]] std::int64_t results() const { return loops.others.total(); }  ///< of `width` elements each
-  /// Pieces into which each row is cut, if there is only one row per result.
+  [[nodiscard]] std::int64_t rows() const { return loops.chosen.total(); }     ///< rows per result
+  [[nodiscard]] std::int64_t results() const { return loops.others.total(); }  ///< groups of `width` results
+  /// The number of pieces into which each row is cut. Rows are cut only if each result has a single row.
   [[nodiscard]] std::int64_t pieces() const {
     return loops.chosen.count == 0 && row > piece ? (row + piece - 1) / piece : 1;
   }
@@ -149,7 +149,7 @@ struct Nest {
   std::int64_t width;
 };
 
-/// Results of rows of consecutive elements. Threads share the pieces of rows.
+/// Computes results whose rows have consecutive elements. Threads share the pieces of rows.
 template <typename Fold, typename Pointer>
 void reduce_rows(const KernelCall& call, const Nest& nest, float scale) {
   const auto x = reals<Pointer>(call.inputs[0]);
@@ -183,7 +183,7 @@ void reduce_rows(const KernelCall& call, const Nest& nest, float scale) {
   }
 }
 
-/// Columns are reduced in blocks of rows, which bounds the rounding error of sums.
+/// Columns are reduced in blocks of this many rows, which bounds the rounding error of sums.
 constexpr std::int64_t rows_at_once = 64;
 
 /// Reduces columns: `width` results are consecutive. Threads share the results, or the columns of a single result.
@@ -229,7 +229,7 @@ void reduce(const KernelCall& call, float scale) {
   }
 }
 
-/// A number for each piece of a row that is cut.
+/// Scratch bytes: one number for each piece of a row that is cut.
 std::size_t partial_results(const graph::OpShape& shape, int) {
   TensorView x;
   x.rank = static_cast<std::uint32_t>(shape.inputs[0].shape.size());
@@ -244,7 +244,7 @@ void sum_over(const KernelCall& call) { reduce<Sum>(call, 1); }
 void max_over(const KernelCall& call) { reduce<Max>(call, 1); }
 void min_over(const KernelCall& call) { reduce<Min>(call, 1); }
 
-/// A shard divides by the whole tensor's number of elements: the sum of the shards' results is the mean.
+/// A shard divides by the number of elements of the whole tensor, so that the shards' results add up to the mean.
 void mean_over(const KernelCall& call) {
   const std::vector<std::int64_t>& dims = call.attributes.integers("dims");
   double count = 1;
@@ -254,7 +254,7 @@ void mean_over(const KernelCall& call) {
   reduce<Sum>(call, static_cast<float>(1 / count));
 }
 
-/// x: [K..., N, R...]   y: [K..., R...], the first index along dimension `dim` of the largest, or of NaN
+/// x: [K..., N, R...]   y: [K..., R...], the first index along dimension `dim` of the largest element, or of a NaN
 void argmax(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
@@ -279,7 +279,7 @@ void argmax(const KernelCall& call) {
   });
 }
 
-/// x: y's shape without the dimensions `dims`   y = scale x, repeated over them
+/// x: y's shape without the dimensions `dims`   y = scale x, repeated along them
 template <typename Pointer>
 void broadcast(const KernelCall& call) {
   const auto x = reals<Pointer>(call.inputs[0]);

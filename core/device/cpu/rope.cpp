@@ -7,11 +7,11 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// x as [K, positions, M, width]. The pairs of each row of width `width` turn.
+/// x as [K, positions, M, width]. The op rotates the pairs in each row of `width` elements.
 struct RopeShape {
   std::int64_t positions;
   std::int64_t middle;
-  std::int64_t half;  ///< pairs of a row
+  std::int64_t half;  ///< pairs in a row
 };
 
 /// Scratch: the frequency of each pair, and [positions, half] cosines and sines.
@@ -26,7 +26,7 @@ struct Angles {
   float* sines;
 };
 
-/// The float32 angles are reduced to half a turn in double precision, so that cosines and sines are those of the angle.
+/// The float32 angles are reduced to half a turn in double precision, so that results are exact for large angles.
 void compute_angles(const KernelCall& call, const RopeShape& at, const Angles& angles, std::int64_t first_position) {
   constexpr double turn = 6.283185307179586;
   const float factor = rope_factor(call.attributes);

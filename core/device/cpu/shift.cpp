@@ -17,15 +17,15 @@ struct Shift {
   std::int64_t global;  ///< length of the dimension
   std::int64_t y_origin, y_size;
   std::int64_t x_origin, x_size;
-  std::int64_t inner;  ///< elements of one index of it
-  bool received;       ///< whether missing elements of x come from elsewhere; otherwise x must hold them
+  std::int64_t inner;  ///< elements from one index of the dimension to the next
+  bool received;       ///< elements of x that are missing will be received; otherwise x must hold them
 };
 
 constexpr std::int64_t outside = -1;
 constexpr std::int64_t elsewhere = -2;
 
-/// A stretch [begin, end) of y's indices that lies in one piece in x, from index `source`, or `outside` of the array,
-/// or `elsewhere`.
+/// A run [begin, end) of y's indices. They are consecutive in x, from index `source` on; or `source` is `outside`: of
+/// the global array; or `elsewhere`: missing in x, to be received.
 struct Stretch {
   std::int64_t end;
   std::int64_t source;
@@ -74,9 +74,9 @@ void shift_plane(const Shift& s, Reals x, Reals y) {
   }
 }
 
-/// Past the ends the array wraps ("periodic") or is `value` everywhere ("fixed"). If x is a shard with a halo, its
-/// origin says which elements it holds; it may be negative if the halo wraps. With `missing`, elements of y that need
-/// elements outside of x are not written.
+/// Past its ends, the array wraps ("periodic") or has `value` everywhere ("fixed"). If x is a shard with a halo, its
+/// origin says which elements it holds; the origin may be negative if the halo wraps. With `missing`, elements of y
+/// that need elements outside of x are not written.
 void shift(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const TensorView& y = call.outputs[0];
@@ -92,7 +92,7 @@ void shift(const KernelCall& call) {
                        extent(x, dim + 1, x.rank),
                        call.attributes.has("missing")};
   for (std::int64_t begin = 0; begin < whole.y_size;) {
-    begin = stretch_at(whole, begin).end;  // throws here, not on a worker
+    begin = stretch_at(whole, begin).end;  // an error is thrown here, not on a worker
   }
   const std::int64_t planes = extent(x, 0, dim);
   const auto from = reals<Reals>(x);

@@ -11,10 +11,10 @@
 /// `baseline`, `v3` (AVX2) and `v4` (AVX-512). One is chosen when the program starts.
 ///
 /// Two things would break this on an old machine, and are therefore avoided:
-/// - Code that runs before the choice. A variant defines constant tables only; the baseline registers them.
-/// - Inline functions and templates shared with other files: the linker keeps any one copy of such a function, and
-///   might keep the AVX-512 one for all. What a variant defines is in a namespace of its own or local to its file, and
-///   standard templates are kept out. The test `cpu_variants_export_nothing` looks at the object files.
+/// - Code that runs before the choice is made. A variant defines only constant tables; the baseline registers them.
+/// - Inline functions and templates shared with other files. The linker keeps one copy of such a function, which may be
+///   the AVX-512 one. So everything that a variant defines is in its own namespace or local to its file, and it uses no
+///   standard templates. The test `cpu_variants_export_nothing` checks the object files.
 #ifndef SHARDRUN_KERNEL_VARIANT
 #define SHARDRUN_KERNEL_VARIANT baseline
 #endif
@@ -26,21 +26,21 @@ struct OpKernel {
   Kernel kernel;
 };
 
-/// The kernels of one file for one instruction set. `level`: as of machine_level().
+/// The kernels of one file for one instruction set. `level` is as machine_level() returns it.
 struct Variant {
   int level;
   const OpKernel* begin;
   const OpKernel* end;
 };
 
-/// The kernels for one op that this machine can run, with their levels.
+/// One op's kernel for one instruction level.
 struct LevelKernel {
   int level;
   Kernel kernel;
 };
 [[nodiscard]] std::vector<LevelKernel> kernels_of(std::string_view op);
 
-/// Registers those variants of a file that this machine can run.
+/// Registers the variants of a file that this machine can run.
 class RegisterVariants {
  public:
   RegisterVariants(std::initializer_list<Variant> variants);
@@ -68,14 +68,14 @@ class RegisterVariants {
   static const RegisterVariants register_##family({{0, baseline::family##_begin, baseline::family##_end}});
 #endif
 
-/// Ends a file of loops: `SHARDRUN_KERNELS(activation, {"gelu", {.run = gelu}}, …)` outside of any namespace.
+/// Ends a file of loops. Use outside of any namespace: `SHARDRUN_KERNELS(activation, {"gelu", {.run = gelu}}, …)`.
 #define SHARDRUN_KERNELS(family, ...)                                 \
   namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {          \
   static constinit const OpKernel family##_kernels[] = {__VA_ARGS__}; \
   }                                                                   \
   SHARDRUN_KERNEL_TABLE(family, family##_kernels)
 
-/// SHARDRUN_KERNELS for an array that holds the kernels.
+/// Like SHARDRUN_KERNELS, but takes an array of kernels.
 #define SHARDRUN_KERNEL_TABLE(family, array)                                               \
   namespace shardrun::device::cpu {                                                        \
   SHARDRUN_DECLARE_KERNELS(SHARDRUN_KERNEL_VARIANT, family)                                \

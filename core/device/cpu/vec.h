@@ -9,8 +9,8 @@
 
 #include "core/device/cpu/variant.h"
 
-/// Vectors as wide as the instruction set of this variant, in the vector extension of GCC and Clang, and the loops over
-/// them. Elements are combined in an order that depends on the length alone, so results do not depend on threads.
+/// Vectors as wide as this variant's instruction set, in the vector extension of GCC and Clang, and loops over them.
+/// The length alone decides the order in which elements are combined, so results do not depend on threads.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
 #if defined(__AVX512F__)
@@ -32,7 +32,7 @@ inline constexpr int lanes = SHARDRUN_VECTOR_BYTES / 4;
 
 #define SHARDRUN_INLINE [[gnu::always_inline]] inline
 
-/// Where in an array a vector lies: a whole one, or the elements that are left at the end.
+/// The place of a vector in an array: a whole vector (`Whole`), or the elements left at the end (`Part`).
 struct Whole {
   std::int64_t begin;
 };
@@ -41,7 +41,7 @@ struct Part {
   std::int64_t count;
 };
 
-/// Calls body(at) for [begin, end) piece by piece.
+/// Calls body(at) for [begin, end): first for whole vectors, then for the elements left.
 template <typename Body>
 SHARDRUN_INLINE void vectors(std::int64_t begin, std::int64_t end, const Body& body) {
   std::int64_t i = begin;
@@ -70,7 +70,7 @@ SHARDRUN_INLINE vec load(const float* from, Whole at) {
 }
 SHARDRUN_INLINE void store(float* to, Whole at, vec v) { __builtin_memcpy(to + at.begin, &v, sizeof(v)); }
 
-/// The lanes past the end are zero.
+/// Loads the elements; the lanes past the end are zero.
 SHARDRUN_INLINE vec load_by_copy(const float* from, Part at) {
   vec v = {};
   __builtin_memcpy(&v, from + at.begin, static_cast<std::size_t>(at.count) * sizeof(float));
@@ -80,7 +80,7 @@ SHARDRUN_INLINE void store_by_copy(float* to, Part at, vec v) {
   __builtin_memcpy(to + at.begin, &v, static_cast<std::size_t>(at.count) * sizeof(float));
 }
 
-// A copy of as many bytes as only the run knows is a call of memcpy: masks of lanes take its place where there are any.
+// memcpy of a number of bytes known only at run time is a function call. Masked loads and stores avoid it.
 #if defined(__AVX512F__)
 SHARDRUN_INLINE vec load_by_mask(const float* from, Part at) {
   return reinterpret_cast<vec>(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1U << at.count) - 1U), from + at.begin));
@@ -111,10 +111,10 @@ SHARDRUN_INLINE void store(float* to, Part at, vec v) {
   __builtin_constant_p(at.count) ? store_by_copy(to, at, v) : store_by_mask(to, at, v);
 }
 
-/// Bfloat16 numbers as float32.
+/// Converts bfloat16 numbers to float32.
 SHARDRUN_INLINE vec widen(shortvec bfloats) {
 #if defined(__AVX512F__)
-  // Compilers do not find this instruction by themselves. The mask of all lanes avoids a false warning of GCC 12.
+  // Compilers do not emit this instruction by themselves. The full mask avoids a false warning of GCC 12.
   const auto wide = reinterpret_cast<uvec>(_mm512_maskz_cvtepu16_epi32(0xFFFF, reinterpret_cast<__m256i>(bfloats)));
 #else
   const uvec wide = __builtin_convertvector(bfloats, uvec);
@@ -134,7 +134,7 @@ SHARDRUN_INLINE shortvec narrow(vec v) {
 #endif
 }
 
-/// Bfloat16 numbers in memory. A load widens them, and a store rounds.
+/// Bfloat16 numbers in memory. A load widens to float32, and a store rounds.
 struct Bfloats {
   std::uint16_t* data;
 };
@@ -158,9 +158,8 @@ SHARDRUN_INLINE void store(Bfloats to, Part at, vec v) {
   __builtin_memcpy(to.data + at.begin, &rounded, static_cast<std::size_t>(at.count) * sizeof(std::uint16_t));
 }
 
-/// Real numbers in memory that are float32 or bfloat16, which only the running kernel knows. A kernel is a template
-/// over the type of its pointers: `float*`, or this one if an operand or a result is bfloat16. It computes in float32
-/// either way, and each store rounds once.
+/// Real numbers in memory whose type, float32 or bfloat16, is known only at run time. Kernels are templates over their
+/// pointer type: `float*`, or `Reals` if any operand or result is bfloat16. Both compute in float32.
 struct Reals {
   std::byte* data;
   bool bfloat;
@@ -179,7 +178,7 @@ SHARDRUN_INLINE void store(Reals to, At at, vec v) {
   to.bfloat ? store(to.bfloats(), at, v) : store(to.floats(), at, v);
 }
 
-/// One element.
+/// Reads one element.
 SHARDRUN_INLINE float get(const float* from, std::int64_t index) { return from[index]; }
 SHARDRUN_INLINE void put(float* to, std::int64_t index, float value) { to[index] = value; }
 SHARDRUN_INLINE float get(Reals from, std::int64_t index) { return load(from, Part{index, 1})[0]; }
@@ -195,7 +194,7 @@ SHARDRUN_INLINE vec square_root(vec v) {
   return v;
 }
 
-/// v where there are elements, `other` in the lanes past the end.
+/// v in the lanes with elements, `other` in the lanes past the end.
 SHARDRUN_INLINE vec within(Whole, vec v, float) { return v; }
 SHARDRUN_INLINE vec within(Part at, vec v, float other) {
   return lane_numbers() < static_cast<std::int32_t>(at.count) ? v : splat(other);
@@ -203,7 +202,7 @@ SHARDRUN_INLINE vec within(Part at, vec v, float other) {
 
 using smallvec = float __attribute__((vector_size(16)));
 
-/// A vector as its two halves.
+/// The two halves of a vector.
 template <typename Half, typename Vector>
 struct Halves {
   SHARDRUN_INLINE explicit Halves(Vector v) {
@@ -214,7 +213,7 @@ struct Halves {
   Half high;
 };
 
-/// All lanes as one, half of them combined with the other half at a time.
+/// Combines all lanes into one number, by combining the two halves of the vector again and again.
 template <typename Combine>
 SHARDRUN_INLINE float folded(vec v, const Combine& combine) {
 #if SHARDRUN_VECTOR_BYTES == 64
@@ -235,7 +234,7 @@ SHARDRUN_INLINE float sum(vec v) {
   return folded(v, [](auto a, auto b) { return a + b; });
 }
 
-/// The larger of two, or NaN when one is NaN.
+/// The larger of two numbers, or NaN if one is NaN.
 SHARDRUN_INLINE vec larger(vec a, vec b) { return ((b > a) | (b != b)) ? b : a; }
 
 SHARDRUN_INLINE float largest(vec v) {
@@ -244,7 +243,7 @@ SHARDRUN_INLINE float largest(vec v) {
 
 inline constexpr float lowest = -__builtin_huge_valf();
 
-/// Σ term(at) over [0, n), in four interleaved sums.
+/// Σ term(at) over [0, n), in four interleaved partial sums.
 template <typename Term>
 SHARDRUN_INLINE float sum_of(std::int64_t n, const Term& term) {
   vec s0 = {};
@@ -268,7 +267,7 @@ SHARDRUN_INLINE float sum_of(std::int64_t n, const Term& term) {
   return sum((s0 + s1) + (s2 + s3));
 }
 
-/// Two sums over the same elements: term(at) gives a vector of each.
+/// Two sums over the same elements: term(at) returns one vector for each sum.
 struct VecPair {
   vec first;
   vec second;
@@ -301,7 +300,7 @@ SHARDRUN_INLINE FloatPair sums_of(std::int64_t n, const Term& term) {
   return {sum(a.first + b.first), sum(a.second + b.second)};
 }
 
-/// The largest of term(at) over [0, n), NaN if one is NaN; -inf for none.
+/// The largest of term(at) over [0, n); NaN if one is NaN; -inf if n is 0.
 template <typename Term>
 SHARDRUN_INLINE float largest_of(std::int64_t n, const Term& term) {
   vec a = splat(lowest);

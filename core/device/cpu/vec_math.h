@@ -2,17 +2,17 @@
 
 #include "core/device/cpu/vec.h"
 
-/// Elementary functions of vectors, to about 1e-7 relative. NaN gives NaN. The polynomials are minimax fits made for
-/// these ranges.
+/// Elementary functions of vectors, with a relative error of about 1e-7. NaN gives NaN. The polynomials are minimax
+/// fits for the ranges in which they are used.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
 SHARDRUN_INLINE uvec bits(vec v) { return __builtin_bit_cast(uvec, v); }
 SHARDRUN_INLINE vec from_bits(uvec v) { return __builtin_bit_cast(vec, v); }
 
-/// Adding it rounds a small number to an integer, which then stands in the low bits of the sum.
+/// Adding this constant rounds a small number to an integer, whose bits are then the low bits of the sum.
 inline constexpr float rounder = 0x1.8p23F;
 
-/// e^x = 2^n e^r with |r| <= ln(2)/2. Results under 2^-125 become zero.
+/// e^x = 2^n e^r with |r| <= ln(2)/2. Results below 2^-125 become zero.
 SHARDRUN_INLINE vec exp(vec x) {
   const vec shifted = x * 1.44269504F + rounder;
   const vec n = shifted - rounder;
@@ -26,7 +26,7 @@ SHARDRUN_INLINE vec exp(vec x) {
   return x < -86.6F ? vec{} : bounded;
 }
 
-/// 1 / (1 + e^-x), and 1 minus it, both exact to rounding far out in the tails.
+/// s = 1 / (1 + e^-x), and 1 - s. Both keep full precision far out in the tails.
 struct Sigmoid {
   vec value;
   vec complement;
@@ -37,7 +37,7 @@ SHARDRUN_INLINE Sigmoid sigmoid(vec x) {
   return {value, e > 1e30F ? splat(1.0F) : e * value};
 }
 
-/// The normal distribution: Φ(x) and its density φ(x).
+/// The normal distribution's cumulative function Φ(x) and density φ(x).
 /// Φ(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + 0.4 |x|/√2).
 struct Normal {
   vec cumulative;
@@ -60,14 +60,14 @@ SHARDRUN_INLINE Normal normal(vec x) {
   return {x < 0.0F ? tail : 1.0F - tail, e * 0.398942280F};
 }
 
-/// Where `sin_cos` holds; beyond it the reduction loses digits.
+/// The largest angle for which `sin_cos` is exact; beyond it, the range reduction loses digits.
 inline constexpr float largest_angle = 8192;
 
 /// sin(x + quarter_turns * π/2) for |x| <= largest_angle.
 SHARDRUN_INLINE vec sin_cos(vec x, std::uint32_t quarter_turns) {
   const vec shifted = x * 0.636619772F + rounder;
   const vec n = shifted - rounder;
-  // π/2 in three parts, the first two short enough that their products with n are exact.
+  // π/2 as a sum of three constants. The first two have so few digits that their products with n are exact.
   const vec r = ((x - n * 0x1.92p0F) - n * 0x1.fbp-12F) - n * 0x1.5110b4p-22F;
   const uvec quadrant = bits(shifted) + quarter_turns;
   const vec s = r * r;
@@ -77,7 +77,7 @@ SHARDRUN_INLINE vec sin_cos(vec x, std::uint32_t quarter_turns) {
   return from_bits(bits(value) ^ ((quadrant & 2U) << 30U));
 }
 
-/// function(lane) for each lane, for functions that the C library computes better.
+/// Calls function(lane) for each lane. Used for functions that the C library computes better.
 template <typename Function>
 SHARDRUN_INLINE vec lane_by_lane(vec v, const Function& function) {
   float each[lanes];
@@ -99,7 +99,7 @@ SHARDRUN_INLINE vec cosine(vec x) {
   return all_small_angles(x) ? sin_cos(x, 1) : lane_by_lane(x, [](float lane, int) { return __builtin_cosf(lane); });
 }
 
-/// x = 2^n m with m in [sqrt(1/2), sqrt(2)): log(x) = n log(2) + log(m). The polynomial of Cephes' logf.
+/// x = 2^n m with m in [sqrt(1/2), sqrt(2)), so log(x) = n log(2) + log(m). The polynomial is that of Cephes' logf.
 SHARDRUN_INLINE vec log(vec x) {
   const auto tiny = x < 0x1p-126F;
   const vec scaled = tiny ? x * 0x1p25F : x;
@@ -124,7 +124,7 @@ SHARDRUN_INLINE vec log(vec x) {
   return x < 0.0F ? splat(__builtin_nanf("")) : not_negative;
 }
 
-/// Near zero the polynomial of Cephes' tanhf.
+/// Near zero uses the polynomial of Cephes' tanhf.
 SHARDRUN_INLINE vec tanh(vec x) {
   const vec magnitude = x < 0.0F ? -x : x;
   const vec z = x * x;
@@ -138,7 +138,7 @@ SHARDRUN_INLINE vec tanh(vec x) {
   return magnitude < 0.625F ? near_zero : x < 0.0F ? -far : far;
 }
 
-/// Near zero the polynomial of Cephes' erff; elsewhere 2 Φ(x sqrt(2)) - 1.
+/// Near zero uses the polynomial of Cephes' erff, elsewhere 2 Φ(x sqrt(2)) - 1.
 SHARDRUN_INLINE vec erf(vec x) {
   const vec magnitude = x < 0.0F ? -x : x;
   const vec z = x * x;
@@ -155,8 +155,8 @@ SHARDRUN_INLINE vec erf(vec x) {
 
 using longvec = std::uint64_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
 
-/// a^b = e^(b log(a)) for normal a > 0, to about 1e-11 relative; bounded by e^±150, which float32 does not hold.
-/// a = 2^n m with m in [sqrt(1/2), sqrt(2)), and log(m) = 2 atanh(s) with s = (m - 1) / (m + 1).
+/// a^b = e^(b log(a)) for normal a > 0, with a relative error of about 1e-11. The result is limited to e^±150, which is
+/// beyond float32's range. a = 2^n m with m in [sqrt(1/2), sqrt(2)); log(m) = 2 atanh(s) with s = (m - 1) / (m + 1).
 SHARDRUN_INLINE dvec power_of_positive(dvec a, dvec b) {
   constexpr std::uint64_t bias = 1023;
   const longvec a_bits = __builtin_bit_cast(longvec, a);
@@ -188,7 +188,7 @@ SHARDRUN_INLINE dvec power_of_positive(dvec a, dvec b) {
   return poly * __builtin_bit_cast(dvec, (__builtin_bit_cast(longvec, shifted) + bias) << 52U);
 }
 
-/// a^b. Lanes with a zero, an infinity, NaN, a denormal or a large exponent are left to the C library.
+/// a^b. Lanes with a zero, an infinity, NaN, a denormal or a large exponent use the C library.
 SHARDRUN_INLINE vec power(vec a, vec b) {
   const vec magnitude = a < 0.0F ? -a : a;
   halfvec bases[2];
@@ -213,7 +213,7 @@ SHARDRUN_INLINE vec power(vec a, vec b) {
   return lane_by_lane(value, [=](float lane, int i) { return usual[i] != 0 ? lane : __builtin_powf(a[i], b[i]); });
 }
 
-/// The numbers and functions of the formulas in core/graph/formulas.h: vectors of floats.
+/// The number type and functions with which the formulas of core/graph/formulas.h are instantiated here: float vectors.
 struct VecMath {
   using Number = vec;
   SHARDRUN_INLINE static vec constant(double value) { return splat(static_cast<float>(value)); }

@@ -6,17 +6,17 @@
 #include "core/device/device.h"
 #include "core/device/threads.h"
 
-/// Operands of kernels, and how work is split over threads.
+/// Access to a kernel's operands, and how its work is split over threads.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
-/// With fewer elements a second thread costs more than it saves.
+/// The least number of elements for a second thread; with fewer it costs more than it saves.
 inline constexpr std::int64_t grain = 16384;
 
 [[nodiscard]] inline std::int32_t* integers(const TensorView& tensor) noexcept {
   return static_cast<std::int32_t*>(tensor.data);
 }
 
-/// Where the elements of a tensor of real numbers are, as a pointer of type `float*` or `Reals`.
+/// A pointer to the elements of a tensor of real numbers, of type `float*` or `Reals`.
 template <typename Pointer>
 [[nodiscard]] Pointer reals(const TensorView& tensor) noexcept;
 template <>
@@ -28,7 +28,7 @@ template <>
   return {static_cast<std::byte*>(tensor.data), tensor.dtype == graph::DType::bf16};
 }
 
-/// Whether an operand or a result is bfloat16.
+/// Whether any operand or result is bfloat16.
 [[nodiscard]] inline bool has_bfloats(const KernelCall& call) noexcept {
   bool found = false;
   for (std::size_t i = 0; i < call.inputs.size(); ++i) {
@@ -40,7 +40,7 @@ template <>
   return found;
 }
 
-/// A kernel made of its two instances: `by_type<relu<float*>, relu<Reals>>`.
+/// A kernel that calls one of two instances, for floats or for any real types: `by_type<relu<float*>, relu<Reals>>`.
 template <void (*on_floats)(const KernelCall&), void (*on_reals)(const KernelCall&)>
 void by_type(const KernelCall& call) {
   has_bfloats(call) ? on_reals(call) : on_floats(call);
@@ -55,13 +55,13 @@ void by_type(const KernelCall& call) {
   return product;
 }
 
-/// A tensor as a matrix: its last dimension, and all others.
+/// A tensor as a matrix: the last dimension makes the columns, all others the rows.
 [[nodiscard]] inline std::int64_t columns(const TensorView& tensor) noexcept {
   return extent(tensor, tensor.rank - 1, tensor.rank);
 }
 [[nodiscard]] inline std::int64_t rows(const TensorView& tensor) noexcept { return extent(tensor, 0, tensor.rank - 1); }
 
-/// Number of rows of `width` elements that make work for one thread.
+/// The number of rows of `width` elements that are enough work for one thread.
 [[nodiscard]] inline std::int64_t row_grain(std::int64_t width) noexcept {
   return width >= grain ? 1 : grain / (width + 1) + 1;
 }

@@ -8,10 +8,10 @@
 #include "core/device/cuda/random.h"
 #include "core/device/cuda/values.h"
 
-/// Shared by attention and its gradient: where heads lie, which keys a query sees, and tiles of scores in float32.
+/// What attention and its gradient share: places of heads in tensors, which keys a query sees, tiles of float32 scores.
 namespace shardrun::device::cuda::attention {
 
-/// Queries of a tile, keys of a tile, and the part of the width of a head that is in shared memory at a time.
+/// The side of a tile: its number of queries and of keys, and the columns of a head in shared memory at a time.
 inline constexpr int tile = 64;
 /// A thread has 4 x 4 elements of a tile: `each` consecutive rows and columns.
 inline constexpr int each = 4;
@@ -19,7 +19,7 @@ inline constexpr int side = tile / each;
 inline constexpr int threads = side * side;
 static_assert(threads <= most_threads && side == warp_size / 2);
 
-/// Where the rows of the heads lie in a tensor, in elements.
+/// Where the rows of all heads lie in a tensor. Distances are in elements.
 struct HeadRows {
   Reals data;
   std::int64_t of_sample = 0;
@@ -47,7 +47,7 @@ struct Range {
   std::int64_t end;
 };
 
-/// Of keys or queries that follow each other: numbers from the first to the last that are seen.
+/// A range of consecutive keys or queries: the numbers of the first and the last that are seen.
 struct Seen {
   std::int32_t first;
   std::int32_t last;
@@ -62,35 +62,35 @@ struct Shape {
   std::int64_t batch;
   std::int64_t queries;
   std::int64_t keys;
-  std::int64_t heads;  ///< of keys and values
-  std::int64_t group;  ///< heads of queries for each
+  std::int64_t heads;  ///< heads of keys and values
+  std::int64_t group;  ///< heads of queries for each head of keys
   std::int64_t width;
   bool causal = true;
-  std::int64_t window = 0;  ///< 0: none
+  std::int64_t window = 0;  ///< 0: no window
   float scale = 0;
   std::int64_t first_query = 0;  ///< the global index of this shard's first query
   Reals mask = {};
   bool has_mask = false;
-  // Of the random numbers:
+  // For dropout's random numbers:
   DropoutStream stream = {};
   std::int64_t first_sample = 0;
   std::int64_t first_row = 0;      ///< this shard's first query among a sample's rows of probabilities
-  std::int64_t rows_of_head = 0;   ///< from a head of keys to the next
-  std::int64_t rows_of_group = 0;  ///< from a head of queries to the next
+  std::int64_t rows_of_head = 0;   ///< from one head of keys to the next
+  std::int64_t rows_of_group = 0;  ///< from one head of queries to the next
 
   [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t chunks() const { return (width + tile - 1) / tile; }
-  /// Tiles of `rows` queries, or keys.
+  /// The number of tiles of `rows` queries.
   [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t query_tiles(int rows = tile) const { return (queries + rows - 1) / rows; }
   [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t key_tiles(int rows = tile) const { return (keys + rows - 1) / rows; }
 
-  /// Of the keys from `key` on, those that a query sees. REQUIRES: `key` is not 2^30 away from the query.
+  /// The keys that a query sees, as numbers relative to `key`. REQUIRES: `key` is less than 2^30 away from the query.
   [[nodiscard]] SHARDRUN_ON_DEVICE Seen seen_keys(std::int64_t query, std::int64_t key) const {
     const auto ahead = static_cast<std::int32_t>(first_query + query - key);
     const auto end = static_cast<std::int32_t>(smaller(keys - key, far));
     const std::int32_t last = causal ? ahead : window > 0 ? ahead + reach() : far;
     return {window > 0 ? ahead - reach() : -far, last < end ? last : end - 1};
   }
-  /// Of the queries from `query` on, those that see a key.
+  /// The queries that see a key, as numbers relative to `query`.
   [[nodiscard]] SHARDRUN_ON_DEVICE Seen seeing_queries(std::int64_t key, std::int64_t query) const {
     const auto ahead = static_cast<std::int32_t>(first_query + query - key);
     const auto end = static_cast<std::int32_t>(smaller(queries - query, far));
@@ -109,12 +109,12 @@ struct Shape {
     const std::int64_t end = smaller(some.end, queries);
     return some.begin < end ? Range{visible(some.begin).begin, visible(end - 1).end} : Range{0, 0};
   }
-  /// Whether each of these queries sees each of these keys. The range that a query sees moves on with the query.
+  /// Whether every query of `some` sees every key of `of_keys`. The visible range moves forward with the query.
   [[nodiscard]] SHARDRUN_ON_DEVICE bool see_all(Range some, Range of_keys) const {
     return some.end <= queries && visible(some.end - 1).begin <= of_keys.begin &&
            of_keys.end <= visible(some.begin).end;
   }
-  /// The queries that see some of the keys [begin, end): all that do are among them.
+  /// A range of queries that includes every query that sees a key of `some`.
   [[nodiscard]] SHARDRUN_ON_DEVICE Range seeing(Range some) const {
     some.end = smaller(some.end, keys);
     if (some.begin >= some.end) {
@@ -127,7 +127,7 @@ struct Shape {
   [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t lse_row(const Head& head) const {
     return ((head.sample * heads + head.head) * group + head.group) * queries;
   }
-  /// How far the farthest key in the window is from a query.
+  /// The distance from a query to the farthest key in its window.
   [[nodiscard]] SHARDRUN_ON_DEVICE std::int32_t reach() const {
     return static_cast<std::int32_t>(smaller(window, far)) - 1;
   }
@@ -138,18 +138,18 @@ struct Shape {
     return {number / group / heads, number / group % heads, number % group};
   }
 
-  /// The number, within the sample, of the random number that dropout draws for a probability.
+  /// The number, within the sample, of the random number that decides dropout of a probability.
   [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t draw_of(const Head& head, std::int64_t query, std::int64_t key) const {
     return (first_row + head.head * rows_of_head + head.group * rows_of_group + query) * keys + key;
   }
 
-  /// Multiplies a query's probabilities of `each` consecutive keys by dropout's factors.
+  /// Multiplies a query's probabilities of `each` consecutive keys by the factors of dropout.
   SHARDRUN_ON_DEVICE void drop(const Head& head, std::int64_t query, std::int64_t key, float (&of)[each]) const {
     const std::int64_t index = draw_of(head, query, key);
     const std::int64_t sample = first_sample + head.sample;
     DropoutStream::Factors factors = stream.factors(sample, index / 4);
     const int begins = static_cast<int>(index % 4);
-    if (begins != 0) {  // moved by one and by two places: an index of an array would not stay in registers
+    if (begins != 0) {  // shifts by one and by two places: an array with a variable index would not stay in registers
       const DropoutStream::Factors next = stream.factors(sample, index / 4 + 1);
       float all[7] = {factors.of[0], factors.of[1], factors.of[2], factors.of[3], next.of[0], next.of[1], next.of[2]};
       SHARDRUN_UNROLLED for (int i = 0; i < 6; ++i) { all[i] = begins % 2 == 1 ? all[i + 1] : all[i]; }
@@ -160,29 +160,29 @@ struct Shape {
 };
 static_assert(each == 4, "dropout draws four numbers at once");
 
-/// Four floats that are read at once.
+/// Four floats that are read in one access.
 struct alignas(16) Four {
   float of[4];
 };
 
-/// 64 rows of 64 floats in shared memory. Rows are 4 floats further apart, so that neighbouring rows are in other
-/// banks. With `in_turns`, row 4 i + c lies where row 16 c + i would: then threads that read every fourth row find them
-/// in different banks.
+/// 64 rows of 64 floats in shared memory. Each row is followed by 4 unused floats, so that neighbouring rows use
+/// different banks. With `in_turns`, row 4 i + c is stored where row 16 c + i would be: then threads that read every
+/// fourth row use different banks.
 template <bool in_turns>
 class Tile {
  public:
-  static constexpr int fours = tile / 4 + 1;  ///< of a row
+  static constexpr int fours = tile / 4 + 1;  ///< Fours in a row
   static constexpr std::size_t bytes() { return shared_bytes<Four>(tile * fours); }
 
   SHARDRUN_ON_DEVICE explicit Tile(Block& block) : data_(block.shared<Four>(tile * fours)) {}
 
-  /// Elements 4 `number`, … of a row.
+  /// Elements 4 `number` to 4 `number` + 3 of a row.
   [[nodiscard]] SHARDRUN_ON_DEVICE Four& at(int row, int number) const {
     const int place = in_turns ? row % 4 * (tile / 4) + row / 4 : row;
     return data_[place * fours + number];
   }
 
-  /// Loads rows from row `first` on, each from column `column` on. Elements outside are 0.
+  /// Loads rows from row `first` on, and of each row the columns from `column` on. Elements outside the tensor are 0.
   SHARDRUN_ON_DEVICE void load(const Block& block, const HeadRows& from, std::int64_t begin, std::int64_t first,
                                std::int64_t count, std::int64_t column, std::int64_t width) const {
     constexpr int rows_at_once = threads / side;
@@ -251,7 +251,7 @@ SHARDRUN_ON_DEVICE inline void add_transposed_product(const RowTile& a, const Ro
   }
 }
 
-/// Joins the values of the threads that have the same rows of a tile: half a warp.
+/// Combines the values of all threads that hold parts of the same rows of a tile: half a warp.
 template <typename Join>
 [[nodiscard]] SHARDRUN_ON_DEVICE inline float join_row(Block& block, float value, const Join& join) {
   SHARDRUN_UNROLLED for (int distance = side / 2; distance > 0; distance /= 2) {
@@ -260,7 +260,7 @@ template <typename Join>
   return value;
 }
 
-/// Writes a thread's part of rows of a head.
+/// Writes the rows of a head that this thread computed.
 SHARDRUN_ON_DEVICE inline void store(const HeadRows& to, std::int64_t begin, std::int64_t first, std::int64_t count,
                                      std::int64_t column, std::int64_t width, const float (&values)[each][each]) {
   SHARDRUN_UNROLLED for (int r = 0; r < each; ++r) {
@@ -280,17 +280,17 @@ SHARDRUN_ON_DEVICE inline void store(const HeadRows& to, std::int64_t begin, std
       reals(tensor), of_sample, of_row, of_head, of_group, first, width % 4 == 0 && aligned, width % 8 == 0 && aligned};
 }
 
-/// Part 0, 1 or 2 of qkv [B, T, 3, H, D].
+/// The rows of part 0, 1 or 2 of qkv [B, T, 3, H, D].
 [[nodiscard]] inline HeadRows part_rows(const TensorView& qkv, std::int64_t part) {
   const std::int64_t row = qkv.shape[3] * qkv.shape[4];
   return head_rows(qkv, qkv.shape[1] * 3 * row, 3 * row, qkv.shape[4], 0, part * row);
 }
-/// [B, T, H, D]
+/// The rows of a tensor [B, T, H, D].
 [[nodiscard]] inline HeadRows key_rows(const TensorView& k) {
   const std::int64_t row = k.shape[2] * k.shape[3];
   return head_rows(k, k.shape[1] * row, row, k.shape[3], 0);
 }
-/// [B, T, H, G, D]
+/// The rows of a tensor [B, T, H, G, D].
 [[nodiscard]] inline HeadRows query_rows(const TensorView& q) {
   const std::int64_t row = q.shape[2] * q.shape[3] * q.shape[4];
   return head_rows(q, q.shape[1] * row, row, q.shape[3] * q.shape[4], q.shape[4]);
@@ -318,7 +318,7 @@ SHARDRUN_ON_DEVICE inline void store(const HeadRows& to, std::int64_t begin, std
           .rows_of_group = qkv.shape[1]};
 }
 
-/// `mask`: the number of this operand; there may be none.
+/// `mask`: the index of the mask operand, which may be absent.
 [[nodiscard]] inline Shape separate_shape(const KernelCall& call, std::size_t mask) {
   const TensorView& q = call.inputs[0];
   const double scale = call.attributes.real("scale");

@@ -9,7 +9,7 @@
 #include "core/device/cuda/emulated/emulator.h"
 #endif
 
-/// What a kernel sees of the GPU. A kernel is a function object that every thread of a block calls:
+/// A kernel's view of the GPU. A kernel is a function object that every thread of a block calls:
 ///
 ///   struct Double {
 ///     const float* x;
@@ -22,10 +22,10 @@ namespace shardrun::device::cuda {
 
 inline constexpr int warp_size = 32;
 
-/// Bytes at the start of a block's shared memory, which block_join() uses. launch() adds them.
+/// Bytes at the start of a block's shared memory that block_join() uses. launch() adds them to each kernel's own.
 inline constexpr std::size_t join_bytes = 32 * sizeof(double);
 
-/// The most shared memory of a block on GPUs of compute capability 8.6, 8.9 and 12.0. Others have more.
+/// The largest shared memory of a block, in bytes, on GPUs of compute capability 8.6, 8.9 and 12.0. Others have more.
 inline constexpr std::size_t most_shared_bytes = 99 * 1024;
 
 /// An array in the shared memory of a block. The emulator throws Error{internal} for an index outside of it.
@@ -52,8 +52,8 @@ class Shared {
 #endif
 };
 
-/// One thread's view of its block. All threads of a block call sync() and shared() in the same order, and all lanes of
-/// a warp exchange(), ballot() and sync_warp().
+/// One thread's view of its block. All threads of a block must call sync() and shared() in the same order, and all
+/// lanes of a warp exchange(), ballot() and sync_warp().
 class Block {
  public:
 #if defined(__CUDACC__)
@@ -85,16 +85,17 @@ class Block {
   }
 #else
   Block(emulated::Strand& strand, unsigned char* memory) : strand_(strand), memory_(memory) {}
-  /// Of the block, from 0.
+  /// The number of this thread in its block, from 0.
   [[nodiscard]] int thread() const { return emulated::place_of(strand_).thread; }
-  /// Of each block: a multiple of warp_size.
+  /// The number of threads in each block: a multiple of warp_size.
   [[nodiscard]] int threads() const { return emulated::place_of(strand_).threads; }
   /// The number of this block, from 0.
   [[nodiscard]] std::int64_t index() const { return emulated::place_of(strand_).block; }
   [[nodiscard]] std::int64_t blocks() const { return emulated::place_of(strand_).blocks; }
-  /// Waits until all threads of the block are here. Their earlier writes to shared memory can then be read.
+  /// Waits until all threads of the block have called it. Their earlier writes to shared memory can then be read.
   void sync(emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) { emulated::wait_for_block(strand_, where); }
-  /// The value that another lane of the warp gave. T has at most 8 bytes. REQUIRES: `lane` is from 0 to 31.
+  /// Gives `value` to the other lanes, and returns the value given by `lane` of this warp. T has at most 8 bytes.
+  /// REQUIRES: `lane` is from 0 to 31.
   template <typename T>
   [[nodiscard]] T exchange(T value, int lane, emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) {
     static_assert(sizeof(T) <= sizeof(double));
@@ -102,21 +103,22 @@ class Block {
     emulated::exchange(strand_, &value, &found, sizeof(T), lane, where);
     return found;
   }
-  /// Bit i is what lane i of the warp gave.
+  /// Gives `value` to the other lanes. Bit i of the result is the value of lane i of the warp.
   [[nodiscard]] std::uint32_t ballot(bool value, emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) {
     return emulated::ballot(strand_, value, where);
   }
-  /// Waits until all lanes of the warp are here. Their earlier writes to shared memory can then be read.
+  /// Waits until all lanes of the warp have called it. Their earlier writes to shared memory can then be read.
   void sync_warp(emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) {
     static_cast<void>(emulated::ballot(strand_, false, where));
   }
-  /// Copies 16 bytes, aligned to 16, to an element of shared memory until wait_for_copies(), without registers.
+  /// Begins to copy 16 bytes, aligned to 16, to an element of shared memory without using registers. wait_for_copies()
+  /// waits for the end.
   template <typename T>
   void copy_later(const Shared<T>& to, int index, const void* from) {
     static_assert(sizeof(T) == 16);
     copies_.add(&to[index], from);
   }
-  /// Waits for the copies that this thread began. Others see them after the next sync().
+  /// Waits for the copies that this thread began. Other threads see them after the next sync().
   void wait_for_copies() { copies_.finish(); }
   [[nodiscard]] emulated::Strand& strand() const { return strand_; }
 #endif
@@ -124,7 +126,7 @@ class Block {
   [[nodiscard]] SHARDRUN_ON_DEVICE int warp() const { return thread() / warp_size; }
   [[nodiscard]] SHARDRUN_ON_DEVICE int warps() const { return threads() / warp_size; }
 
-  /// The next `count` elements of the block's shared memory, aligned to 16 bytes. Their contents are undefined.
+  /// Reserves the next `count` elements of the block's shared memory, aligned to 16 bytes, with undefined contents.
   template <typename T>
   [[nodiscard]] SHARDRUN_ON_DEVICE Shared<T> shared(int count) {
     const std::size_t begin = used_;
@@ -135,7 +137,7 @@ class Block {
     return {reinterpret_cast<T*>(memory_ + begin), count};
   }
 
-  /// Where block_join() keeps a value of each warp.
+  /// The shared memory in which block_join() keeps one value per warp.
   template <typename T>
   [[nodiscard]] SHARDRUN_ON_DEVICE Shared<T> join_values() {
     static_assert(sizeof(T) <= sizeof(double));
@@ -163,7 +165,7 @@ struct Plus {
     return a + b;
   }
 };
-/// The larger number; NaN if one of them is.
+/// The larger number; NaN if one of the two is.
 struct Larger {
   template <typename T>
   [[nodiscard]] SHARDRUN_ON_DEVICE T operator()(T a, T b) const {
@@ -171,7 +173,7 @@ struct Larger {
   }
   [[nodiscard]] SHARDRUN_ON_DEVICE float operator()(float a, float b) const {
 #if defined(__CUDA_ARCH__)
-    float larger;  // one instruction
+    float larger;  // a single instruction
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
     return larger;
 #else
@@ -179,7 +181,7 @@ struct Larger {
 #endif
   }
 };
-/// The smaller number; NaN if one of them is.
+/// The smaller number; NaN if one of the two is.
 struct Smaller {
   template <typename T>
   [[nodiscard]] SHARDRUN_ON_DEVICE T operator()(T a, T b) const {
@@ -187,7 +189,7 @@ struct Smaller {
   }
 };
 
-/// Joins the values of a warp's lanes. All lanes get the same bits if join(a, b) has the same bits as join(b, a).
+/// Combines the values of a warp's lanes. All lanes get the same bits if join(a, b) and join(b, a) have the same bits.
 template <typename T, typename Join>
 [[nodiscard]] SHARDRUN_ON_DEVICE inline T warp_join(Block& block, T value, const Join& join) {
   for (int distance = warp_size / 2; distance > 0; distance /= 2) {
@@ -196,7 +198,7 @@ template <typename T, typename Join>
   return value;
 }
 
-/// Joins the values of all threads of the block, in an order that depends on their number alone. All get the result.
+/// Combines the values of all threads of the block, in an order that depends only on their number. All get the result.
 template <typename T, typename Join>
 [[nodiscard]] SHARDRUN_ON_DEVICE inline T block_join(Block& block, T value, const Join& join) {
   value = warp_join(block, value, join);
@@ -212,7 +214,7 @@ template <typename T, typename Join>
   for (int warp = 1; warp < block.warps(); ++warp) {
     value = join(value, values[warp]);
   }
-  block.sync();  // before the next join writes
+  block.sync();  // before the next block_join() writes
   return value;
 }
 

@@ -7,24 +7,24 @@
 #include "core/device/cuda/launch.h"
 #include "core/device/cuda/values.h"
 
-/// Joins the rows of a matrix: y[column] = the join over all rows of term(row, column). The rows are divided into
-/// chunks, by their number alone; blocks write a partial result of each chunk to scratch, and the partial results are
-/// joined in the order of the chunks. So the bits of the result are always the same.
+/// Reduces the rows of a matrix to one: y[column] = the join over all rows of term(row, column). The rows are divided
+/// into chunks, by their number alone. Blocks write each chunk's partial result to scratch, and these are joined in the
+/// order of the chunks, so the bits of the result are always the same.
 namespace shardrun::device::cuda {
 
 [[nodiscard]] inline std::int64_t chunks_of(std::int64_t rows) noexcept {
   return std::clamp<std::int64_t>(rows / 128, 1, 256);
 }
-/// Scratch of join_rows(). One chunk needs none.
+/// Scratch bytes of join_rows(); 0 if there is only one chunk.
 [[nodiscard]] inline std::size_t join_rows_scratch(std::int64_t rows, std::int64_t width) noexcept {
   const std::int64_t chunks = chunks_of(rows);
   return chunks == 1 ? 0 : static_cast<std::size_t>(chunks * width) * sizeof(float);
 }
 
-/// A lane has `pack` neighbouring columns; the warps of a block read different rows.
+/// A lane reduces `pack` neighbouring columns; the warps of a block read different rows.
 template <int pack, typename Term, typename Join>
 struct JoinRows {
-  static constexpr int tile = warp_size * pack;  ///< columns of a block
+  static constexpr int tile = warp_size * pack;  ///< columns that a block reduces
   static constexpr int ahead = 4;                ///< rows that a warp reads at once
 
   Term term;
@@ -33,7 +33,7 @@ struct JoinRows {
   std::int64_t rows;
   std::int64_t width;
   std::int64_t chunks;
-  float* partial;  ///< [chunks, width]; one chunk: y has the result
+  float* partial;  ///< [chunks, width]; unused with one chunk, whose result goes to y
   Reals y;
   bool accumulate;
 
@@ -68,7 +68,7 @@ struct JoinRows {
   }
 
  private:
-  /// Joins the warp's rows of a chunk.
+  /// Joins the rows of a chunk that this warp reads.
   SHARDRUN_ON_DEVICE Pack<pack> join_own(const Block& block, std::int64_t chunk, std::int64_t column) const {
     Pack<pack> value;
     SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { value[k] = first; }
@@ -94,7 +94,7 @@ struct JoinRows {
   }
 };
 
-/// The partial results of chunks, as the rows of a matrix.
+/// The partial results of the chunks as terms of a second reduction.
 struct PartialTerm {
   Reals partial;
   std::int64_t width;
@@ -121,10 +121,10 @@ void join_rows_in_packs(const KernelCall& call, std::int64_t rows, std::int64_t 
   }
 }
 
-/// outputs[0][column] = join of the term of each (row, column), or added to it if the call accumulates.
+/// outputs[0][column] = join of the terms of all rows; if the call accumulates, this is added to the old value.
 /// term.get<pack>(row, column) gives the terms of `pack` neighbouring columns. `in_packs`: whether it may be called
-/// with pack_size for a multiple of it; then width is one as well. REQUIRES: the call has the scratch, and join(first,
-/// x) is x.
+/// with pack_size for columns that are a multiple of it; then `width` is a multiple too.
+/// REQUIRES: the call has join_rows_scratch() bytes of scratch, and join(first, x) is x.
 template <typename Term, typename Join>
 void join_rows(const KernelCall& call, std::int64_t rows, std::int64_t width, bool in_packs, const Term& term,
                const Join& join, float first) {

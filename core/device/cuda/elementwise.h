@@ -9,13 +9,12 @@
 
 namespace shardrun::device::cuda {
 
-/// y[i] = function(x0[i], x1[i], …), `pack` elements a thread. Operands are read again from their start when their
-/// elements end.
+/// y[i] = function(x0[i], x1[i], …), `pack` elements per thread. An operand with fewer elements than y is repeated.
 template <int operands, int pack, typename Function>
 struct Map {
   Reals y;
   Reals x[operands];
-  std::int64_t lengths[operands];  ///< 0: as many elements as the result
+  std::int64_t lengths[operands];  ///< 0: as long as the result
   std::int64_t size;
   Function function;
 
@@ -38,7 +37,7 @@ struct Map {
     SHARDRUN_UNROLLED for (int e = 0; e < count; ++e) { results[e] = function(of[k][e]...); }
     y.set_pack(i, results);
   }
-  /// A division of 32 bits takes a quarter of the time of one of 64.
+  /// A 32-bit division takes a quarter of the time of a 64-bit one.
   SHARDRUN_ON_DEVICE static std::int64_t place(std::int64_t i, std::int64_t length) {
     if (length == 0) {
       return i;
@@ -60,8 +59,9 @@ void map_in_packs(const KernelCall& call, const Function& function) {
   for_each(call, (size + pack - 1) / pack, map);
 }
 
-/// outputs[0] = function(inputs[0], …) of the first operands, element by element. Operands may lack leading dimensions
-/// of the result; others may be its memory. `function` is called on the device.
+/// outputs[0] = function(inputs[0], …) of the first operands, element by element. An operand may lack leading
+/// dimensions of the result. An operand that lacks none may share the result's memory. `function` is called on the
+/// device.
 template <int operands, typename Function>
 void map(const KernelCall& call, const Function& function) {
   const TensorView& y = call.outputs[0];

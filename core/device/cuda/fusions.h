@@ -14,10 +14,10 @@
 
 #include "core/device/device.h"
 
-/// Pairs of ops that one of our own kernels computes, the second directly after the first.
+/// Pairs of consecutive ops that one kernel of our own computes.
 namespace shardrun::device::cuda {
 
-/// The tensors that a fused kernel reads and writes. It writes every tensor that the two ops write.
+/// The tensors that a fused kernel reads and writes. It writes every tensor that the two separate ops would write.
 struct FusedArguments {
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;
@@ -27,11 +27,11 @@ struct FusedKernel {
   const char* first;
   const char* next;
   void (*run)(const KernelCall& call);
-  /// Nothing: these two must stay apart.
+  /// Returns the fused kernel's arguments, or nothing if these two ops cannot be fused.
   std::optional<FusedArguments> (*arguments)(const PreparedKernel& first, const PreparedKernel& next);
 };
 
-/// A kernel as PreparedKernel::kernel points to it.
+/// A fused kernel in the form to which PreparedKernel::kernel points.
 struct KnownFusion {
   explicit KnownFusion(const FusedKernel& fused)
       : fused(fused), ops(std::string(fused.first) + " + " + fused.next), kernel{.run = fused.run, .op = ops} {}
@@ -43,13 +43,14 @@ struct KnownFusion {
   Kernel kernel;
 };
 
-/// They are added when the library is loaded.
+/// All fused kernels. They are added when the library is loaded.
 [[nodiscard]] inline std::deque<KnownFusion>& known_fusions() {
   static std::deque<KnownFusion> all;
   return all;
 }
 
-/// `const AddFusedKernels table({{"row_max", "softmax_terms", run, arguments}, …});` at namespace scope.
+/// Adds fused kernels, at namespace scope: `const AddFusedKernels table({{"row_max", "softmax_terms", run, arguments},
+/// …});`
 class AddFusedKernels {
  public:
   AddFusedKernels(std::initializer_list<FusedKernel> kernels) {
@@ -59,7 +60,7 @@ class AddFusedKernels {
   }
 };
 
-/// Null: no kernel of ours computes both.
+/// The fused kernel for these two, or null if we have none.
 [[nodiscard]] inline std::unique_ptr<const PreparedKernel> fuse_own(const PreparedKernel& first,
                                                                     const PreparedKernel& next) {
   for (const KnownFusion& known : known_fusions()) {

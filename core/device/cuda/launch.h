@@ -29,10 +29,10 @@ inline constexpr const char* device_name = "cuda";
 inline constexpr const char* device_name = "cuda-emulated";
 #endif
 
-/// Of a block, for kernels that do not say otherwise. It bounds the registers of a thread.
+/// Threads of a block, for kernels that do not say otherwise. It limits the registers of a thread.
 inline constexpr int most_threads = 256;
 
-/// The most threads in a block of this kernel: its member `block_threads`, or most_threads if it has no such member.
+/// The largest number of threads in a block of this kernel: its member `block_threads`, or most_threads if it has none.
 template <typename Function>
 [[nodiscard]] constexpr int most_threads_of() {
   if constexpr (requires { Function::block_threads; }) {
@@ -57,7 +57,7 @@ void run_block(const void* function, emulated::Strand& strand, unsigned char* me
 }
 #endif
 
-/// The entry of a kernel.
+/// Holds and registers the entry of a kernel.
 template <typename Function>
 struct KnownKernel {
   KnownKernel() : entry(reinterpret_cast<const void*>(&run_block<Function>)) { known_kernels().push_back(entry); }
@@ -69,9 +69,9 @@ template <typename Function>
 const KnownKernel<Function> KnownKernel<Function>::only;
 
 /// Enqueues a kernel on the call's stream: `function(block)` for each thread of `blocks` blocks of `threads` threads.
-/// The function object is copied. `bytes` of shared memory are for shared<T>(). No blocks: nothing happens.
+/// The function object is copied. `bytes` of shared memory are for shared<T>(). Does nothing if `blocks` is 0.
 /// REQUIRES: `threads` is a multiple of warp_size and at most most_threads_of<Function>().
-/// Throws Error{internal}, naming the kernel, when CUDA refuses the launch.
+/// Throws Error{internal}, naming the kernel, if CUDA refuses the launch.
 template <typename Function>
 void launch([[maybe_unused]] const KernelCall& call, std::int64_t blocks, int threads, std::size_t bytes,
             const Function& function) {
@@ -88,7 +88,7 @@ void launch([[maybe_unused]] const KernelCall& call, std::int64_t blocks, int th
     error = cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
   }
   if (error == cudaSuccess) {
-    // Returns this launch's error. cudaGetLastError() may return the error of an event that was queried too early.
+    // This returns the launch's own error. cudaGetLastError() may return that of an event that was queried too early.
     void* arguments[] = {const_cast<Function*>(&function)};
     error = cudaLaunchKernel(entry, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
                              arguments, shared, static_cast<cudaStream_t>(call.stream));
@@ -126,7 +126,7 @@ struct ForEach {
   }
 };
 
-/// Enqueues function(index) for each index from 0 to count - 1, each on a thread.
+/// Enqueues function(index) for each index from 0 to count - 1, one thread per index.
 template <typename Function>
 void for_each(const KernelCall& call, std::int64_t count, const Function& function) {
   constexpr std::int64_t most_blocks = std::int64_t{1} << 20;
@@ -134,7 +134,7 @@ void for_each(const KernelCall& call, std::int64_t count, const Function& functi
   launch(call, blocks < most_blocks ? blocks : most_blocks, most_threads, 0, ForEach<Function>{count, function});
 }
 
-/// `const AddKernels table({{"relu", {.run = relu}}, …});` at namespace scope.
+/// Registers kernels. At namespace scope: `const AddKernels table({{"relu", {.run = relu}}, …});`
 class AddKernels {
  public:
   struct Entry {

@@ -7,20 +7,20 @@
 
 namespace shardrun::device::cuda {
 
-/// a / b for numbers that are not negative. A division of 32 bits takes a quarter of the time of one of 64.
+/// a / b for numbers that are not negative. A 32-bit division takes a quarter of the time of a 64-bit one.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
   return (a | b) >> 32 == 0 ? static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b) : a / b;
 }
 
-/// A nest of loops over dimensions of several tensors: of each iteration, where its element of each tensor lies.
+/// A nest of loops over dimensions of several tensors. For each iteration it says where each tensor's element lies.
 template <int tensors>
 struct Loops {
-  /// Where an iteration's element of each tensor lies, in elements.
+  /// The place of an iteration's element in each tensor, in elements.
   struct Offsets {
     std::int64_t of[tensors];
   };
 
-  /// Adds a loop around the others. One that continues the loop before it becomes part of it.
+  /// Adds a loop around the others. It is merged with the loop before if the strides allow.
   template <typename... Strides>
   void add_outer(std::int64_t size, Strides... tensor_strides) {
     const std::int64_t all[] = {tensor_strides...};
@@ -85,7 +85,7 @@ struct Loops {
   return false;
 }
 
-/// Loops over the dimensions of a tensor in `dims` (`chosen`), and over the others.
+/// Two loops: over the dimensions of a tensor that are in `dims` (`chosen`), and over the others.
 struct TwoLoops {
   TwoLoops(const TensorView& tensor, std::span<const std::int64_t> dims) {
     std::int64_t stride = 1;

@@ -5,14 +5,14 @@
 #include "core/device/cuda/block.h"
 #include "core/device/cuda/values.h"
 
-/// Products of small matrices of bfloat16 by a warp: the tensor cores of GPUs (sm_80 and later). Each lane has a part
-/// of each matrix, its fragment. With g = lane / 4 and t = lane % 4, a lane has
+/// Products of small bfloat16 matrices by a warp, with the tensor cores of GPUs (sm_80 and later). Each lane holds a
+/// part of each matrix, its fragment. With g = lane / 4 and t = lane % 4, a lane holds
 /// - of a [16, 16]: rows g and g + 8, columns 2 t, 2 t + 1, 2 t + 8 and 2 t + 9
 /// - of b [16, 8]: rows 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of column g
 /// - of c [16, 8]: rows g and g + 8, columns 2 t and 2 t + 1.
 namespace shardrun::device::cuda {
 
-/// Two elements a word, the first in the lower half.
+/// Each word holds two elements, the first in the lower half.
 struct FragmentA {
   std::uint32_t words[4];  ///< (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8)
 };
@@ -23,14 +23,14 @@ struct FragmentC {
   float of[4];  ///< (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
 };
 
-/// Eight bfloat16: a row of an 8 x 8 matrix in shared memory.
+/// Eight bfloat16 numbers: a row of an 8 x 8 matrix in shared memory.
 struct alignas(16) Eight {
   std::uint32_t words[4];
 };
 
-/// Four 8 x 8 matrices, as parts of fragments: word m of a lane is row g, columns 2 t and 2 t + 1, of matrix m; or, of
-/// the transposed matrices, rows 2 t and 2 t + 1 of column g. Lane 8 m + r says where row r of matrix m is:
-/// data[index].
+/// Four 8 x 8 matrices, loaded as parts of fragments. Word m of a lane holds columns 2 t and 2 t + 1 of row g of matrix
+/// m; if they are loaded transposed, rows 2 t and 2 t + 1 of column g. Lane 8 m + r gives the place of row r of matrix
+/// m: data[index].
 struct FourMatrices {
   std::uint32_t words[4];
 };
@@ -87,8 +87,8 @@ template <bool transposed>
 
 #endif
 
-/// Matrices in shared memory that begin at data[begin], and whose rows are `stride` Eights apart. `column`: the number
-/// of an Eight. Rows [row, row + 16) and columns [8 column, 8 column + 16).
+/// Loads rows [row, row + 16) and columns [8 column, 8 column + 16) of a matrix in shared memory, which begins at
+/// data[begin] and whose rows are `stride` Eights apart. `column` counts Eights.
 template <int stride>
 [[nodiscard]] SHARDRUN_ON_DEVICE inline FragmentA load_a(Block& block, const Shared<Eight>& data, int begin, int row,
                                                          int column) {
@@ -96,8 +96,8 @@ template <int stride>
   const FourMatrices four = load_matrices<false>(block, data, begin + (row + lane % 16) * stride + column + lane / 16);
   return {{four.words[0], four.words[1], four.words[2], four.words[3]}};
 }
-/// Of a matrix that is stored transposed: its columns are the rows from `row` on, its rows the columns from 8 `column`
-/// on.
+/// Like load_a(), for a matrix that is stored transposed: its columns are the stored rows from `row` on, its rows the
+/// stored columns from 8 `column` on.
 template <int stride>
 [[nodiscard]] SHARDRUN_ON_DEVICE inline FragmentA load_transposed_a(Block& block, const Shared<Eight>& data, int begin,
                                                                     int row, int column) {
@@ -107,11 +107,11 @@ template <int stride>
   return {{four.words[0], four.words[1], four.words[2], four.words[3]}};
 }
 
-/// Two neighbours: columns [0, 8) and [8, 16).
+/// Two neighbouring fragments: columns [0, 8) and [8, 16).
 struct TwoB {
   FragmentB of[2];
 };
-/// Of a matrix that is stored transposed, as for load_transposed_a().
+/// Loads from a matrix that is stored transposed, as for load_transposed_a().
 template <int stride>
 [[nodiscard]] SHARDRUN_ON_DEVICE inline TwoB load_transposed_b(Block& block, const Shared<Eight>& data, int begin,
                                                                int row, int column) {
@@ -120,7 +120,7 @@ template <int stride>
   const FourMatrices four = load_matrices<false>(block, data, at);
   return {{{{four.words[0], four.words[1]}}, {{four.words[2], four.words[3]}}}};
 }
-/// Of a matrix that is stored as it is: rows [row, row + 16), columns [8 column, 8 column + 16).
+/// Loads from a matrix that is not transposed: rows [row, row + 16), columns [8 column, 8 column + 16).
 template <int stride>
 [[nodiscard]] SHARDRUN_ON_DEVICE inline TwoB load_b(Block& block, const Shared<Eight>& data, int begin, int row,
                                                     int column) {

@@ -7,22 +7,22 @@
 #include "core/device/cuda/matrix.h"
 #include "core/device/cuda/values.h"
 
-/// Products of matrices of bfloat16 by tensor cores, with sums in float32: y[m, n] = the sum over k of a(m, k) b(k, n).
+/// Products of bfloat16 matrices with tensor cores, with sums in float32: y[m, n] = the sum over k of a(m, k) b(k, n).
 namespace shardrun::device::cuda {
 
-/// An operand of a product: [rows, inner], or [inner, rows]. The rows of b are the columns of the result.
+/// An operand of a product, stored as [rows, inner] or [inner, rows]. The rows of b are the columns of the result.
 struct BfloatOperand {
   const std::uint16_t* data;
-  std::int64_t length;  ///< of the dimension that is last in memory
-  bool is_in_eights;    ///< whether Eights may be read: the length is a multiple of 8, and the tensor aligned
+  std::int64_t length;  ///< size of the dimension that is last in memory
+  bool is_in_eights;    ///< Eights may be read: the length is a multiple of 8, and the tensor is aligned
 };
 
-/// `size`: rows and columns of the result that a block makes. `a_inner_last`, `b_inner_last`: whether the operand is
-/// [rows, inner]. Eight warps have 2 x 4 parts of a tile. While they multiply one tile of the operands, the next one is
-/// on its way to registers.
+/// `size`: rows and columns of the result that a block computes. `a_inner_last`, `b_inner_last`: whether the operand is
+/// stored as [rows, inner]. Eight warps compute 2 x 4 parts of the block's tile. While they multiply one tile of the
+/// operands, the next one is loaded into registers.
 template <int size, bool a_inner_last, bool b_inner_last>
 struct MatrixProduct {
-  static constexpr int depth = 32;  ///< indices k of a tile
+  static constexpr int depth = 32;  ///< indices k per tile
   static constexpr int threads = 256;
   static constexpr int rows_of_warp = size / 2;
   static constexpr int columns_of_warp = size / 4;
@@ -37,16 +37,16 @@ struct MatrixProduct {
   std::int64_t inner;
   bool accumulate;
 
-  /// A tile of an operand as it lies in memory, in registers and in shared memory.
+  /// A tile of an operand: how it is read from global memory into registers, and stored in shared memory.
   template <bool inner_last>
   struct Tile {
     static constexpr int lines = inner_last ? size : depth;
-    static constexpr int eights = (inner_last ? depth : size) / 8;  ///< of a line
+    static constexpr int eights = (inner_last ? depth : size) / 8;  ///< Eights per line
     static constexpr int stride = eights + 1;
     static constexpr int of_thread = lines * eights / threads;
     static constexpr int buffer = lines * stride;
 
-    /// Reads a thread's part from global memory. Elements outside are 0.
+    /// Reads a thread's part from global memory. Elements outside the matrix are 0.
     SHARDRUN_ON_DEVICE static void read(const BfloatOperand& from, int thread, std::int64_t row, std::int64_t count,
                                         std::int64_t k, std::int64_t end, Eight (&to)[of_thread]) {
       const std::int64_t first_line = inner_last ? row : k;
@@ -106,7 +106,7 @@ struct MatrixProduct {
       const int begin_b = turn * TileB::buffer;
       TileA::write(block.thread(), next_a, of_a, begin_a);
       TileB::write(block.thread(), next_b, of_b, begin_b);
-      block.sync();  // the other buffer is read no more, too: all threads have come here since
+      block.sync();  // the other buffer is free now, too: all threads have come here after reading it
       if (k + depth < inner) {
         TileA::read(a, block.thread(), row, rows, k + depth, inner, next_a);
         TileB::read(b, block.thread(), column, columns, k + depth, inner, next_b);
@@ -156,7 +156,7 @@ struct MatrixProduct {
   }
 };
 
-/// Large tiles need half the memory traffic of small ones, but there may be too few of them for a GPU.
+/// Large tiles need half the memory traffic of small ones, but there may be too few of them to fill a GPU.
 template <bool a_inner_last, bool b_inner_last>
 void multiply_matrices(const KernelCall& call, std::int64_t rows, std::int64_t columns, std::int64_t inner,
                        const BfloatOperand& a, const BfloatOperand& b, const Reals& y) {

@@ -4,20 +4,20 @@
 
 #include "core/device/cuda/rows.h"
 
-/// Products of matrices in float32, in tiles that stand in shared memory: result(m, n) = the sum over k of a(m, k)
-/// b(k, n), for each index of a batch. An operand says where its elements are, so convolutions are products too. Sums
-/// are made in the order of k, so the bits are always the same.
+/// Products of float32 matrices, in tiles held in shared memory: result(m, n) = the sum over k of a(m, k) b(k, n), for
+/// each index of a batch. An operand says where its elements are, so convolutions are products too. Sums are made in
+/// the order of k, so the bits are always the same.
 ///
 /// An operand of type T has
-/// - T::Row row(batch, m): the part of an address that a row shares (of b: a column n);
+/// - T::Row row(batch, m): the part of an address that a row (of b: a column n) shares;
 /// - T::Inner inner(batch, k): the part that an index k shares;
 /// - float get(Row, Inner);
-/// - bool inner_is_fast: whether neighbouring k, rather than neighbouring rows, are neighbours in memory.
+/// - bool inner_is_fast: whether consecutive k, rather than consecutive rows, are consecutive in memory.
 /// A result has void put(batch, m, n, float).
 namespace shardrun::device::cuda {
 
-/// A sum with the digits that it lacks: rounding does not grow with the number of terms. Kahan 1965, "Pracniques:
-/// further remarks on reducing truncation errors".
+/// A sum together with its rounding error, so that rounding does not grow with the number of terms. Kahan 1965,
+/// "Pracniques: further remarks on reducing truncation errors".
 struct ExactSum {
   float total = 0;
   float excess = 0;
@@ -31,12 +31,13 @@ struct ExactSum {
 
 template <typename A, typename B, typename Result>
 struct Product {
-  static constexpr int tile = 64;   ///< rows and columns of the result that a block makes
+  static constexpr int tile = 64;   ///< rows and columns of the result that a block computes
   static constexpr int depth = 16;  ///< indices k in shared memory at a time
-  static constexpr int each = 4;    ///< rows and columns that a thread makes
+  static constexpr int each = 4;    ///< rows and columns of the result that a thread computes
   static constexpr int side = tile / each;
   static constexpr int threads = side * side;
-  static constexpr int stride = tile + 4;  ///< of an index k in shared memory: no bank has a whole column
+  static constexpr int stride = tile + 4;  ///< floats from one index k to the next in shared memory: a column is spread
+                                           ///< over all banks
   static constexpr int loads = tile * depth / threads;
 
   A a;
@@ -99,7 +100,7 @@ struct Product {
   }
 
  private:
-  /// One thread's part in filling a tile of an operand.
+  /// Fills one thread's part of an operand's tile.
   template <typename Operand>
   struct Loader {
     SHARDRUN_ON_DEVICE Loader(const Operand& of, int of_thread, std::int64_t of_batch, std::int64_t row,
@@ -138,7 +139,7 @@ struct Product {
   };
 };
 
-/// For few results that are long sums: a block makes each, in float64, which costs nothing beside the reading.
+/// For few results that are long sums: a block computes each in float64, which is free because reading takes longer.
 template <typename A, typename B, typename Result>
 struct LongSums {
   A a;

@@ -8,15 +8,15 @@
 namespace shardrun::device::cuda {
 
 /// The random stream of one dropout op, with the same numbers as on other devices. Whether an element is dropped
-/// depends only on seed, stream name, step, global sample and its global place within the sample.
+/// depends only on seed, stream name, step, global sample number and the element's place in the whole sample.
 class DropoutStream {
  public:
-  /// The factors of four elements.
+  /// The factors of four consecutive elements.
   struct Factors {
     float of[4];
   };
 
-  /// Drops nothing.
+  /// A stream that drops nothing.
   DropoutStream() = default;
   DropoutStream(const KernelCall& call, double rate)
       : step_(static_cast<std::uint32_t>(call.scalars.step)),
@@ -29,7 +29,7 @@ class DropoutStream {
 
   [[nodiscard]] SHARDRUN_ON_BOTH bool drops() const { return rejected_ != 0; }
 
-  /// Of the elements 4 number, …, 4 number + 3 of a sample: each 0 or 1 / (1 - rate).
+  /// The factors of elements 4 number to 4 number + 3 of a sample. Each is 0 or 1 / (1 - rate).
   [[nodiscard]] SHARDRUN_ON_DEVICE Factors factors(std::int64_t sample, std::int64_t number) const {
     std::uint32_t words[] = {static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32),
                              static_cast<std::uint32_t>(sample), step_};
@@ -51,10 +51,10 @@ class DropoutStream {
     }
     return found;
   }
-  /// Of one element.
+  /// The factor of one element.
   [[nodiscard]] SHARDRUN_ON_DEVICE float factor(std::int64_t sample, std::int64_t index) const {
     const Factors four = factors(sample, index / 4);
-    const int place = static_cast<int>(index % 4);  // not an index of the array, which would not stay in registers
+    const int place = static_cast<int>(index % 4);  // an array with a variable index would not stay in registers
     return place == 0 ? four.of[0] : place == 1 ? four.of[1] : place == 2 ? four.of[2] : four.of[3];
   }
 

@@ -11,12 +11,12 @@ namespace shardrun::device::cuda {
 template <bool is_block, int pack, typename Load>
 class HeldRow;
 
-/// The threads that compute a row together: the whole block, or one warp.
+/// The threads that compute a row together: a whole block, or one warp.
 template <bool is_block>
 struct Team {
   Block& block;
 
-  /// For several walks over a row.
+  /// A row that is read several times.
   template <int pack, typename Load>
   [[nodiscard]] SHARDRUN_ON_DEVICE HeldRow<is_block, pack, Load> held(std::int64_t width, const Load& load) const {
     return {*this, width, load};
@@ -34,21 +34,21 @@ struct Team {
   [[nodiscard]] SHARDRUN_ON_DEVICE float sum(float value) { return join(value, Plus{}); }
   [[nodiscard]] SHARDRUN_ON_DEVICE float max(float value) { return join(value, Larger{}); }
 
-  /// Calls body(e) for this member's part of [0, width), in steps of `pack` elements.
+  /// Calls body(e) for this thread's part of [0, width), in steps of `pack` elements.
   template <int pack, typename Body>
   SHARDRUN_ON_DEVICE void loop(std::int64_t width, const Body& body) const {
     for (std::int64_t e = std::int64_t{pack} * member(); e < width; e += std::int64_t{pack} * size()) {
       body(e);
     }
   }
-  /// Calls use(e, load(e)) for the same steps, in the same order. The loads of `ahead` steps are under way together,
-  /// also at the end of the row: a step after it loads the first one's elements again.
+  /// Calls use(e, load(e)) for the same steps, in the same order. `ahead` loads are in flight at once, also at the end
+  /// of the row: a step past the end loads the first step's elements again.
   template <int pack, int ahead, typename Load, typename Use>
   SHARDRUN_ON_DEVICE void loop(std::int64_t width, const Load& load, const Use& use) const {
     const std::int64_t step = std::int64_t{pack} * size();
     std::int64_t e = std::int64_t{pack} * member();
     decltype(load(e)) found[ahead];
-    for (; e + (ahead - 1) * step < width; e += ahead * step) {  // without branches, behind which loads would wait
+    for (; e + (ahead - 1) * step < width; e += ahead * step) {  // no branches: loads would wait behind them
       SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) { found[i] = load(e + i * step); }
       SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) { use(e + i * step, found[i]); }
     }
@@ -63,11 +63,11 @@ struct Team {
   }
 };
 
-/// The widest row that a warp computes; a block computes wider ones.
+/// The widest row, in elements, that a warp computes. A block computes wider ones.
 inline constexpr std::int64_t widest_of_warp = 1024;
 
-/// A member's part of a row that is walked over several times: a warp holds it in registers, a block loads it anew for
-/// each walk. REQUIRES: what load(e) reads does not change between the walks.
+/// A thread's part of a row that is read several times. A warp holds it in registers, a block loads it again each time.
+/// REQUIRES: what load(e) reads does not change in between.
 template <bool is_block, int pack, typename Load>
 class HeldRow {
  public:
@@ -84,7 +84,7 @@ class HeldRow {
     }
   }
 
-  /// Calls use(e, load(e)) for the member's steps of `pack` elements, in order.
+  /// Calls use(e, load(e)) for this thread's steps of `pack` elements, in order.
   template <typename Use>
   SHARDRUN_ON_DEVICE void each(const Use& use) const {
     if constexpr (is_held) {
@@ -135,8 +135,8 @@ void for_each_row_in_packs(const KernelCall& call, std::int64_t rows, std::int64
   }
 }
 
-/// Calls function.compute<pack>(team, row) for each row of `width` elements. `pack` is pack_size if rows can be read
-/// so: all tensors of the call that the function reads in packs have rows of this width.
+/// Calls function.compute<pack>(team, row) for each row of `width` elements. `pack` is pack_size if all tensors of the
+/// call that the function reads in packs have rows of this width, else 1.
 template <typename Function>
 void for_each_row(const KernelCall& call, std::int64_t rows, std::int64_t width, const Function& function) {
   if (width % pack_size == 0 && are_aligned(call)) {

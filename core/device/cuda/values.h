@@ -8,10 +8,10 @@
 #include "core/base/on_device.h"
 #include "core/device/device.h"
 
-/// Operands of kernels. The host makes these from tensor views; a kernel has them by value.
+/// Operands of kernels. The host makes them from tensor views; kernels get them by value.
 namespace shardrun::device::cuda {
 
-/// Bits of a bfloat16 as the float that they stand for.
+/// The float with these bits.
 [[nodiscard]] SHARDRUN_ON_BOTH inline float float_of_bits(std::uint32_t bits) {
   float value;
   __builtin_memcpy(&value, &bits, sizeof(value));
@@ -25,7 +25,7 @@ namespace shardrun::device::cuda {
 [[nodiscard]] SHARDRUN_ON_BOTH inline float float_of_bfloat(std::uint16_t bits) {
   return float_of_bits(static_cast<std::uint32_t>(bits) << 16U);
 }
-/// Rounded to nearest, ties to even. NaN stays NaN.
+/// Rounds to the nearest bfloat16, ties to even. NaN stays NaN.
 [[nodiscard]] SHARDRUN_ON_BOTH inline std::uint16_t bfloat_of_float(float value) {
   const std::uint32_t bits = bits_of_float(value);
   if (value != value) {
@@ -34,7 +34,7 @@ namespace shardrun::device::cuda {
   return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);
 }
 
-/// Two floats, rounded to bfloat16, the first in the lower half of the word.
+/// Two floats rounded to bfloat16; the first is in the lower half of the word.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline std::uint32_t bfloat_pair(float first, float second) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t word;
@@ -69,21 +69,21 @@ struct Reals {
       reinterpret_cast<float*>(data)[i] = value;
     }
   }
-  /// For ops that accumulate.
+  /// Sets an element, or adds to it if the op accumulates.
   SHARDRUN_ON_DEVICE void put(std::int64_t i, float value, bool accumulate) const {
     set(i, accumulate ? get(i) + value : value);
   }
 
-  /// Elements from i on: bfloat16 in one access, float32 in two. REQUIRES: `count` divides i, and is 1 or the tensor is
-  /// aligned for it (is_aligned).
+  /// Reads `count` elements from i on, bfloat16 in one access, float32 in two. REQUIRES: i is a multiple of `count`,
+  /// and `count` is 1 or the tensor is aligned (is_aligned).
   template <int count>
   [[nodiscard]] SHARDRUN_ON_DEVICE Pack<count> get_pack(std::int64_t i) const {
     Pack<count> pack;
     if constexpr (count == 1) {
       pack[0] = get(i);
     } else {
-      // Both types begin with the same access, and nothing waits for it here: so the loads of several operands are
-      // under way together.
+      // Both types begin with the same access, and nothing waits for it here. So the loads of several operands are in
+      // flight at once.
       const auto* const from = reinterpret_cast<const Half<count>*>(data + (i << (is_bfloat ? 1 : 2)));
       const Half<count> first = from[0];
       Half<count> second = {};
@@ -119,14 +119,14 @@ struct Reals {
   }
 
  private:
-  /// `count` elements of bfloat16, or half as many of float32.
+  /// `count` bfloat16 elements, or half as many float32 elements.
   template <int count>
   struct alignas(2 * count) Half {
     std::uint32_t words[count / 2];
   };
 };
 
-/// Elements that kernels read and write at once: 16 bytes of bfloat16.
+/// The number of elements that a kernel reads and writes at once: 16 bytes of bfloat16.
 inline constexpr int pack_size = 8;
 
 [[nodiscard]] inline Reals reals(const TensorView& tensor) noexcept {
@@ -159,13 +159,13 @@ inline constexpr int pack_size = 8;
   }
   return product;
 }
-/// A tensor as a matrix: its last dimension, and all others.
+/// A tensor as a matrix: the last dimension makes the columns, all others the rows.
 [[nodiscard]] inline std::int64_t columns(const TensorView& tensor) noexcept {
   return extent(tensor, tensor.rank - 1, tensor.rank);
 }
 [[nodiscard]] inline std::int64_t rows(const TensorView& tensor) noexcept { return extent(tensor, 0, tensor.rank - 1); }
 
-/// The mathematics of formulas (core/graph/formulas.h) on one float.
+/// The number type and functions with which the formulas of core/graph/formulas.h are instantiated here: one float.
 struct FloatMath {
   using Number = float;
   SHARDRUN_ON_BOTH static constexpr float constant(double value) { return static_cast<float>(value); }
@@ -182,7 +182,7 @@ struct FloatMath {
 
 inline constexpr float log2_e = 1.44269504F;
 
-/// 2^x, 0 where that is below 2^-126, in one instruction. Scores are multiplied by log2 e for it.
+/// 2^x in one instruction; 0 if the result is below 2^-126. To get e^x, scores are multiplied by log2 e.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline float power_of_two(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -192,7 +192,7 @@ inline constexpr float log2_e = 1.44269504F;
   return ::exp2f(x);
 #endif
 }
-/// e^x with an error of at most 2^-22 e^x |x|, for factors in sums of bounded terms, such as a softmax.
+/// e^x with an error of at most 2^-22 e^x |x|. For factors in sums of bounded terms, such as a softmax.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline float fast_exp(float x) { return power_of_two(log2_e * x); }
 
 }  // namespace shardrun::device::cuda

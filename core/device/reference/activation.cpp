@@ -7,9 +7,10 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// x Phi(x), Phi the standard normal distribution function. Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
+/// x Phi(x), where Phi is the standard normal distribution function. Hendrycks and Gimpel 2016, arXiv:1606.08415,
+/// section 2.
 struct GeluErf {
-  static double phi(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }  // (1 + erf) / 2 would cancel
+  static double phi(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }  // (1 + erf) / 2 would lose digits
   static double value(double x) { return x * phi(x); }
   static double slope(double x) {
     const double density = std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
@@ -21,7 +22,8 @@ struct GeluErf {
 struct GeluTanh {
   static double slope_at_zero() { return std::sqrt(2 / std::numbers::pi); }
   static double inner(double x) { return slope_at_zero() * (x + 0.044715 * x * x * x); }
-  /// (1 + tanh(x)) / 2, which would cancel far left of zero. On the other side of zero it is (1 - tanh(x)) / 2.
+  /// (1 + tanh(x)) / 2, in a form that does not lose digits far left of zero. Right of zero, left(-x) is (1 - tanh(x))
+  /// / 2.
   static double left(double x) { return 1 / (1 + std::exp(-2 * x)); }
 
   static double value(double x) { return x * left(inner(x)); }
@@ -47,7 +49,7 @@ void gelu_gradient_of(const KernelCall& call) {
   for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { dx[i] = dy[i] * Form::slope(x[i]); });
 }
 
-/// Runs the kernel of the form that the op asks for.
+/// Runs the kernel of the form (erf or tanh) that the op's attributes name.
 void choose_form(const KernelCall& call, void (*erf)(const KernelCall&), void (*tanh)(const KernelCall&)) {
   const std::string& form = call.attributes.text("form");
   if (form != "erf" && form != "tanh") {

@@ -10,7 +10,7 @@ namespace {
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Vector = Eigen::VectorXd;
-/// Rows of a matrix in memory, with other matrices' rows between them.
+/// Rows of a matrix, with rows of other matrices between them in memory.
 using Rows = Eigen::Map<Matrix, 0, Eigen::OuterStride<>>;
 
 /// Where the rows of one head lie in a tensor.
@@ -29,14 +29,14 @@ struct Head {
   Place k;
   Place v;
   Place out;
-  std::int64_t lse;  ///< where its row begins
-  double divisor;    ///< of the scores
+  std::int64_t lse;  ///< where the head's row of log-sum-exp begins
+  double divisor;    ///< the divisor of scores
   bool causal = true;
-  std::int64_t window = 0;       ///< 0: none
+  std::int64_t window = 0;       ///< 0: no window
   std::int64_t first_query = 0;  ///< the global index of this shard's first query
-  const double* mask = nullptr;  ///< [T, S]; null: none
+  const double* mask = nullptr;  ///< [T, S]; null: no mask
   std::int64_t sample;
-  std::int64_t first_row;  ///< of the rows of probabilities of a sample
+  std::int64_t first_row;  ///< the number of the head's first row among a sample's rows of probabilities
   Dropout dropout;
 
   [[nodiscard]] Rows of(const TensorView& tensor, const Place& place) const {
@@ -62,7 +62,7 @@ Dropout dropout_of(const KernelCall& call) {
   return {call.scalars, call.attributes.text("stream"), call.attributes.real("dropout")};
 }
 
-/// Head `number` of the B H heads of qkv [B, T, 3, H, D], out [B, T, H, D] and lse [B, H, T].
+/// Head `number` of the B H heads, for qkv [B, T, 3, H, D], out [B, T, H, D] and lse [B, H, T].
 Head packed_head(const KernelCall& call, std::int64_t number) {
   const TensorView& qkv = call.inputs[0];
   const std::int64_t length = qkv.shape[1];
@@ -87,7 +87,8 @@ Head packed_head(const KernelCall& call, std::int64_t number) {
           .dropout = dropout_of(call)};
 }
 
-/// Head g of a group of q, out [B, T, H, G, D] and lse [B, H, G, T]. `number`: of the B H heads of k, v [B, S, H, D].
+/// Head g of a group of query heads, for q, out [B, T, H, G, D] and lse [B, H, G, T]. `number`: the group's head among
+/// the B H heads of k, v [B, S, H, D].
 Head separate_head(const KernelCall& call, std::int64_t number, std::int64_t g, const double* mask) {
   const TensorView& q = call.inputs[0];
   const std::int64_t queries = q.shape[1];
@@ -159,7 +160,7 @@ void attend(const Head& head, const Tensors& at, std::int64_t i) {
   head.of(at.out, head.out).row(i).noalias() = p.transpose() * head.of(at.v, head.v).middleRows(first, p.size());
 }
 
-/// The gradients that attention makes, and the gradient of its result.
+/// The gradients that attention computes, and the gradient of its result.
 struct Gradients {
   const TensorView& dout;
   const TensorView& dq;
@@ -192,7 +193,8 @@ void attend_gradient(const Head& head, const Tensors& at, const Gradients& to, s
   seen(to.dv, head.v).noalias() += p * dout;
 }
 
-/// Calls body(head, query). Heads of keys and values are independent; queries add to the gradients of the same keys.
+/// Calls body(head, query) for each. Heads of keys and values run in parallel; their queries do not, because they add
+/// to the same gradients.
 template <typename Body>
 void for_each_packed(const KernelCall& call, const Body& body) {
   const TensorView& qkv = call.inputs[0];
@@ -205,7 +207,7 @@ void for_each_packed(const KernelCall& call, const Body& body) {
   });
 }
 
-/// `mask`: which operand; there may be none.
+/// `mask`: the index of the mask operand, which may be absent.
 template <typename Body>
 void for_each_separate(const KernelCall& call, std::size_t mask, const Body& body) {
   const TensorView& q = call.inputs[0];

@@ -4,7 +4,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// A tensor [batch, channels, H, W]; without H: one row.
+/// A tensor [batch, channels, H, W]; without H, each image is one row.
 struct Images {
   explicit Images(const TensorView& view)
       : data(reals(view)),
@@ -13,7 +13,7 @@ struct Images {
         columns(view.shape[view.rank - 1]) {}
 
   [[nodiscard]] std::int64_t plane(std::int64_t n, std::int64_t c) const { return (n * channels + c) * rows * columns; }
-  /// 0 where a tap is outside.
+  /// An element; 0 if the tap is outside.
   [[nodiscard]] double at(std::int64_t n, std::int64_t c, std::int64_t row, std::int64_t column) const {
     return row < 0 || column < 0 ? 0.0 : data[plane(n, c) + row * columns + column];
   }
@@ -54,7 +54,7 @@ void conv(const KernelCall& call) {
 }
 
 /// dx[n, c, j] = sum over the group's o and over k of dy[n, o, i] * w[o, c, k], with i * stride + k * dilation - low =
-/// j; dy is 0 where there is no such i.
+/// j; dy is 0 if there is no such i.
 void conv_gradient_input(const KernelCall& call) {
   const TensorView& w = call.inputs[1];
   const auto [down, across] =

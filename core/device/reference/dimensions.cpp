@@ -5,7 +5,7 @@
 #include "core/device/reference/offsets.h"
 #include "core/device/reference/views.h"
 
-// Ops that move elements of any type, and those that make elements of positions.
+// Ops that copy elements of any type, and ops whose results depend only on positions.
 
 namespace shardrun::device::reference {
 namespace {
@@ -19,7 +19,7 @@ void move(const TensorView& x, std::int64_t i, const TensorView& y, std::int64_t
   }
 }
 
-/// y[…] has dimension `order[d]` of x as its dimension d.
+/// Dimension d of y is dimension `order[d]` of x.
 void transpose(const KernelCall& call) {
   const std::vector<std::int64_t> from = offsets(call.inputs[0], call.attributes.integers("order"));
   for (std::size_t i = 0; i < from.size(); ++i) {
@@ -27,7 +27,7 @@ void transpose(const KernelCall& call) {
   }
 }
 
-/// Of an element in a part of this shape.
+/// The offset of an element in a part of this shape.
 std::int64_t offset_in(const std::array<std::int64_t, max_rank>& shape, const std::array<std::int64_t, max_rank>& first,
                        const std::array<std::int64_t, max_rank>& index, std::uint32_t rank) {
   std::int64_t offset = 0;
@@ -50,7 +50,7 @@ void copy_overlap(const TensorView& x, const TensorView& y, const Overlap& overl
   }
 }
 
-/// The same elements in the same order.
+/// y has the elements of x in the same order.
 void reshape(const KernelCall& call) {
   const Overlap all = reshaped_overlap(call.inputs[0], call.outputs[0]);
   all.require_all();
@@ -85,7 +85,7 @@ void pad(const KernelCall& call) {
       shifted_overlap(call.inputs[0], call.outputs[0], changed_dimension(call), -call.attributes.integer("low")));
 }
 
-/// y[l, v] = 1 if index[l] is v, else 0. A shard of v begins at its origin.
+/// y[l, v] = 1 if index[l] is v, else 0. A shard's v begins at its origin.
 void one_hot(const KernelCall& call) {
   const TensorView& y = call.outputs[0];
   const std::int64_t width = last_extent(y);

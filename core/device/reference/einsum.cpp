@@ -8,7 +8,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// How many indices a letter has, and how far apart a tensor's elements of neighbouring ones are.
+/// For one letter: its number of indices, and the distance in elements between neighbouring ones.
 struct Letter {
   std::int64_t size = 1;
   std::int64_t stride = 0;
@@ -22,7 +22,7 @@ Letter letter_of(const TensorView& tensor, const std::string& letters, char lett
   return {tensor.shape[d], extent(tensor, d + 1, tensor.rank)};
 }
 
-/// The offsets of both operands' elements, for all indices of some letters.
+/// The offsets of the elements of both operands, for all indices of some letters.
 struct Places {
   std::vector<std::int64_t> a = {0};
   std::vector<std::int64_t> b = {0};

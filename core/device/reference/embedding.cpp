@@ -5,7 +5,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// A tensor [O, V, E] of rows that are chosen by their index in V: dimension `dim`, or the first.
+/// A tensor [O, V, E] whose rows are chosen by an index in V, which is dimension `dim`, or the first.
 struct Rows {
   Rows(const KernelCall& call, const TensorView& tensor)
       : dim(static_cast<std::uint32_t>(call.attributes.has("dim") ? call.attributes.integer("dim") : 0)),
@@ -27,7 +27,7 @@ struct Rows {
   std::int64_t width;
 };
 
-/// y[o, l, :] = table[o, token[l], :], zeros for a row held elsewhere: summing over the shards gives the whole
+/// y[o, l, :] = table[o, token[l], :]; zeros if another shard holds the row. The sum over the shards is the whole
 /// (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 /// tokens: [L]   table: [O, V, E]   y: [O, L, E]
 void gather(const KernelCall& call) {

@@ -25,7 +25,7 @@ struct Math {
   static double power(double a, double b) { return std::pow(a, b); }
 };
 
-/// Element i of the result, of an operand that is repeated over the leading dimensions that it lacks.
+/// Element i of the result's shape, for an operand that is repeated over the leading dimensions that it lacks.
 double element(const TensorView& operand, std::int64_t i) { return reals(operand)[i % operand.elements()]; }
 
 template <typename Formula>

@@ -5,10 +5,10 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// The parts of cross entropy that add up over shards of the vocabulary, given the row's global maximum
-/// (Shoeybi et al. 2019, arXiv:1909.08053, section 3):
-///   sum_exp[l] = sum over v of exp(logits[l, v] - max[l])      target_logit[l] = logits[l, target[l]]
-/// where a target that another shard holds contributes zero.
+/// Parts of cross entropy that can be added over shards of the vocabulary, given the row's global maximum (Shoeybi et
+/// al. 2019, arXiv:1909.08053, section 3):
+///   sum_exp[l] = sum over v of exp(logits[l, v] - max[l])      target_logit[l] = logits[l, target[l]] target_logit is
+/// zero if another shard holds the target.
 /// logits: [L, V]   max, targets: [L]   sum_exp, target_logit: [L]
 void softmax_terms(const KernelCall& call) {
   const TensorView& logits = call.inputs[0];

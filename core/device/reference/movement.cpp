@@ -9,10 +9,10 @@ namespace {
 
 std::int64_t modulo(std::int64_t value, std::int64_t size) { return (value % size + size) % size; }
 
-/// y[i] = x[i + offset] along one dimension, in global coordinates: past the ends the array is wrapped ("periodic"), or
-/// it is `value` everywhere ("fixed"). x must hold every element that y asks for; where x is a shard with a halo its
-/// origin says which elements those are, and may be negative where the halo is wrapped. With `missing` it need not:
-/// the other elements of y are left as they are.
+/// y[i] = x[i + offset] along one dimension, in global coordinates. Past its ends the array wraps ("periodic"), or has
+/// `value` everywhere ("fixed"). x must hold every element that y needs. If x is a shard with a halo, its origin says
+/// which elements it holds; the origin may be negative if the halo wraps. With `missing`, x may lack elements, and the
+/// elements of y that need them are left unchanged.
 void shift(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const TensorView& y = call.outputs[0];
@@ -66,7 +66,7 @@ void copy(const KernelCall& call) {
   for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { put(call, i, reals(call.inputs[0])[i]); });
 }
 
-/// y = x, rounded to the type of y. An integer is cut to a whole number.
+/// y = x, rounded to the type of y. If y holds integers, fractions are cut off.
 void cast(const KernelCall& call) {
   for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) {
     double value = read_element(call.inputs[0], i);

@@ -7,8 +7,8 @@
 
 namespace shardrun::device::reference {
 
-/// Loops over dimensions of a tensor, the last one innermost: where each iteration's element lies, in elements from the
-/// tensor's first.
+/// Loops over some dimensions of a tensor, the last one innermost. Returns where each iteration's element lies, in
+/// elements from the tensor's first.
 [[nodiscard]] std::vector<std::int64_t> offsets(const TensorView& tensor, const std::vector<std::int64_t>& dims);
 
 /// The dimensions of a tensor that are not in `dims`, in ascending order.

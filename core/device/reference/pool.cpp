@@ -12,8 +12,8 @@ std::vector<Sliding> pool_slidings(const KernelCall& call) {
   return sliding_of(call.attributes, call.attributes.integers("size"));
 }
 
-/// y[i] = the largest x[j] of window i; the second result is the number of this j in the last dimensions of the whole
-/// x. The first of equal elements counts, and a NaN is larger than all.
+/// y[i] = the largest x[j] of window i. The second result is the number of this j in the last dimensions of the whole
+/// x. Of equal elements, the first is the largest. A NaN is larger than all numbers.
 void max_pool(const KernelCall& call) {
   const TensorView& view = call.inputs[0];
   const std::vector<Sliding> slidings = pool_slidings(call);
@@ -94,7 +94,7 @@ void average_pool(const KernelCall& call) {
   });
 }
 
-/// dx[j] = sum of dy[i] / (elements that count in window i) over the windows i that have j.
+/// dx[j] = sum of dy[i] / (elements that count in window i) over the windows i that contain j.
 void average_pool_gradient(const KernelCall& call) {
   const std::vector<Sliding> slidings = pool_slidings(call);
   const std::array<Taps, 2> taps = transposed_taps(slidings, call.inputs[0], call.outputs[0]);

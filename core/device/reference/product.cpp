@@ -7,7 +7,7 @@
 
 namespace shardrun::device::reference {
 
-// product_tile.cpp is compiled for each instruction set and defines one in each.
+// product_tile.cpp is compiled for each instruction set. Each compilation defines one of these.
 namespace baseline {
 MultiplyTile multiply_tile;
 }
@@ -20,7 +20,7 @@ MultiplyTile multiply_tile;
 
 namespace {
 
-/// A tile is one product of Eigen's: large enough for its speed, small enough for many threads.
+/// The size of a tile, which is one product of Eigen's: large enough to be fast, small enough for many threads.
 constexpr std::int64_t tile_rows = 64;
 constexpr std::int64_t tile_columns = 256;
 

@@ -2,8 +2,8 @@
 
 #include <Eigen/Core>
 
-// This file is compiled once for each instruction set. CMakeLists.txt gives the namespace Eigen another name each time:
-// else the linker would keep one copy of each of its templates for all, and might keep one that a machine cannot run.
+// This file is compiled once for each instruction set. CMakeLists.txt renames the namespace Eigen each time. Otherwise
+// the linker would keep one copy of each template for all variants, perhaps one that a machine cannot run.
 
 namespace shardrun::device::reference::SHARDRUN_KERNEL_VARIANT {
 

@@ -6,7 +6,7 @@
 
 namespace shardrun::device::reference {
 
-/// A rectangle of a product.
+/// A rectangle of a product's result.
 struct Tile {
   std::int64_t row;
   std::int64_t column;
@@ -17,7 +17,7 @@ struct Tile {
 /// Computes one tile of c = a b, or of c += a b.
 using MultiplyTile = void(const Operand& a, const Operand& b, const Tile& tile, double* c, bool accumulate);
 
-/// The fastest variant for a machine of this level (machine_level.h).
+/// The fastest variant that a machine of this level (machine_level.h) can run.
 [[nodiscard]] MultiplyTile* multiply_tile_of(int level) noexcept;
 
 }  // namespace shardrun::device::reference

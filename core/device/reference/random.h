@@ -7,9 +7,9 @@
 
 namespace shardrun::device::reference {
 
-/// The random stream of one dropout op, with random access. Counter-based (Salmon et al. 2011, Philox). Whether an
-/// element is dropped depends only on seed, stream name, step, global sample and its global place within the sample,
-/// never on how the batch is split.
+/// The random stream of one dropout op, with random access (counter-based: Salmon et al. 2011, Philox). Whether an
+/// element is dropped depends only on seed, stream name, step, global sample number and the element's place in the
+/// whole sample, not on how the batch is split.
 class Dropout {
  public:
   Dropout(const Scalars& scalars, const std::string& stream, double rate)

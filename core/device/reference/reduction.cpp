@@ -49,7 +49,7 @@ void square_sum(const KernelCall& call) {
   reals(call.outputs[0])[0] = sum;
 }
 
-/// y[l] = the largest x[l, v]; NaN when one of them is, -Inf when there are none.
+/// y[l] = the largest x[l, v]; NaN if one of them is NaN; -Inf if the row is empty.
 /// x: [L, V]   y: [L]
 void row_max(const KernelCall& call) {
   const std::int64_t width = last_extent(call.inputs[0]);

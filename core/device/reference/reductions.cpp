@@ -27,7 +27,7 @@ void sum(const KernelCall& call) {
   reduce(call, 0, [](double a, double b) { return a + b; });
 }
 
-/// A shard divides by the whole tensor's number of elements: the sum of the shards' results is the mean.
+/// A shard divides by the number of elements of the whole tensor, so that the shards' results add up to the mean.
 void mean(const KernelCall& call) {
   double count = 1;
   for (const std::int64_t dim : call.attributes.integers("dims")) {

@@ -6,7 +6,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// Turns pair i of each row at position p by the angle p / base^(2i / E), or back. Su et al. 2021, arXiv:2104.09864,
+/// Rotates pair i of each row at position p by the angle p / base^(2i / E), or back. Su et al. 2021, arXiv:2104.09864,
 /// equation 34. Frequencies and angles are rounded to float32.   x, y: [K, positions, M, E]
 void rope(const KernelCall& call) {
   const TensorView& x = call.inputs[0];

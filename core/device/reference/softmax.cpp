@@ -6,7 +6,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// max + log(sum of exp(x - max)). NaN if an element is.
+/// max + log(sum of exp(x - max)). NaN if an element is NaN.
 double log_sum_exp(const double* x, std::int64_t width) {
   double max = x[0];
   for (std::int64_t e = 1; e < width; ++e) {

@@ -7,9 +7,8 @@
 #include "core/device/device.h"
 #include "core/device/threads.h"
 
-/// The reference: every op as its formula reads, in float64. Tensors of real types are stored as `double`, and tensors
-/// of i32 as `std::int32_t`. Only two things are for speed: Eigen multiplies matrices, and threads share independent
-/// work.
+/// The reference kernels compute every op in float64, directly by its formula. Real tensors are stored as `double`, i32
+/// tensors as `std::int32_t`. For speed, Eigen multiplies matrices, and threads share independent work.
 namespace shardrun::device::reference {
 
 [[nodiscard]] inline double* reals(const TensorView& tensor) noexcept { return static_cast<double*>(tensor.data); }
@@ -31,14 +30,14 @@ namespace shardrun::device::reference {
   return extent(tensor, tensor.rank - 1, tensor.rank);
 }
 
-/// Product of all dimensions but the last.
+/// Product of all dimensions except the last.
 [[nodiscard]] inline std::int64_t rows(const TensorView& tensor) noexcept { return extent(tensor, 0, tensor.rank - 1); }
 
-/// With fewer operations a second thread costs more than it saves.
+/// The least number of operations for a second thread; with fewer it costs more than it saves.
 inline constexpr std::int64_t grain = 16384;
 
-/// Calls body(i) for each i in [0, count), over the threads. `work`: roughly the number of operations of one call. Each
-/// call makes its own results, so these have the same bits with any number of threads.
+/// Calls body(i) for each i in [0, count), on all threads. `work`: roughly the number of operations in one call. Each
+/// call must compute results of its own; these then have the same bits with any number of threads.
 template <typename Body>
 void for_each(const KernelCall& call, std::int64_t count, std::int64_t work, const Body& body) {
   call.threads.split(count, grain / (work + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
@@ -48,7 +47,7 @@ void for_each(const KernelCall& call, std::int64_t count, std::int64_t work, con
   });
 }
 
-/// Writes one element of outputs[0] of an op that accumulates.
+/// Sets one element of outputs[0], or adds to it if the op accumulates.
 inline void put(const KernelCall& call, std::int64_t index, double value) noexcept {
   double& element = reals(call.outputs[0])[index];
   element = call.accumulate ? element + value : value;

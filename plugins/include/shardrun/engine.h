@@ -37,14 +37,14 @@ typedef struct sr_named_array {
 } sr_named_array;
 #define SR_NAMED_ARRAY_SIZE_1_7 UINT32_C(24)
 
-/// Makes room for a result whose shape the caller does not know. The side that receives the result owns it and the
+/// Makes room for a result whose shape the caller does not know. The side that receives the result owns struct and
 /// memory.
 typedef struct sr_array_maker {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   void* self;
-  /// `like` has no data. `*data` gets the address of its elements. The other side fills them before it returns. Called
-  /// at most once.
+  /// Makes memory for a result of the type and shape of `like`, which has no data. Stores its address in `*data`; the
+  /// other side fills it before it returns. Called at most once.
   int32_t (*make)(void* self, const sr_array* like, void** data, sr_error* error);
 } sr_array_maker;
 #define SR_ARRAY_MAKER_SIZE_1_7 UINT32_C(24)
@@ -56,13 +56,13 @@ typedef struct sr_array_maker {
 
 /// This rank among the others. The host owns it. An engine uses it from one thread, between its `create` and `destroy`.
 ///
-/// All ranks call the collectives in one order. Each collective compares its arguments between the ranks first: where
-/// they do not fit together, it fails on all ranks and names two that differ. Every function has [job] timeout as its
-/// deadline, and returns SR_OK or an error with its reason. After an error every later call fails with it, messages
-/// under way end, and the job fails, whatever the engine returns.
+/// All ranks call the collectives in the same order. Each collective first compares its arguments between the ranks. If
+/// they do not fit together, it fails on all ranks and names two ranks that differ. Every function has [job] timeout as
+/// its deadline, and returns SR_OK or an error with its reason. After an error every later call fails with it,
+/// unfinished messages end, and the job fails, whatever the engine returns.
 ///
-/// An array that is cut in parts along an axis has one part for each rank, in order. Parts differ by at most one index;
-/// the larger ones come first. With one rank every collective returns its array.
+/// An array that is cut in parts along an axis has one part for each rank, in order. Sizes of parts differ by at most
+/// one index; the larger parts come first. With one rank every collective returns its array.
 typedef struct sr_ranks {
   uint32_t struct_size;
   uint32_t rank;
@@ -70,30 +70,31 @@ typedef struct sr_ranks {
   uint32_t reserved; /* zero */
   void* self;
   int32_t (*barrier)(void* self, sr_error* error);
-  /// Starts to send to another rank. The array stays unchanged until `wait`, or an error. Messages from one rank to
-  /// another arrive in the order in which they were started. `*message` is never 0.
+  /// Starts to send an array to another rank. The array must not change until `wait` returns, or an error. Messages
+  /// from one rank to another arrive in the order in which they were started. `*message` is never 0.
   int32_t (*start_send)(void* self, uint32_t to, const sr_array* array, uint64_t* message, sr_error* error);
-  /// Receives a message of this element type and shape into the array, which belongs to the message until `wait`.
+  /// Starts to receive a message of the array's element type and shape into the array. The array belongs to the message
+  /// until `wait` returns.
   int32_t (*start_receive)(void* self, uint32_t from, const sr_array* array, uint64_t* message, sr_error* error);
-  /// SR_OK when the message is complete, SR_PENDING when not.
+  /// Returns SR_OK if the message is complete, else SR_PENDING.
   int32_t (*test)(void* self, uint64_t message, sr_error* error);
-  /// Once for each message. Its number means nothing afterwards.
+  /// Waits until the message is complete. Call it once for each message; its number is invalid afterwards.
   int32_t (*wait)(void* self, uint64_t message, sr_error* error);
-  /// The next message from a rank, after those of earlier calls of start_receive.
+  /// Receives the next message from a rank, after the messages that earlier calls of start_receive receive.
   int32_t (*receive)(void* self, uint32_t from, const sr_array_maker* result, sr_error* error);
-  /// The arrays of all ranks, joined along the axis. Only their extents along the axis may differ.
+  /// Joins the arrays of all ranks along the axis. Their sizes may differ along this axis only.
   int32_t (*all_gather)(void* self, const sr_array* array, uint32_t axis, const sr_array_maker* result,
                         sr_error* error);
-  /// The reduction of the arrays of all ranks, elementwise. `reduction`: SR_RANKS_...
+  /// Reduces the arrays of all ranks elementwise. `reduction`: SR_RANKS_...
   int32_t (*all_reduce)(void* self, const sr_array* array, uint32_t reduction, const sr_array_maker* result,
                         sr_error* error);
-  /// This rank's part of that reduction along the axis.
+  /// Computes this rank's part, along the axis, of the reduction of all ranks' arrays.
   int32_t (*reduce_scatter)(void* self, const sr_array* array, uint32_t axis, uint32_t reduction,
                             const sr_array_maker* result, sr_error* error);
-  /// Part i of the array, along the axis, to rank i. The result is the received parts, joined along the axis.
+  /// Sends part i of the array, along the axis, to rank i. Joins the received parts along the axis.
   int32_t (*all_to_all)(void* self, const sr_array* array, uint32_t axis, const sr_array_maker* result,
                         sr_error* error);
-  /// The array of rank `root`. Other ranks may pass NULL.
+  /// Gives every rank the array of rank `root`. Other ranks may pass NULL.
   int32_t (*broadcast)(void* self, const sr_array* array, uint32_t root, const sr_array_maker* result, sr_error* error);
 } sr_ranks;
 #define SR_RANKS_SIZE_1_7 UINT32_C(112)
@@ -112,9 +113,9 @@ typedef struct sr_engine_job {
 } sr_engine_job;
 #define SR_ENGINE_JOB_SIZE_1_7 UINT32_C(48)
 
-/// A parameter, or a part of one, that this rank holds; a state where the task is to iterate. All are f32. Ranks that
-/// declare the same part hold copies of it: their gradients have to be the same. The parts of all ranks together are
-/// the whole parameter; they are equal or do not overlap.
+/// A parameter, or a part of one, that this rank holds; a state if the task is to iterate. All are f32. Ranks that
+/// declare the same part hold copies of it, and must compute the same gradient for it. The parts of all ranks together
+/// cover the whole parameter; any two are equal or do not overlap.
 typedef struct sr_engine_parameter {
   uint32_t struct_size;
   uint32_t decay;        /* 1: weight decay applies */
@@ -138,24 +139,25 @@ typedef struct sr_parameter_writer {
 
   /* Since 1.9 */
 
-  /// Says what a sample is: `sample` has its element type and shape, at most 6 dimensions, and no data. An extent of -1
-  /// stands for any. Called at most once, and alike on all ranks. Without it samples are f32 [features], or [d] with
-  /// any d where that is not known. Samples of a training are f32, with as many values as `features` says.
+  /// Declares what a sample is: `sample` has its element type and shape (at most 6 dimensions) and no data. An extent
+  /// of -1 stands for any size. Called at most once, with the same arguments on all ranks. Without this call, samples
+  /// are f32 [features], or [d] with any d if the number of features is not known. Samples for training are f32, with
+  /// as many values as `features` says.
   int32_t (*set_sample)(void* self, const sr_array* sample, sr_error* error);
 } sr_parameter_writer;
 #define SR_PARAMETER_WRITER_SIZE_1_7 UINT32_C(24)
 
 /// A stream of records and one of results. The host owns it. Valid only during `infer`. All ranks call its functions in
-/// one order.
+/// the same order.
 typedef struct sr_records {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   void* self;
-  /// The next record, [samples, ...] of the type and shape of a sample, as forward gets it on this rank. `*found`
-  /// becomes 1, or 0 at the end. It waits for the record.
+  /// Waits for the next record, [samples, ...] of a sample's type and shape, as this rank's forward would get it.
+  /// `*found` becomes 1, or 0 at the end of the stream.
   int32_t (*next)(void* self, const sr_array_maker* record, uint32_t* found, sr_error* error);
-  /// The predictions for the earliest record that has none yet, as forward returns them on this rank; of an engine that
-  /// infers alone [samples, ...] of any type and shape. It waits until the stream has taken them.
+  /// Writes the predictions for the earliest record that has none yet, in the shape that this rank's forward returns.
+  /// If the engine only infers, they are [samples, ...] of any type and shape. Waits until the stream has taken them.
   int32_t (*write)(void* self, const sr_array* predictions, sr_error* error);
 } sr_records;
 #define SR_RECORDS_SIZE_1_7 UINT32_C(32)
@@ -163,29 +165,30 @@ typedef struct sr_records {
 #define SR_ENGINE_WHOLE_BATCH UINT32_C(1) /* forward gets the whole batch on every rank, not the rank's part of it */
 #define SR_ENGINE_MESSAGES UINT32_C(2)    /* it calls start_send, start_receive or receive, so ranks are connected */
 
-/// The functions of a plugin of SR_KIND_ENGINE. All are INIT. SR_INVALID where the job has to change. Since 1.9, an
-/// engine that has `step` may leave load_checkpoint, forward, backward and infer out, all four: it iterates alone. One
-/// may leave forward and backward out: it is not trained, and its records and predictions may have any type and shape.
+/// The functions of a plugin of SR_KIND_ENGINE. All are INIT. They return SR_INVALID if the user has to change the job.
+/// Since 1.9, an engine that has `step` may leave out load_checkpoint, forward, backward and infer, all four: it only
+/// iterates. An engine may leave out forward and backward: it is not trained, and its records and predictions may have
+/// any type and shape.
 typedef struct sr_engine {
   uint32_t struct_size;
   uint32_t flags;   /* SR_ENGINE_...; unknown ones are skipped */
   const char* help; /* one line: what it is */
-  /// Pure. The parameters of the rank that `job` names. The host also asks for other ranks' parameters.
+  /// Declares the parameters of the rank that `job` names. Pure: the host also asks for other ranks' parameters.
   int32_t (*declare)(void* self, const sr_engine_job* job, const sr_parameter_writer* writer, sr_error* error);
-  /// Makes this rank's engine. `parameters`: those that it declared, in order. The host owns their memory, sets their
-  /// first values before the next call, and updates them in place. `ranks` and the memory stay until destroy.
+  /// Makes this rank's engine. `parameters`: those that this rank declared, in order. The host owns their memory, sets
+  /// their first values before the next call, and updates them in place. `ranks` and the memory stay valid until
+  /// destroy.
   int32_t (*create)(void* self, const sr_engine_job* job, const sr_named_array* parameters, uint32_t count,
                     uint32_t stride, const sr_ranks* ranks, void** engine, sr_error* error);
   void (*destroy)(void* self, void* engine);
-  /// Takes the tensors of [job] checkpoint, all of them and each whole, f32, valid during the call.
+  /// Receives all tensors of [job] checkpoint, each as a whole, in f32. They are valid during the call.
   int32_t (*load_checkpoint)(void* self, void* engine, const sr_named_array* tensors, uint32_t count, uint32_t stride,
                              sr_error* error);
-  /// Predictions for the samples of `input`, f32 [samples, features], or [samples, ...] as set_sample said: f32
-  /// [samples, outputs]. With
-  /// SR_ENGINE_WHOLE_BATCH a rank that has none returns an array without elements.
+  /// Computes predictions. `input`: f32 [samples, features], or [samples, ...] as set_sample declared. `output`: f32
+  /// [samples, outputs]. With SR_ENGINE_WHOLE_BATCH, a rank that has no predictions returns an array without elements.
   int32_t (*forward)(void* self, void* engine, const sr_array* input, const sr_array_maker* output, sr_error* error);
-  /// After forward. `gradient`: of the loss of the whole batch with respect to what forward returned on this rank.
-  /// Fills `gradients`, one for each parameter, in order, with the gradients of that loss.
+  /// Called after forward. `gradient`: the gradient of the whole batch's loss with respect to what forward returned on
+  /// this rank. Fills `gradients`, one for each parameter, in order, with the gradients of that loss.
   int32_t (*backward)(void* self, void* engine, const sr_array* gradient, const sr_named_array* gradients,
                       uint32_t count, uint32_t stride, sr_error* error);
   /// Writes predictions for all records, in order.
@@ -193,11 +196,12 @@ typedef struct sr_engine {
 
   /* Since 1.9 */
 
-  /// Sets the states to what a run begins with, in place of the first values that were declared. Not called where a run
-  /// goes on from a checkpoint. May be NULL.
+  /// Sets the states to the values with which a run begins, instead of the declared first values. Not called if a run
+  /// continues from a checkpoint. May be NULL.
   int32_t (*start)(void* self, void* engine, sr_error* error);
-  /// Computes step `step`, counted from 0: the next values of the states, in place. It depends on nothing else that an
-  /// earlier step left, so that a run can go on from saved states. NULL: the engine does not iterate.
+  /// Computes step `step`, counted from 0: replaces the states by their next values, in place. The step may depend only
+  /// on the states, not on anything else that an earlier step left, so that a run can continue from saved states. NULL:
+  /// the engine does not iterate.
   int32_t (*step)(void* self, void* engine, int64_t step, sr_error* error);
 } sr_engine;
 #define SR_ENGINE_SIZE_1_7 UINT32_C(72)

@@ -1,7 +1,7 @@
 #pragma once
 
-/// A model is what is computed: states, and functions over them. It is written as if there were one giant device. It
-/// names no rank, calls no collective and runs no kernel: it builds a graph through tables that the host hands over.
+/// A model says what is computed: states, and functions over them. It is written as if there were one giant device. It
+/// names no rank, calls no collective and runs no kernel: it builds a graph through tables that the host passes to it.
 /// The host adds microbatches, the gradients of parameters, the optimizer and evaluation; a strategy splits the result.
 ///
 /// Everything here is since 1.7.
@@ -30,8 +30,8 @@ typedef struct sr_model_job {
 } sr_model_job;
 #define SR_MODEL_JOB_SIZE_1_7 UINT32_C(48)
 
-/// The shape of a tensor on the one giant device. `axes` names each dimension; strategies place by these names, and an
-/// op's operands share them where they share a dimension.
+/// The shape of a tensor on the one giant device. `axes` names each dimension. Strategies place tensors by these names.
+/// The operands of an op use the same name for a dimension that they share.
 typedef struct sr_tensor_type {
   uint32_t struct_size;
   uint32_t element; /* SR_ELEMENT_... */
@@ -64,15 +64,15 @@ typedef struct sr_state {
 } sr_state;
 #define SR_STATE_SIZE_1_7 UINT32_C(48)
 
-/// A model writes its states through this. The host owns it. It is valid only during `declare`. Every function is INIT,
-/// returns SR_OK or an error with its reason, and copies its arguments. After an error the graph is refused, whatever
-/// `declare` returns.
+/// A model declares its states through this. The host owns it. It is valid only during `declare`. Every function is
+/// INIT, returns SR_OK or an error with its reason, and copies its arguments. After an error the graph is refused,
+/// whatever `declare` returns.
 typedef struct sr_state_writer {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   void* self;
   int32_t (*add_state)(void* self, const sr_state* state, sr_error* error);
-  /// The number of repeated layers, which a pipeline divides. Without this call there are none.
+  /// Sets the number of repeated layers, which a pipeline divides. Without this call there are none.
   int32_t (*set_layers)(void* self, uint32_t layers, sr_error* error);
 } sr_state_writer;
 #define SR_STATE_WRITER_SIZE_1_7 UINT32_C(32)
@@ -82,14 +82,17 @@ typedef struct sr_state_writer {
 #define SR_FUNCTION_ON_DEMAND UINT32_C(3) /* when something asks for it by its name */
 
 /// A function of the model. The host knows these names:
-///  - `loss`, repeated: calls set_losses. Its inputs are those of the data (SR_DATA_...). The host makes forward and
-///    backward of each microbatch from it, and evaluation. Without it the model cannot be trained.
+///  - `loss`, repeated: calls set_losses. Its inputs are those of the data (SR_DATA_...). From it the host makes
+/// forward and
+///    backward of each microbatch, and evaluation. A model without it cannot be trained.
 ///  - `iterate`, once: writes the next values of states, and outputs. In a job with data it has the inputs of `loss`.
-///  - `predict`, on demand: from the input `inputs`, i32 [batch 1, seq], the output `logits` [1, vocab] at a position
-///    that the op take_position knows. Without it nothing can be sampled.
-///  - `forward`, on demand, since 1.9: applies the model to a batch. From the data's input `inputs`, and no other, the
-///    output `outputs`: f32 [batch, ...]. It is written for the numbers of rows of `shardrun predict`. Without it the
-///    model cannot predict arrays.
+///  - `predict`, on demand: from the input `inputs`, i32 [batch 1, seq], computes the output `logits` [1, vocab] at the
+///    position that the op take_position reads. A model without it cannot be sampled.
+///  - `forward`, on demand, since 1.9: applies the model to a batch. From the data's input `inputs` alone it computes
+/// the
+///    output `outputs`: f32 [batch, ...]. It is written for the numbers of rows of `shardrun predict`. A model without
+/// it
+///    cannot predict arrays.
 typedef struct sr_function {
   uint32_t struct_size;
   uint32_t role; /* SR_FUNCTION_... */
@@ -97,7 +100,7 @@ typedef struct sr_function {
 } sr_function;
 #define SR_FUNCTION_SIZE_1_7 UINT32_C(16)
 
-/// Which function is to be written. One function is written for each number of rows that occurs.
+/// Which function is to be written. A function is written once for each number of rows that occurs.
 typedef struct sr_function_request {
   uint32_t struct_size;
   uint32_t function; /* its index in sr_model.functions */
@@ -128,7 +131,7 @@ typedef struct sr_attribute {
 } sr_attribute;
 #define SR_ATTRIBUTE_SIZE_1_7 UINT32_C(64)
 
-/// A use of an op.
+/// A call of an op.
 typedef struct sr_call {
   uint32_t struct_size;
   uint32_t operand_count;
@@ -154,40 +157,41 @@ typedef struct sr_function_writer {
   void* self;
   /// A tensor that the host fills before a call.
   int32_t (*input)(void* self, const char* name, const sr_tensor_type* type, uint32_t* value, sr_error* error);
-  /// The value of a state at the start of the function.
+  /// Gets the value of a state at the start of the function.
   int32_t (*state)(void* self, const char* name, uint32_t* value, sr_error* error);
-  /// Adds a node. Shapes and axes of its results follow from the op's rule. `count` gets the number of results; as many
-  /// of them as there is `room` for are written to `results`.
+  /// Adds a node that calls an op. Shapes and axes of its results follow from the op's rule. `count` gets the number of
+  /// results; at most `room` of them are written to `results`.
   int32_t (*call)(void* self, const sr_call* call, uint32_t* results, uint32_t room, uint32_t* count, sr_error* error);
-  /// The type of a value. The host owns it; it is valid as long as this table.
+  /// Gets the type of a value. The host owns it; it is valid as long as this table.
   int32_t (*type_of)(void* self, uint32_t value, const sr_tensor_type** type, sr_error* error);
   /// Adds the nodes of the gradient of `scalar` with respect to each of `of`: states, inputs or results of nodes. Each
-  /// gradient has the type of its value. It is zero where nothing flows.
+  /// gradient has the type of its value. It is zero if the scalar does not depend on the value.
   int32_t (*gradient)(void* self, uint32_t scalar, const uint32_t* of, uint32_t count, uint32_t* gradients,
                       sr_error* error);
-  /// Names a value, and the node that made it, as one whose placement a strategy may decide. No two have one name.
+  /// Names a value, and the node that made it, as one whose placement a strategy may decide. Names must be unique.
   int32_t (*cut_point)(void* self, const char* name, uint32_t value, sr_error* error);
-  /// The layer of the nodes that follow: -1 before the first, the number of layers behind the last. It begins as -1. A
-  /// layer reads values of itself and of earlier layers only.
+  /// Sets the layer of the following nodes: -1 before the first layer, the number of layers after the last. It begins
+  /// as -1. A layer reads only values of itself and of earlier layers.
   int32_t (*set_layer)(void* self, int32_t layer, sr_error* error);
-  /// Names of nodes and cut points that follow begin with `scope/`; NULL: with nothing.
+  /// Begins the names of following nodes and cut points with `scope/`; NULL: with nothing.
   int32_t (*set_scope)(void* self, const char* scope, sr_error* error);
-  /// The state's value after the function. Each state is written at most once.
+  /// Sets the state's value after the function. Each state is written at most once.
   int32_t (*write)(void* self, const char* state, uint32_t value, sr_error* error);
-  /// A tensor that the host reads after a call. A run saves those of `iterate`, f32, as outputs/NAME.npy at its end, and
-  /// whenever it saves the fields. The name is not a state's.
+  /// Names a value that the host reads after a call. A run saves the f32 outputs of `iterate` as outputs/NAME.npy at
+  /// its end, and whenever it saves the fields. The name must not be that of a state.
   int32_t (*output)(void* self, const char* name, uint32_t value, sr_error* error);
-  /// Of the function `loss`: the losses of its samples, [batch] or [batch, ...], the same number for each sample. The
-  /// loss of a step is their mean over the whole batch.
+  /// For the function `loss`: sets the losses of its samples, [batch] or [batch, ...], the same number for each sample.
+  /// The loss of a step is their mean over the whole batch.
   int32_t (*set_losses)(void* self, uint32_t losses, sr_error* error);
-  /// Since 1.8. Of the function `loss`, beside set_losses: what the losses are divided by in place of their number. f32
-  /// of any shape; their sum is what counts. The loss of a step is then the sum of the losses of the whole batch by the
-  /// sum of its counts, and 0 if that is 0. Nothing flows back into counts. Called for all numbers of rows, or for none.
+  /// Since 1.8. For the function `loss`, in addition to set_losses: sets counts, by whose sum the losses are divided
+  /// instead of by their number. f32 of any shape; only their sum matters. The loss of a step is then the sum of the
+  /// whole batch's losses divided by the sum of its counts, and 0 if that is 0. Counts get no gradient. Called for all
+  /// numbers of rows, or for none.
   int32_t (*set_loss_counts)(void* self, uint32_t counts, sr_error* error);
 } sr_function_writer;
 #define SR_FUNCTION_WRITER_SIZE_1_7 UINT32_C(104)
 
-/// A tensor, or one shard of one, as a kernel has it. Its elements lie in row-major order without gaps.
+/// A tensor, or one shard of one, as a kernel sees it. Its elements are in row-major order without gaps.
 typedef struct sr_tensor_view {
   uint32_t struct_size;
   uint32_t element; /* SR_ELEMENT_... */
@@ -217,15 +221,15 @@ typedef struct sr_kernel_call {
   void* scratch;     /* its content is undefined */
   uint64_t scratch_bytes;
   void* self;
-  /// Calls body(argument, begin, end) for ranges that make up [0, count), on the threads of this rank, and returns when
-  /// all have ended. Each range but the last has a multiple of `grain`. Ranges may depend on the number of threads:
-  /// results may not. NULL if `data` of the tensors is NULL.
+  /// Calls body(argument, begin, end) for ranges that together cover [0, count), on the threads of this rank, and
+  /// returns when all calls have ended. The size of each range, except the last, is a multiple of `grain`. Ranges may
+  /// depend on the number of threads; results must not. NULL if `data` of the tensors is NULL.
   void (*split)(void* self, int64_t count, int64_t grain, void (*body)(void* argument, int64_t begin, int64_t end),
                 void* argument);
 } sr_kernel_call;
 #define SR_KERNEL_CALL_SIZE_1_7 UINT32_C(88)
 
-/// Which gradient of an op is wanted. Values are numbers as in sr_function_writer.
+/// The gradient of an op that is asked for. Values are numbers as in sr_function_writer.
 typedef struct sr_gradient_request {
   uint32_t struct_size;
   uint32_t operand; /* the gradient with respect to this one: its index */
@@ -240,7 +244,7 @@ typedef struct sr_gradient_request {
 } sr_gradient_request;
 #define SR_GRADIENT_REQUEST_SIZE_1_7 UINT32_C(56)
 
-/// An operand of an op. `plugins check` draws the elements for its tests.
+/// An operand of an op. `plugins check` draws its elements for tests.
 typedef struct sr_operand {
   uint32_t struct_size;
   uint32_t element; /* SR_ELEMENT_F32 or ..._I32 */
@@ -249,7 +253,7 @@ typedef struct sr_operand {
 } sr_operand;
 #define SR_OPERAND_SIZE_1_7 UINT32_C(24)
 
-/// Declares an attribute of an op. Every call of the op has to give it. Real numbers are finite.
+/// Declares an attribute of an op. Every call of the op must give it. Real numbers are finite.
 typedef struct sr_attribute_spec {
   uint32_t struct_size;
   uint32_t type; /* SR_ATTRIBUTE_... */
@@ -265,23 +269,26 @@ typedef struct sr_attribute_spec {
 
 /// An op that the model brings. Only this model can call it, by its name.
 ///
-/// `rule` says which loops the op has, its factors, and so how it may be split: "b t k, k n -> b t n; reduced k" is a
-/// product of matrices. Before the arrow each operand's dimensions stand for factors, behind it each result's; a scalar
-/// is ".". "b*" stands for any number of dimensions, as many as the first operand with it has beside those that are
-/// named. A factor that is split has one of these classes:
-///  - pass-through, where nothing is said: each shard of the operands gives that shard of the results. It is in every
+/// `rule` says which loops (factors) the op has, and so how it may be split: "b t k, k n -> b t n; reduced k" is a
+/// product of matrices. The names before the arrow are the factors of each operand's dimensions, those after it the
+/// factors of each result's; a scalar is ".". "b*" stands for any number of dimensions: those that the first operand
+/// with "b*" has in addition to its named ones. A factor that is split has one of these classes:
+///  - pass-through, if nothing is said: each shard of the operands gives that shard of the results. The factor is in
+/// every
 ///    result;
-///  - "reduced k", "reduced k (max)" or "(min)": shards give parts of a sum, maximum or minimum. It is in no result;
-///  - "whole k": it is not split, because each result needs all of it.
-/// "y[-1..1] x -> y x" has a window: index y of the result reads the indices y - 1 to y + 1 of the operand. Those of
-/// "2y[0..1]" are 2y and 2y + 1. Those of "y/2[-1..0]" are from (y - 1) / 2, rounded up, to y / 2, rounded down. The
-/// factor is pass-through. It has as many indices as have y, 2y or y / 2 in the operand, unless an operand has the factor
-/// without a window. A kernel gets the indices that its results read, except those outside of the whole operand.
-/// Kernels get shards, with the place of each in its whole tensor. A shard may be empty. If a reduced factor is, the
-/// results are what changes no sum, maximum or minimum: 0, -infinity or infinity.
+///  - "reduced k", "reduced k (max)" or "(min)": shards give parts of a sum, maximum or minimum. The factor is in no
+/// result;
+///  - "whole k": the factor is not split, because each result needs all of it.
+/// "y[-1..1] x -> y x" has a window: index y of the result reads the indices y - 1 to y + 1 of the operand. With
+/// "2y[0..1]" it reads 2y and 2y + 1. With "y/2[-1..0]" it reads from (y - 1) / 2, rounded up, to y / 2, rounded down.
+/// The factor is pass-through. Its size follows from the operand's dimension, which has as many indices as y, 2y or y /
+/// 2, unless an operand has the factor without a window. A kernel gets the indices that its results read, except those
+/// outside of the whole operand.
+/// Kernels get shards, with the place of each in its whole tensor. A shard may be empty. If a reduced factor is empty,
+/// the results must be the value that changes no sum, maximum or minimum: 0, -infinity or infinity.
 ///
-/// The kernels, `scratch_bytes` and `gradient` are pure: they depend on their arguments alone, and allocate nothing that
-/// they do not free. Kernels are GROUP, the others INIT.
+/// The kernels, `scratch_bytes` and `gradient` are pure: they depend on their arguments alone, and free what they
+/// allocate. Kernels are GROUP, the others INIT.
 typedef struct sr_model_op {
   uint32_t struct_size;
   uint32_t min_operands; /* a call may leave out operands behind these; 0: none */
@@ -289,7 +296,7 @@ typedef struct sr_model_op {
   const char* help;      /* one line: the results in terms of the operands */
   const char* rule;
   const sr_operand* operands; /* as many as `rule` has */
-  /// The element types of results: SR_ELEMENT_...; 0: that of the first operand of real numbers, which in mixed
+  /// The element types of results: SR_ELEMENT_...; 0: the type of the first operand with real numbers, which in mixed
   /// precision may have fewer bits outside of the op. NULL: 0 for all.
   const uint32_t* result_elements;
   const sr_attribute_spec* attributes;
@@ -303,16 +310,15 @@ typedef struct sr_model_op {
   uint32_t reserved;           /* zero */
   const sr_attribute* example; /* the attributes of one use, for checks: all that are declared */
   const char* sizes;           /* of factors in checks, as "c=3 k=8"; NULL: those not named are chosen by the check */
-  /// The bytes of `scratch` that a kernel needs for these tensors, whose `data` is NULL. NULL: 0.
+  /// Returns the bytes of `scratch` that a kernel needs for these tensors, whose `data` is NULL. NULL: 0.
   uint64_t (*scratch_bytes)(void* self, const sr_kernel_call* call);
-  /// Computes the results. Real numbers are float32. Writes every element of them, in the same bits for any number of
-  /// threads.
+  /// Computes the results in float32. Writes every element, with the same bits for any number of threads.
   int32_t (*kernel)(void* self, const sr_kernel_call* call, sr_error* error);
-  /// The same, as the formula reads, on float64. `shardrun verify` compares with it.
+  /// The same in float64, directly by the formula. `shardrun verify` compares with it.
   int32_t (*kernel_f64)(void* self, const sr_kernel_call* call, sr_error* error);
-  /// Writes ops that compute the gradient with respect to an operand, which has the type of that operand. It uses only
-  /// `call` and `type_of` of the table. `*gradient` stays 0 where it is zero. NULL: a model that
-  /// differentiates through the op is refused.
+  /// Writes ops that compute the gradient with respect to an operand, of the operand's type. It uses only `call` and
+  /// `type_of` of the table. It leaves `*gradient` 0 if the gradient is zero. NULL: a model that differentiates through
+  /// the op is refused.
   int32_t (*gradient)(void* self, const sr_gradient_request* request, const sr_function_writer* writer,
                       uint32_t* gradient, sr_error* error);
 } sr_model_op;
@@ -323,8 +329,7 @@ typedef struct sr_model_op {
 #define SR_CONFIG_NUMBER UINT32_C(3)
 #define SR_CONFIG_TEXT UINT32_C(4)
 
-/// A value of the config.json of a folder that Hugging Face's libraries write. Since 1.9, as all that follows but for
-/// sr_model itself.
+/// A value of a config.json in a folder of Hugging Face's libraries. Since 1.9, like all below except sr_model itself.
 typedef struct sr_config_value {
   uint32_t struct_size;
   uint32_t type;    /* SR_CONFIG_... */
@@ -333,20 +338,20 @@ typedef struct sr_config_value {
 } sr_config_value;
 #define SR_CONFIG_VALUE_SIZE_1_9 UINT32_C(24)
 
-/// Through this a model says what a config.json means. Every function is INIT and copies its arguments.
+/// Through this, a model says what a config.json means. Every function is INIT and copies its arguments.
 typedef struct sr_config_reader {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   void* self;
   /// Sets an option of the model, as the job file would.
   int32_t (*set_option)(void* self, const char* name, const char* value, sr_error* error);
-  /// The model knows this key: options follow from it, or it changes nothing. The host refuses a config.json with a key
-  /// that the model does not know.
+  /// Says that the model knows this key: options follow from it, or it changes nothing. The host refuses a config.json
+  /// with a key that the model does not know.
   int32_t (*know)(void* self, const char* key, sr_error* error);
 } sr_config_reader;
 #define SR_CONFIG_READER_SIZE_1_9 UINT32_C(32)
 
-/// Through this a model writes a config.json. INIT; copies its argument.
+/// Through this, a model writes a config.json. INIT; copies its argument.
 typedef struct sr_config_writer {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
@@ -355,7 +360,7 @@ typedef struct sr_config_writer {
 } sr_config_writer;
 #define SR_CONFIG_WRITER_SIZE_1_9 UINT32_C(24)
 
-/// A part of a tensor along one dimension: `size` indices from `first` on; size 0: all of it.
+/// A part of a tensor along one dimension: `size` indices from `first` on. A size of 0 means all of it.
 typedef struct sr_part {
   uint32_t struct_size; /* it stands within another struct, so it stays as it is */
   uint32_t dim;
@@ -365,8 +370,8 @@ typedef struct sr_part {
 
 #define SR_NAME_TRANSPOSED UINT32_C(1) /* the part there has two dimensions, which change places */
 
-/// What others call a state, or a part of one. The elements of `part` of the tensor there, after they are transposed if
-/// `flags` say so, are those of `state_part` in row-major order, whatever the shapes.
+/// The name of a state, or of a part of one, in the folder of others. The elements of `part` of the tensor in the
+/// folder, transposed first if `flags` say so, are those of `state_part` in row-major order, whatever the shapes.
 typedef struct sr_tensor_name {
   uint32_t struct_size;
   uint32_t flags;       /* SR_NAME_... */
@@ -380,7 +385,7 @@ typedef struct sr_tensor_name {
 } sr_tensor_name;
 #define SR_TENSOR_NAME_SIZE_1_9 UINT32_C(88)
 
-/// Through this a model lists the names of tensors. INIT; copies its argument.
+/// Through this, a model lists the names of tensors. INIT; copies its argument.
 typedef struct sr_tensor_namer {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
@@ -390,8 +395,8 @@ typedef struct sr_tensor_namer {
 #define SR_TENSOR_NAMER_SIZE_1_9 UINT32_C(24)
 
 /// The functions of a plugin of SR_KIND_MODEL. All are pure and deterministic: every rank calls them with the same
-/// input and must get the same graph. So they read no clock, file, environment, address or random number. SR_INVALID
-/// where the job has to change; sr_error.setting then says which setting.
+/// input and must get the same graph. So they must not read a clock, file, environment, address or random number. They
+/// return SR_INVALID if the user has to change the job; sr_error.setting then names the setting.
 typedef struct sr_model {
   uint32_t struct_size;
   uint32_t data;    /* bits: the kinds of data (SR_DATA_...) for `loss`, and for `iterate`; none: it takes no data */
@@ -399,7 +404,7 @@ typedef struct sr_model {
   const sr_function* functions;
   uint32_t function_count;
   uint32_t function_stride;
-  /// INIT. Writes the states of the model for these options.
+  /// INIT. Declares the states of the model for these options.
   int32_t (*declare)(void* self, const sr_model_job* job, const sr_state_writer* writer, sr_error* error);
   /// INIT. Writes one function.
   int32_t (*write_function)(void* self, const sr_model_job* job, const sr_function_request* request,
@@ -407,16 +412,16 @@ typedef struct sr_model {
   const sr_model_op* ops; /* that the model brings */
   uint32_t op_count;
   uint32_t op_stride;
-  /// Since 1.9, as what follows: what a config.json calls it under `architectures`, separated by spaces; NULL: the model
-  /// is not in folders of others, and the three functions may be NULL.
+  /// Since 1.9, like all that follows. The names of this model under `architectures` in a config.json, separated by
+  /// spaces. NULL: the model has no form in such folders, and the three functions may be NULL.
   const char* architectures;
-  /// INIT. Sets the options that make the model of a config.json.
+  /// INIT. Sets the options with which this model is the one that a config.json describes.
   int32_t (*read_config)(void* self, const sr_config_value* values, uint32_t count, uint32_t stride,
                          const sr_config_reader* reader, sr_error* error);
-  /// INIT. Writes a config.json from which read_config would make these options. The host adds the element type.
+  /// INIT. Writes a config.json from which read_config would set these options. The host adds the element type.
   int32_t (*write_config)(void* self, const sr_model_job* job, const sr_config_writer* writer, sr_error* error);
-  /// INIT. Lists what others call the parameters. If none of the tensors that a folder has is listed, its names lack
-  /// what is before the first dot.
+  /// INIT. Lists the names that the parameters have in such folders. If none of the tensors in a folder is listed, the
+  /// host assumes that its names lack the part before the first dot.
   int32_t (*name_tensors)(void* self, const sr_model_job* job, const sr_tensor_namer* namer, sr_error* error);
 } sr_model;
 #define SR_MODEL_SIZE_1_7 UINT32_C(64)

@@ -35,10 +35,10 @@ extern "C" {
 #define SR_ABI_MAJOR UINT32_C(1)
 #define SR_ABI_MINOR UINT32_C(9)
 
-/// Whether the struct at `p`, of type `type`, was written by a side that knew `field`.
+/// Whether the side that wrote the struct at `p`, of type `type`, knew `field`.
 #define SR_HAS(p, type, field) ((p)->struct_size >= offsetof(type, field) + sizeof(((const type*)0)->field))
 
-/// Status of a call: zero; a positive state where the function says so; or negative for an error.
+/// The status that a call returns: zero; a positive state if the function says so; or a negative error.
 #define SR_OK INT32_C(0)
 #define SR_PENDING INT32_C(1)        /* not complete yet */
 #define SR_INVALID INT32_C(-1)       /* the request is impossible: the job has to change */
@@ -48,9 +48,9 @@ extern "C" {
 #define SR_ABORTED INT32_C(-5)       /* something ended it on purpose */
 #define SR_PEER_LOST INT32_C(-6)     /* a peer has ended or cannot be reached */
 
-/// Receives a failing function's reason. The caller owns it, sets struct_size and zeroes the rest. The callee writes a
-/// sentence that names what was expected, what was found and what to do, cut to fit. The host shows the text and never
-/// reads facts out of it: those are fields.
+/// Receives the reason of a failed call. The caller owns it, sets struct_size and zeroes the rest. The callee writes a
+/// sentence that says what was expected, what was found and what to do, cut to fit. The host shows the text but takes
+/// no facts from it; facts are in the other fields.
 typedef struct sr_error {
   uint32_t struct_size;
   char text[508];
@@ -95,8 +95,8 @@ typedef struct sr_manifest {
 #define SR_OPTION_MINIMUM_EXCLUDED UINT32_C(16)
 #define SR_OPTION_MAXIMUM_EXCLUDED UINT32_C(32)
 
-/// A name that an option, or one of its choices, has in another program. Since 1.7. The host does not accept it: the
-/// error about it gives the right name.
+/// A name that an option, or one of its choices, has in another program. Since 1.7. The host does not accept this name,
+/// but its error suggests the right one.
 typedef struct sr_alias {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
@@ -133,8 +133,8 @@ typedef struct sr_option {
 } sr_option;
 #define SR_OPTION_SIZE_1_0 UINT32_C(96)
 
-/// An option's value. The host delivers every declared option, with its default where the job file does not set it.
-/// Only an option without a default may be missing.
+/// An option's value. The host passes every declared option, with its default if the job file does not set it. Only an
+/// option without a default may be missing.
 typedef struct sr_option_value {
   uint32_t struct_size;
   uint32_t type;
@@ -146,8 +146,8 @@ typedef struct sr_option_value {
 } sr_option_value;
 #define SR_OPTION_VALUE_SIZE_1_0 UINT32_C(40)
 
-/// The element type of a tensor. Real numbers are float32 as a model writes them; [train] precision of the job may
-/// store them with fewer bits.
+/// The element type of a tensor. A model sees real numbers as float32; [train] precision may store them with fewer
+/// bits.
 #define SR_ELEMENT_F32 UINT32_C(1)
 #define SR_ELEMENT_I32 UINT32_C(2)
 #define SR_ELEMENT_F64 UINT32_C(3) /* since 1.7: real numbers of an op's float64 kernel; since 1.9: arrays of engines \
@@ -164,12 +164,12 @@ typedef struct sr_option_value {
 #define SR_LOG_INFO UINT32_C(1)
 #define SR_LOG_WARNING UINT32_C(2)
 
-/// What a plugin may call at any time from its opening to its closing. The host owns it.
+/// Functions of the host that a plugin may call at any time between its opening and its closing. The host owns it.
 typedef struct sr_host {
   uint32_t struct_size;
   uint32_t minor; /* SR_ABI_MINOR of the host */
   void* self;
-  /// ANY. One line of text, copied before the call returns. An unknown level is a warning.
+  /// ANY. Logs one line of text, which is copied before the call returns. An unknown level counts as a warning.
   void (*log)(void* self, uint32_t level, const char* text);
 } sr_host;
 #define SR_HOST_SIZE_1_0 UINT32_C(24)

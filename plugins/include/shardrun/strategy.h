@@ -1,7 +1,7 @@
 #pragma once
 
 /// A strategy decides how a program is split. It reads a summary of the job and of the graph, and writes a plan. The
-/// host derives every collective from the plan. A hook does what a plan cannot express: work between backward and the
+/// host derives every collective from the plan. Hooks do what a plan cannot express: work between backward and the
 /// update (compression of gradients), or after a step (replicas that synchronise now and then).
 
 #include <shardrun/plugin.h>
@@ -119,9 +119,9 @@ typedef struct sr_graph {
 } sr_graph;
 #define SR_GRAPH_SIZE_1_0 UINT32_C(72)
 
-/// Instead of a dimension in sr_plan_writer.place_tensor: splits the tensor's elements in row-major order. Where
+/// Given instead of a dimension in sr_plan_writer.place_tensor: splits the tensor's elements in row-major order. If
 /// dimensions are split too, it splits the elements that those splits leave to a rank. Each rank gets a contiguous run;
-/// runs differ by at most one element. Since 1.3; older hosts refuse it.
+/// sizes of runs differ by at most one element. Since 1.3; older hosts refuse it.
 #define SR_DIM_FLAT UINT32_MAX
 
 /// One dimension, split over these mesh axes, major to minor. Splits need not divide evenly.
@@ -135,8 +135,8 @@ typedef struct sr_split {
 } sr_split;
 #define SR_SPLIT_SIZE_1_0 UINT32_C(32)
 
-/// Consecutive layers on one stage of a pipeline. The first chunk also has what comes before the layers, the last what
-/// comes behind them.
+/// Consecutive layers on one stage of a pipeline. The first chunk also includes what comes before the layers, the last
+/// what comes after them.
 typedef struct sr_chunk {
   uint32_t struct_size;
   uint32_t first_layer; /* its layers end where the next chunk begins; it may have none */
@@ -165,7 +165,7 @@ typedef struct sr_action {
 #define SR_HOOK_STATE_ZERO UINT32_C(1)
 #define SR_HOOK_STATE_TENSOR UINT32_C(2) /* for after_step: the tensor's value when the run begins */
 
-/// The part of one of a hook's tensors, or of its gradient, that this rank has. Since 1.1, like all of hooks.
+/// The part that this rank has of one of a hook's tensors, or of its gradient. Since 1.1, like everything about hooks.
 typedef struct sr_hook_tensor {
   uint32_t struct_size;
   uint32_t rank;
@@ -175,8 +175,8 @@ typedef struct sr_hook_tensor {
 } sr_hook_tensor;
 #define SR_HOOK_TENSOR_SIZE_1_1 UINT32_C(32)
 
-/// Tensors that a hook processes together. They are contiguous, as if they were one. All are split, and vary, over the
-/// same mesh axes. Ranks that hold the same tensors get the same groups of them.
+/// Tensors that a hook processes together. They are contiguous in memory, as if they were one. All are split over the
+/// same mesh axes, and vary over the same mesh axes. Ranks that hold the same tensors get the same groups.
 typedef struct sr_hook_group {
   uint32_t struct_size;
   uint32_t hook;     /* SR_HOOK_... */
@@ -189,14 +189,15 @@ typedef struct sr_hook_group {
 } sr_hook_group;
 #define SR_HOOK_GROUP_SIZE_1_1 UINT32_C(40)
 
-/// Blocks are of one size, in the order of the members. Only float32 can be summed; integers are only moved.
+/// All members' blocks have the same size and come in the order of the members. Only float32 can be summed; integers
+/// are only moved.
 #define SR_EXCHANGE_ALL_REDUCE UINT32_C(1)     /* the sum; receives as many elements as it sends; may be in place */
 #define SR_EXCHANGE_ALL_GATHER UINT32_C(2)     /* receives a block from each member, each as large as what is sent */
 #define SR_EXCHANGE_REDUCE_SCATTER UINT32_C(3) /* sends a block for each member, receives the sum of its own */
 #define SR_EXCHANGE_ALL_TO_ALL UINT32_C(4)     /* sends a block to each member, and receives one from each */
 
-/// A collective of the members, on whole buffers. Buffer numbers: 0 is the group's tensors; then the hook's states, in
-/// the order of their declaration; then the buffers that add_buffer made.
+/// A collective of the members on whole buffers. Buffer numbers: 0 is the group's tensors; then come the hook's states,
+/// in the order of their declaration; then the buffers that add_buffer made.
 typedef struct sr_exchange {
   uint32_t struct_size;
   uint32_t kind; /* SR_EXCHANGE_... */
@@ -205,14 +206,15 @@ typedef struct sr_exchange {
 } sr_exchange;
 #define SR_EXCHANGE_SIZE_1_1 UINT32_C(16)
 
-/// A strategy writes through this what a hook does with a group: calls and exchanges, one after the other. So memory
+/// Through this, a strategy writes what a hook does with a group: calls and exchanges, one after the other. So memory
 /// and traffic are known before the run. The host owns it. It is valid only during plan_hook. The rules of
 /// sr_plan_writer's functions apply.
 typedef struct sr_hook_writer {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   void* self;
-  /// A buffer of the hook's for this group, valid from its first call to its last. Its content is undefined at first.
+  /// Adds a buffer for this hook and group. It is valid from the hook's first call to its last. Its content is
+  /// undefined at first.
   int32_t (*add_buffer)(void* self, uint32_t element /* SR_ELEMENT_... */, uint64_t elements, sr_error* error);
   /// Calls the hook's function here, with this number.
   int32_t (*add_call)(void* self, uint32_t call, sr_error* error);
@@ -220,8 +222,8 @@ typedef struct sr_hook_writer {
 } sr_hook_writer;
 #define SR_HOOK_WRITER_SIZE_1_1 UINT32_C(40)
 
-/// A call of a hook's function. The function changes only the buffers, and keeps nothing elsewhere: one instance may be
-/// called for several ranks in turn.
+/// A call of a hook's function. The function may change only the buffers, and must keep no other data: one instance may
+/// be called for several ranks in turn.
 typedef struct sr_hook_call {
   uint32_t struct_size;
   uint32_t call; /* the number given to add_call */
@@ -244,11 +246,12 @@ typedef struct sr_hook_call {
 
 /// A strategy writes its plan through this. The host owns it. It is valid only during make_plan.
 ///
-/// Globs: `*` matches any run of characters, `?` matches one, and the pattern must match the whole name. A matched
-/// tensor or cut point is placed as if named. A pattern that matches nothing is refused.
+/// Globs: `*` matches any run of characters, `?` matches one, and the pattern must match the whole name. A tensor or
+/// cut point that matches is placed as if it had been named. A pattern that matches nothing is refused.
 ///
 /// A later call replaces an earlier one about the same thing. What is not placed is replicated, or follows from what is
-/// placed: tensor before cut point before axis. No mesh axis may split two dimensions of one value.
+/// placed: a tensor's placement counts before a cut point's, and that before an axis's. No mesh axis may split two
+/// dimensions of one value.
 ///
 /// Every function is INIT, returns SR_OK or an error with its reason, and copies its arguments. After an error the plan
 /// is refused, whatever make_plan returns.
@@ -256,10 +259,10 @@ typedef struct sr_plan_writer {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   void* self;
-  /// Axes are added major to minor, and before they are used. Their sizes multiply to the job's ranks. Every axis that
-  /// the job's mesh gives a size above 1 is among them, with that size.
+  /// Adds a mesh axis. Axes are added major to minor, and before they are used. The product of their sizes is the job's
+  /// number of ranks. Every axis to which the job's mesh gives a size above 1 must be among them, with that size.
   int32_t (*add_mesh_axis)(void* self, const char* name, uint32_t size, sr_error* error);
-  /// Splits the logical axis over these mesh axes wherever it occurs; over none: it stays whole.
+  /// Splits the logical axis over these mesh axes wherever it occurs. Without mesh axes it stays whole.
   int32_t (*place_axis)(void* self, const char* axis, const char* const* mesh_axes, uint32_t mesh_axis_count,
                         sr_error* error);
   /// Places one role (SR_ROLE_...) of the tensors that `glob` matches. Dimensions without a split stay whole.
@@ -268,47 +271,47 @@ typedef struct sr_plan_writer {
   /// Places the cut points that `glob` matches. Dimensions without a split stay whole.
   int32_t (*place_cut_point)(void* self, const char* glob, const sr_split* splits, uint32_t split_count,
                              uint32_t split_stride, sr_error* error);
-  /// Reduces deferred sums of gradients in buckets. A bucket takes gradients in the order in which they become
-  /// complete, up to `bytes` together, at least one. Parameters that are updated elsewhere than they are stored are
-  /// gathered in buckets too. Without this call each tensor is a bucket of its own.
+  /// Sets the size of buckets, in which deferred sums of gradients are reduced. A bucket takes gradients in the order
+  /// in which they become complete, at least one, and up to `bytes` in all. Parameters whose updated and stored
+  /// placements differ are gathered in buckets, too. Without this call each tensor is a bucket of its own.
   int32_t (*set_bucket_bytes)(void* self, uint64_t bytes, sr_error* error);
-  /// Since 1.1. For the tensors that `glob` matches, where they are used elsewhere than stored: gathers them just
-  /// before the ops that use them, together with all others of the same `unit` (any name; NULL: each by itself), and
+  /// Since 1.1. For the tensors that `glob` matches and whose used and stored placements differ: gathers them just
+  /// before the ops that use them, together with all others of the same `unit` (any name; NULL: each separately), and
   /// frees them after these ops. The gather overlaps with the ops before. Backward gathers them again, unless `keep` is
-  /// 1: then they stay from their first use in a call to the last. Without this call they are gathered once a call, at
-  /// their first use, and stay. In a pipeline nothing stays.
+  /// 1: then they stay from their first use in a call to the last. Without this call they are gathered once per call,
+  /// at their first use, and stay. In a pipeline nothing stays.
   int32_t (*gather_at_use)(void* self, const char* glob, const char* unit, uint32_t keep, sr_error* error);
-  /// Since 1.1. Splits the layers into chunks, in their order, along a pipeline's mesh axis, which splits nothing else.
-  /// A parameter is placed where it is used. One that several stages use is updated by the first of them.
+  /// Since 1.1. Splits the layers into chunks, in their order, along a pipeline's mesh axis, which must split nothing
+  /// else. A parameter is placed on the stage that uses it. If several stages use it, the first of them updates it.
   int32_t (*place_layers)(void* self, const char* mesh_axis, const sr_chunk* chunks, uint32_t chunk_count,
                           uint32_t chunk_stride, sr_error* error);
-  /// Since 1.1. The work of one pipeline stage in one optimizer step before the update, in order. For each of its
-  /// chunks and each microbatch: forward, then backward, as one or in its two parts. The host derives sends and
+  /// Since 1.1. Sets the work of one pipeline stage in one optimizer step before the update, in order: for each of its
+  /// chunks and each microbatch forward, then backward, as one action or in its two parts. The host derives sends and
   /// receives. It refuses lists that leave something out or wait for each other.
   int32_t (*set_actions)(void* self, uint32_t stage, const sr_action* actions, uint32_t action_count,
                          uint32_t action_stride, sr_error* error);
-  /// Since 1.1. Each hook is set once, for one mesh axis, along which no pipeline goes. Since 1.8 a hook also runs
-  /// where that axis has a single rank; an exchange is then a copy. For a plugin of an earlier minor it is left out
-  /// there.
+  /// Since 1.1. Each hook is set once, for one mesh axis, which must not be a pipeline's. Since 1.8 a hook also runs if
+  /// that axis has a single rank; an exchange is then a copy. For a plugin of an earlier minor the hook is left out in
+  /// this case.
   ///
-  /// The hook sync_gradients replaces the all_reduce over the mesh axis of the gradients of the tensors that `glob`
-  /// matches, or stands at the same point where they vary over the axis and are not summed. It runs once a step for each
-  /// group of gradients, as soon as they are complete and summed over all other axes. Its result is used as the
-  /// gradients. It must be the same on every member, unless the tensors vary over the axis. Gradients of a loss with
-  /// counts (set_loss_counts) are sums here, which the update divides.
+  /// The hook sync_gradients replaces the all_reduce, over the mesh axis, of the gradients of the tensors that `glob`
+  /// matches. For tensors that vary over the axis, whose gradients are not summed, it stands at the same point. It runs
+  /// once per step for each group of gradients, as soon as they are complete and summed over all other axes. Its result
+  /// is used as the gradients. It must be the same on every member, unless the tensors vary over the axis. Gradients of
+  /// a loss with counts (set_loss_counts) are still sums here; the update divides them.
   int32_t (*sync_gradients)(void* self, const char* glob, const char* mesh_axis, sr_error* error);
   /// Since 1.1. The hook after_step gets the tensors that `glob` matches, which are stored whole along the mesh axis.
-  /// It runs after every `every` steps and after the last one, also where a signal made it the last. Tensors that do
-  /// not vary over the axis are the same on every member before and after it.
+  /// It runs after every `every` steps and after the last step, also if a signal made it the last. Tensors that do not
+  /// vary over the axis must be the same on every member before and after it.
   int32_t (*after_step)(void* self, const char* glob, const char* mesh_axis, uint32_t every, sr_error* error);
-  /// Since 1.1. The hook (SR_HOOK_...) keeps a state for each of its tensors from step to step. The state has the shape
-  /// of the part that the hook gets, and is each rank's own. It begins (SR_HOOK_STATE_...) as zero or as the tensor.
-  /// The state of TENSOR is called NAME/TENSOR.
+  /// Since 1.1. Gives the hook (SR_HOOK_...) a state for each of its tensors, kept from step to step. The state has the
+  /// shape of the part that the hook gets, and each rank has its own. Its first value (SR_HOOK_STATE_...) is zero or
+  /// the tensor. The state of TENSOR is called NAME/TENSOR.
   int32_t (*add_hook_state)(void* self, uint32_t hook, const char* name, uint32_t begins, sr_error* error);
-  /// Since 1.1. The tensors that `glob` matches, their gradients and their optimizer state differ along the mesh axis:
-  /// each rank continues from its own. Neither a split of them nor a pipeline uses the axis. A rank accumulates the
-  /// gradients of its own samples, divided by the number of all samples. Whatever is computed from a varying tensor has
-  /// to vary too: with clipping by the global norm, that is every tensor.
+  /// Since 1.1. Lets the tensors that `glob` matches, their gradients and their optimizer state differ along the mesh
+  /// axis: each rank continues from its own values. Neither a split of these tensors nor a pipeline may use the axis. A
+  /// rank accumulates the gradients of its own samples, divided by the number of all samples. Whatever is computed from
+  /// a varying tensor must vary, too: with clipping by the global norm, that is every tensor.
   int32_t (*vary)(void* self, const char* glob, const char* mesh_axis, sr_error* error);
 } sr_plan_writer;
 #define SR_PLAN_WRITER_SIZE_1_0 UINT32_C(56)
@@ -319,17 +322,18 @@ typedef struct sr_plan_writer {
 typedef struct sr_strategy {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
-  /// INIT. Pure and deterministic: every rank calls it with the same input and must get the same plan. So it reads no
-  /// clock, file, environment, address or random number. SR_INVALID where the job cannot be split so.
+  /// INIT. Writes the plan. Pure and deterministic: every rank calls it with the same input and must get the same plan.
+  /// So it must not read a clock, file, environment, address or random number. Returns SR_INVALID if the job cannot be
+  /// split so.
   int32_t (*make_plan)(void* self, const sr_job* job, const sr_graph* graph, const sr_plan_writer* writer,
                        sr_error* error);
   uint32_t flags;      /* since 1.1: SR_STRATEGY_... */
   uint32_t reserved_1; /* zero */
-  /// Since 1.1; NULL without hooks. INIT. What a hook of the plan does with a group. Pure and deterministic: equal
-  /// groups get equal answers, on every rank.
+  /// Since 1.1; NULL without hooks. INIT. Writes what a hook of the plan does with a group. Pure and deterministic:
+  /// equal groups get equal answers, on every rank.
   int32_t (*plan_hook)(void* self, const sr_job* job, const sr_hook_group* group, const sr_hook_writer* writer,
                        sr_error* error);
-  /// Since 1.1; NULL without that hook. INIT. The hook's own work, between its exchanges.
+  /// Since 1.1; NULL without that hook. INIT. Does the hook's own work, between its exchanges.
   int32_t (*sync_gradients)(void* self, const sr_hook_call* call, sr_error* error);
   int32_t (*after_step)(void* self, const sr_hook_call* call, sr_error* error);
 } sr_strategy;

@@ -13,14 +13,14 @@
 /// leaves the op running. An op past its own deadline fails its group.
 ///
 /// A failed group stays failed. Each of its ops, pending or new, ends with an error within a second: SR_ABORTED where
-/// the group was aborted, SR_PEER_LOST or SR_TIMEOUT where that was the cause.
+/// the group was aborted, SR_PEER_LOST or SR_TIMEOUT if that was the cause.
 ///
 /// Where a member's process ends, every op that waits for it fails with SR_PEER_LOST, long before its deadline, and the
 /// error names the rank. Members that wait only for others are aborted by their hosts. Ops that need nothing from it
 /// continue.
 ///
 /// An error with SR_PEER_LOST or SR_TIMEOUT names, in sr_error::awaited, the rank of the world that is lost or was
-/// waited for, where the transport knows it; any one of several. The host decides by it which rank failed first.
+/// waited for, if the transport knows it; any one of several. The host decides by it which rank failed first.
 
 #include <shardrun/plugin.h>
 
@@ -44,8 +44,8 @@ extern "C" {
 #define SR_DTYPE_U64 UINT32_C(10)
 
 /// Sums and products of F16 and BF16 are computed in float32: elements are widened, every partial result is a float32,
-/// and the result is rounded once to the dtype, to nearest with ties to even. A transport that does so says
-/// SR_OP_INFO_ROUNDED_ONCE. Over two members there is one sum and one rounding in any case.
+/// and the result is rounded once to the dtype, to nearest with ties to even. A transport that does so sets
+/// SR_OP_INFO_ROUNDED_ONCE. Over two members there is a single sum and a single rounding in any case.
 #define SR_REDUCE_SUM UINT32_C(1)
 #define SR_REDUCE_PRODUCT UINT32_C(2)
 #define SR_REDUCE_MIN UINT32_C(3) /* for both: NaN where any member's element is NaN */
@@ -76,12 +76,12 @@ extern "C" {
 
 /// The caller waits right after starting, so background work gains nothing.
 #define SR_OP_FLAG_BLOCKING UINT32_C(1)
-/// Since 1.8; older transports skip it. Of an op that reduces: its sum or product is to be SR_OP_INFO_STEPWISE,
-/// and of F16 and BF16 SR_OP_INFO_ROUNDED_ONCE. op_query says by its flags whether it is. Where it is not, the host
-/// builds the op from SEND and RECV, if its buffers are host memory.
+/// Since 1.8; older transports ignore it. For an op that reduces: asks that its sum or product be SR_OP_INFO_STEPWISE
+/// and, for F16 and BF16, SR_OP_INFO_ROUNDED_ONCE. The flags from op_query say whether it is. If not, the host builds
+/// the op from SEND and RECV, if its buffers are host memory.
 #define SR_OP_FLAG_IN_ORDER UINT32_C(2)
 
-/// Memory of the host that ops will use; usually an arena.
+/// Host memory that ops will use; usually an arena.
 typedef struct sr_memory {
   uint32_t struct_size;
   uint32_t kind; /* SR_MEMORY_... */
@@ -96,10 +96,10 @@ typedef struct sr_memory {
 #define SR_QUEUE_HOST UINT32_C(1) /* its work runs on threads of the host */
 #define SR_QUEUE_CUDA UINT32_C(2)
 
-/// Since 1.6. A queue of a device: work that is done in the order in which it is given, while the host goes on. The
-/// host provides it. It stays until the ops that were enqueued in it or joined into it are freed. None of its functions
-/// waits. It makes all of its calls, also after an error of its work, and also once the op has been freed, but before
-/// the transport is unloaded.
+/// Since 1.6. A queue of a device: work that is done in the order in which it is given, while the host continues. The
+/// host provides it. It stays valid until the ops that were enqueued in it or joined into it are freed. None of its
+/// functions waits. It makes all of its calls, also after an error of its work and after the op has been freed, but
+/// before the transport is unloaded.
 typedef struct sr_queue {
   uint32_t struct_size;
   uint32_t kind;     /* SR_QUEUE_... */
@@ -107,12 +107,12 @@ typedef struct sr_queue {
   uint32_t reserved; /* zero */
   void* self;
   void* native; /* for SR_QUEUE_CUDA: its CUstream, which is cudaStream_t; otherwise NULL */
-  /// During op_enqueue and op_join. Calls `run(argument)` once the work is done that was given before: on any thread,
-  /// perhaps before this returns. `run` returns soon. Of the host's functions it calls open_gate alone.
+  /// During op_enqueue and op_join. Makes the queue call `run(argument)` once its earlier work is done: on any thread,
+  /// perhaps before this returns. `run` must return soon. The only host function that it may call is open_gate.
   int32_t (*call)(void* self, void (*run)(void* argument), void* argument, sr_error* error);
-  /// During op_enqueue and op_join. Work that is given later waits until the gate is open.
+  /// During op_enqueue and op_join. Makes work that is given later wait until the gate is open.
   int32_t (*add_gate)(void* self, uint64_t* gate, sr_error* error);
-  /// ANY, once for each gate. Calls nothing of the transport.
+  /// ANY, once for each gate. Opens a gate. It calls no function of the transport.
   void (*open_gate)(void* self, uint64_t gate);
 } sr_queue;
 #define SR_QUEUE_SIZE_1_6 UINT32_C(56)
@@ -128,8 +128,8 @@ typedef struct sr_buffer {
 } sr_buffer;
 #define SR_BUFFER_SIZE_1_0 UINT32_C(40)
 
-/// One op, as one member of a group sees it. All members must agree on opcode, dtype, reduction, id, counts (one sends
-/// what the other expects), and on peer where it is a root.
+/// One op, as one member of a group sees it. All members must agree on opcode, dtype, reduction, id and counts (one
+/// sends what the other expects), and on peer if it is a root.
 typedef struct sr_op {
   uint32_t struct_size;
   uint32_t opcode;             /* SR_OP_... */
@@ -174,7 +174,7 @@ typedef struct sr_op_info {
  * It takes none that opens another. */
 #define SR_TRANSPORT_AUTOMATIC UINT32_C(4)
 
-/// The abilities of a transport, before it is opened.
+/// What a transport can do; known before it is opened.
 typedef struct sr_transport_props {
   uint32_t struct_size;
   uint32_t flags;        /* SR_TRANSPORT_... */
@@ -205,22 +205,22 @@ typedef struct sr_transport_host {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   void* self;
-  /// Nanoseconds of CLOCK_MONOTONIC: the clock of all deadlines.
+  /// Nanoseconds of CLOCK_MONOTONIC, the clock of all deadlines.
   int64_t (*now)(void* self);
-  /// Non-zero once the job is to end. Every wait should then give up with SR_ABORTED.
+  /// Non-zero once the job is ending. Every wait should then give up with SR_ABORTED.
   uint32_t (*aborted)(void* self);
   /// A key-value store that all ranks share, through which they find each other. For few and small values. A key can be
   /// set only once.
   int32_t (*store_set)(void* self, const char* key, const void* value, uint64_t bytes, sr_error* error);
-  /// Waits until the key is set, or fails with SR_TIMEOUT at `deadline`. The end of the job need not end the wait. So a
-  /// transport waits for a short time, checks `aborted`, and waits again. `*bytes` is the capacity of `value` before
-  /// the call and the value's size after it. SR_INVALID where the value does not fit.
+  /// Waits until the key is set, or fails with SR_TIMEOUT at `deadline`. The end of the job does not always end the
+  /// wait. So a transport should wait for a short time, check `aborted`, and wait again. `*bytes` is the capacity of
+  /// `value` before the call and the value's size after it. Returns SR_INVALID if the value does not fit.
   int32_t (*store_get)(void* self, const char* key, void* value, uint64_t* bytes, int64_t deadline, sr_error* error);
-  /// For a transport that wraps another: a new instance of the transport `name`, not opened yet. The host closes it
-  /// after this transport.
+  /// For a transport that wraps another: makes a new instance of the transport `name`, not opened yet. The host closes
+  /// it after this transport.
   int32_t (*open_transport)(void* self, const char* name, const sr_plugin** plugin, sr_error* error);
-  /// Since 1.2. The section [transport.NAME] of the job file, with its defaults, for a transport that open_transport
-  /// has opened: the `options` of its configuration. Valid until this transport is closed.
+  /// Since 1.2. Gets the section [transport.NAME] of the job file, with its defaults, for a transport from
+  /// open_transport: the `options` of its configuration. Valid until this transport is closed.
   int32_t (*transport_options)(void* self, const char* name, const sr_option_value** options, uint32_t* option_count,
                                uint32_t* option_stride, sr_error* error);
 } sr_transport_host;
@@ -249,7 +249,7 @@ typedef struct sr_transport_config {
 #define SR_TRANSPORT_CONFIG_SIZE_1_0 UINT32_C(72)
 
 /// Since 1.2. What is known of a job before any of its processes runs, for `configure`. Read only during the call,
-/// except `host`: it provides `now`, `open_transport` and `transport_options` from here on, and the rest from `open`
+/// except `host`, which provides `now`, `open_transport` and `transport_options` from here on, and the rest from `open`
 /// on.
 typedef struct sr_transport_setup {
   uint32_t struct_size;
@@ -261,7 +261,7 @@ typedef struct sr_transport_setup {
 } sr_transport_setup;
 #define SR_TRANSPORT_SETUP_SIZE_1_2 UINT32_C(32)
 
-/// Some ranks of the world. Their order numbers them within the group. Every member passes the same.
+/// Some ranks of the world. Their order numbers them within the group. Every member passes the same list.
 typedef struct sr_group {
   uint32_t struct_size;
   uint32_t rank; /* this rank's index into `members` */
@@ -275,70 +275,71 @@ typedef struct sr_group {
 #define SR_GROUP_SIZE_1_0 UINT32_C(48)
 
 /// The functions of a plugin of SR_KIND_TRANSPORT. Handles are numbers that the transport chooses, never 0. An error
-/// names the op, the peer and what was waited for.
+/// names the op, the peer, and what was waited for.
 typedef struct sr_transport {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   /// ANY, also before open.
   int32_t (*props)(void* self, sr_transport_props* props, sr_error* error);
-  /// ANY, also before open. Pure. What the op needs in a group of that size; its buffers may lack their data. On
-  /// SR_UNIMPLEMENTED the host builds the op from SEND and RECV, which are mandatory, in another group of the same
-  /// members. The host creates that group when it first prepares such an op of a group.
+  /// ANY, also before open. Pure. Says what the op needs in a group of that size; its buffers may have no data. If it
+  /// returns SR_UNIMPLEMENTED, the host builds the op from SEND and RECV, which are mandatory, in another group of the
+  /// same members. The host creates that group when it first prepares such an op of a group.
   int32_t (*op_query)(void* self, const sr_op* op, uint32_t group_size, sr_op_info* info, sr_error* error);
   /// INIT. Every rank of the world calls it. It may wait for the others.
   int32_t (*open)(void* self, const sr_transport_config* config, sr_error* error);
   /// INIT. Ends everything that remains, without waiting for any peer.
   int32_t (*close)(void* self, sr_error* error);
-  /// ANY.
+  /// ANY. Returns statistics.
   int32_t (*stats)(void* self, sr_transport_stats* stats, sr_error* error);
-  /// INIT. Local. The memory stays until it is deregistered, which happens after its ops are freed.
+  /// INIT. Concerns this rank alone. The memory stays valid until it is deregistered, after its ops have been freed.
   int32_t (*mem_register)(void* self, const sr_memory* memory, uint64_t* registration, sr_error* error);
   int32_t (*mem_deregister)(void* self, uint64_t registration, sr_error* error);
-  /// INIT. Every member calls it. Groups that share members are created in one order on all of them.
+  /// INIT. Every member calls it. Groups that share members are created in the same order on all of them.
   int32_t (*group_create)(void* self, const sr_group* group, uint64_t* handle, sr_error* error);
-  /// ANY. SR_OK, or why the group failed.
+  /// ANY. Returns SR_OK, or why the group failed.
   int32_t (*group_error)(void* self, uint64_t group, sr_error* error);
-  /// ANY. Fails the group on this rank with SR_ABORTED and `reason`. Does not wait. Peers find out by their own means
-  /// or are aborted by their host.
+  /// ANY. Fails the group on this rank with SR_ABORTED and `reason`. Does not wait. Peers notice by themselves or are
+  /// aborted by their hosts.
   int32_t (*group_abort)(void* self, uint64_t group, const char* reason, sr_error* error);
-  /// INIT. Its ops were freed before. Does not wait for peers.
+  /// INIT. The group's ops have been freed before. Does not wait for peers.
   int32_t (*group_destroy)(void* self, uint64_t group, sr_error* error);
-  /// GROUP. Prepares ops that are started, waited for and freed together, without order among them: one collective, or
-  /// several sends and receives. Members prepare their collectives in one order, and the call may wait for them. Where
-  /// their ops do not match, it ends with SR_INVALID on all of them, and the group stays usable. A send matches the
+  /// GROUP. Prepares ops that are started, waited for and freed together, in no particular order: one collective, or
+  /// several sends and receives. Members prepare their collectives in the same order, and the call may wait for them.
+  /// If their ops do not match, it returns SR_INVALID on all of them, and the group stays usable. A send matches the
   /// receive with the same id and the same index among the ops with that id between these two members.
   int32_t (*op_prepare)(void* self, uint64_t group, const sr_op* ops, uint32_t op_count, uint32_t op_stride,
                         int64_t deadline, uint64_t* handle, sr_error* error);
   /// GROUP. Returns at once. `queue`: NULL, or until 1.5 a CUstream that orders the op. Members start the ops of a
-  /// group in one order. Where they do not, each op fails or has the right result by its deadline. `deadline` is the
-  /// op's own.
+  /// group in the same order. If they do not, each op must still fail or have the right result by its deadline.
+  /// `deadline` is the op's own.
   int32_t (*op_start)(void* self, uint64_t op, void* queue, int64_t deadline, sr_error* error);
-  /// GROUP. SR_OK when the op is complete, SR_PENDING when not, or why it failed.
+  /// GROUP. Returns SR_OK if the op is complete, SR_PENDING if it is not, or why it failed.
   int32_t (*op_test)(void* self, uint64_t op, sr_error* error);
-  /// GROUP. SR_OK when the op is complete, SR_TIMEOUT when `deadline` passed first, or why it failed.
+  /// GROUP. Returns SR_OK when the op is complete, SR_TIMEOUT if `deadline` passed first, or why it failed.
   int32_t (*op_wait)(void* self, uint64_t op, int64_t deadline, sr_error* error);
-  /// GROUP. The op is complete, or its group failed; then the call waits until nothing accesses the op's buffers.
+  /// GROUP. Frees an op that is complete, or whose group has failed; in the latter case it waits until nothing accesses
+  /// the op's buffers.
   int32_t (*op_free)(void* self, uint64_t op, sr_error* error);
-  /// Since 1.2; may be NULL. GROUP, once the op is complete. Tells how much of the op overlapped with other work of the
-  /// host. SR_UNIMPLEMENTED where it is not known.
+  /// Since 1.2; may be NULL. GROUP, once the op is complete. Says when the op ran, which shows how much of it
+  /// overlapped with other work of the host. Returns SR_UNIMPLEMENTED if that is not known.
   int32_t (*op_times)(void* self, uint64_t op, sr_op_times* times, sr_error* error);
-  /// INIT. Since 1.2; may be NULL. Called once, before everything else, also in a process that is no rank. Refuses
+  /// INIT. Since 1.2; may be NULL. Called once, before everything else, also in a process that is no rank. It refuses
   /// invalid options with SR_INVALID, before any process of the job starts. A transport that wraps another opens it
-  /// here; that one is configured when open_transport returns.
+  /// here; the inner one is configured when open_transport returns.
   int32_t (*configure)(void* self, const sr_transport_setup* setup, sr_error* error);
-  /// INIT, before open; since 1.2, and NULL where it is not offered. Tells ranks that another launcher started (mpirun,
-  /// srun) where to meet, before there is a store. Every rank of the world calls it. On return `data` holds, on each
-  /// rank, what rank 0 has put there. `bytes` is the same on all, at most 4096. It waits for all ranks.
+  /// INIT, before open; since 1.2, NULL if it is not offered. Tells ranks that another launcher (mpirun, srun) started
+  /// where to meet, before there is a store. Every rank of the world calls it, and it waits for all ranks. On return
+  /// `data` holds, on each rank, what rank 0 passed in. `bytes` is the same on all ranks, at most 4096.
   int32_t (*share_first)(void* self, uint32_t rank, uint32_t world_size, void* data, uint64_t bytes, sr_error* error);
-  /// GROUP. Since 1.6; may be NULL, and is then without op_join. Starts an op in a queue: it begins once the work is
-  /// done that the queue was given before. The call does not wait for that work; it may wait until the members have
-  /// connected, in their first op. Work that the queue is given later need not wait for the op; op_join makes it wait.
-  /// Ops of a group begin in the order in which they were started or enqueued, whatever their queues. `timeout`:
-  /// nanoseconds that the op may take from when the queue has come to it; INT64_MAX: no limit. SR_INVALID for a queue
-  /// of a kind that is not in `queue_kinds`.
+  /// GROUP. Since 1.6; may be NULL; then op_join must be NULL, too. Starts an op in a queue: it begins once the queue's
+  /// earlier work is done. The call does not wait for that work; it may wait until the members have connected, in their
+  /// first op. Work that the queue gets later need not wait for the op; op_join makes it wait. Ops of a group begin in
+  /// the order in which they were started or enqueued, whatever their queues. `timeout`: nanoseconds that the op may
+  /// take after the queue has reached it; INT64_MAX: no limit. Returns SR_INVALID for a queue of a kind that is not in
+  /// `queue_kinds`.
   int32_t (*op_enqueue)(void* self, uint64_t op, const sr_queue* queue, int64_t timeout, sr_error* error);
-  /// GROUP. Since 1.6. Work that the queue is given later waits for the op, which was started or enqueued. The host
-  /// does not wait. The queue also goes on where the op fails: the host tests the op, or waits for it, before it starts
+  /// GROUP. Since 1.6. Makes work that the queue gets later wait for the op, which was started or enqueued. The host
+  /// does not wait. The queue also continues if the op fails: the host tests the op, or waits for it, before it starts
   /// the op again or uses the result.
   int32_t (*op_join)(void* self, uint64_t op, const sr_queue* queue, sr_error* error);
 } sr_transport;

@@ -5,17 +5,17 @@
 #include <cstdint>
 
 /// Reductions of floating-point numbers that NCCL lacks: in the order of the members, and minima and maxima that keep
-/// NaN. nvcc compiles this for GPUs (kernels.cu). The tests compile it as C++.
+/// NaN. nvcc compiles this file for GPUs (kernels.cu). The tests compile it as C++.
 namespace shardrun::nccl_transport::kernels {
 
-/// A thread's share: elements first, first + step, ….
+/// The elements that a thread computes: first, first + step, ….
 struct Share {
   std::uint64_t first;
   std::uint64_t step;
 };
 
-/// to[i] is ((m0[i] + m1[i]) + m2[i]) + … over the members m. `parts` has their elements one after the other, except
-/// member `own`, whose elements are at `own_part`. `to` may be `own_part`.
+/// to[i] = ((m0[i] + m1[i]) + m2[i]) + … over the members m. `parts` contains the members' elements one after the
+/// other, except those of member `own`, which are at `own_part`. `to` may be `own_part`.
 struct Reduction {
   const void* parts;
   const void* own_part;
@@ -25,13 +25,13 @@ struct Reduction {
   std::uint32_t own;
 };
 
-/// Between floating-point numbers and integers in the same order: int32 for f32, f16 and bf16, int64 for f64. NaN is
-/// the greatest integer, or the least where the least is looked for.
+/// Converts between floating-point numbers and integer keys that have the same order: int32 for f32, f16 and bf16,
+/// int64 for f64. The key of NaN is the largest integer, or for a minimum the least.
 struct Keying {
   const void* from;
   void* to;
   std::uint64_t count;
-  std::uint32_t is_least;  ///< 1: for a minimum
+  std::uint32_t is_least;  ///< 1: the keys are for a minimum
 };
 
 SHARDRUN_ALSO_ON_GPUS inline float widened(float value) { return value; }
@@ -79,7 +79,7 @@ struct Key64 {
 SHARDRUN_ALSO_ON_GPUS inline Key32 key_for(float) { return {}; }
 SHARDRUN_ALSO_ON_GPUS inline Key64 key_for(double) { return {}; }
 
-/// Of numbers below 0 all bits but the sign are the other way round. It is its own inverse.
+/// Inverts all bits except the sign of negative numbers, whose order is reversed as integers. It is its own inverse.
 template <class Integer>
 SHARDRUN_ALSO_ON_GPUS Integer turned(Integer bits) {
   constexpr Integer all_but_sign = static_cast<Integer>(~(std::uint64_t{1} << 63U) >> (64U - 8U * sizeof(Integer)));
@@ -98,7 +98,7 @@ SHARDRUN_ALSO_ON_GPUS void to_keys(const Keying& given, Share share) {
   }
 }
 
-/// Turns keys back into numbers. Keys of NaN become a NaN.
+/// Converts keys back to numbers. The key of NaN becomes a NaN.
 template <class T>
 SHARDRUN_ALSO_ON_GPUS void to_numbers(const Keying& given, Share share) {
   using Number = decltype(widened(T{}));
@@ -110,7 +110,7 @@ SHARDRUN_ALSO_ON_GPUS void to_numbers(const Keying& given, Share share) {
 
 }  // namespace shardrun::nccl_transport::kernels
 
-/// Every kernel: KERNEL(name, arguments, function).
+/// Lists every kernel: KERNEL(name, arguments, function).
 #define SHARDRUN_NCCL_KERNELS_OF(KERNEL, suffix, Type)                                                     \
   KERNEL(shardrun_sum_##suffix, Reduction, (reduce<Type, shardrun::nccl_transport::kernels::Sum>))         \
   KERNEL(shardrun_product_##suffix, Reduction, (reduce<Type, shardrun::nccl_transport::kernels::Product>)) \

@@ -2,8 +2,8 @@
 
 #include "core/device/host_device.h"
 
-// The device `cuda-emulated`: the processor, with the CUDA kernels' own source. A program that is linked with
-// shardrun_cuda_emulated_all has it.
+// The device `cuda-emulated`: the processor, running the source of the CUDA kernels. Programs that link
+// shardrun_cuda_emulated_all have it.
 
 namespace shardrun::device::cuda::emulated {
 namespace {

@@ -33,25 +33,25 @@ namespace {
 using boost::context::fiber;
 
 #if defined(SHARDRUN_ASAN)
-constexpr std::size_t stack_bytes = 512 * 1024;  // instrumented code takes more
+constexpr std::size_t stack_bytes = 512 * 1024;  // instrumented code needs more than the default
 #else
 constexpr std::size_t stack_bytes = 128 * 1024;
 #endif
 
-/// The most bytes that a lane gives at once: its fragments of two matrices.
+/// The largest number of bytes that a lane gives at once: its fragments of two matrices.
 constexpr std::size_t most_given_bytes = 24;
 
-/// Thrown in threads of a block that wait when another one has failed, so that their stacks are left.
+/// Thrown in waiting threads of a block when another thread has failed, so that their stacks unwind.
 struct Abandoned {};
 
-/// Tells AddressSanitizer on which stack the code after a switch runs.
+/// Tells AddressSanitizer about switches between stacks.
 struct StackSwitch {
 #if defined(SHARDRUN_ASAN)
-  /// `is_last`: the stack that is left is not returned to.
+  /// `is_last`: control never returns to the stack that is left.
   void leave_for(const void* bottom, std::size_t size, bool is_last = false) {
     __sanitizer_start_switch_fiber(is_last ? nullptr : &own_, bottom, size);
   }
-  /// Sets the stack from which control came.
+  /// Stores the stack from which control came.
   void arrive(const void** bottom, std::size_t* size) { __sanitizer_finish_switch_fiber(own_, bottom, size); }
 
  private:
@@ -62,7 +62,7 @@ struct StackSwitch {
 #endif
 };
 
-/// Pages with one below them that must not be touched.
+/// A fiber's stack, with an inaccessible page below it.
 class Stack {
  public:
   Stack() {
@@ -85,7 +85,7 @@ class Stack {
   std::byte* begin_ = nullptr;
 };
 
-/// Its stack is another object's.
+/// An allocator for boost::context that frees nothing, because another object owns the stack.
 struct KeptStack {
   void deallocate(boost::context::stack_context&) const noexcept {}
 };
@@ -112,20 +112,20 @@ struct Strand {
   Running* running = nullptr;
   int thread = 0;
   State state = State::fresh;
-  Fiber* fiber = nullptr;  ///< on which it runs, until it ends
+  Fiber* fiber = nullptr;  ///< the fiber on which it runs; null once it has ended
   Where where = {};
-  int exchanges = 0;  ///< so far
+  int exchanges = 0;  ///< number of exchanges so far
 };
 
 namespace {
 
-/// A fiber that runs one thread of a block after another.
+/// A fiber that runs threads of blocks, one after the other.
 class Fiber {
  public:
   Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
-  /// REQUIRES: it runs no thread.
+  /// REQUIRES: no thread is running on it.
   ~Fiber() {
     strand_ = nullptr;
     resume();
@@ -136,7 +136,7 @@ class Fiber {
     strand_ = &strand;
     resume();
   }
-  /// Called on the fiber: goes back to the one that called run().
+  /// Called on the fiber. Returns control to the caller of run().
   void suspend() {
     switch_.leave_for(caller_bottom_, caller_size_);
     caller_ = std::move(caller_).resume();
@@ -161,12 +161,12 @@ class Fiber {
   Strand* strand_ = nullptr;
 };
 
-/// The block that runs, and the launch that it is of.
+/// The running block, and its launch.
 class Running {
  public:
   Running(const Launch& launch, Order order, std::uint64_t seed)
       : launch_(launch), order_(order), random_(seed), strands_(static_cast<std::size_t>(launch.threads)) {
-    // Exactly the bytes asked for, so that AddressSanitizer finds accesses outside.
+    // Exactly the requested size, so that AddressSanitizer finds accesses outside.
     shared_ = std::make_unique<unsigned char[]>(launch.shared_bytes);
     exchanged_.resize(strands_.size());
   }
@@ -179,7 +179,7 @@ class Running {
     try {
       launch_.body(launch_.function, strand, shared_.get());
     } catch (const Abandoned&) {
-      // Another thread's error is thrown.
+      // This error is a consequence; that of another thread is thrown.
     } catch (const Error& error) {
       fail(std::make_exception_ptr(Error(
           error.code(), fmt::format("cuda-emulated: {}, thread {}: {}", name(), strand.thread, error.message()))));
@@ -237,9 +237,9 @@ class Running {
   std::mt19937_64 random_;
   std::int64_t block_ = 0;
   std::vector<Strand> strands_;
-  std::vector<int> threads_;  ///< in their order
+  std::vector<int> threads_;  ///< the order in which threads run
   std::unique_ptr<unsigned char[]> shared_;
-  /// The value of each lane in this exchange and in the one before: a lane may be one ahead of lanes that still read.
+  /// The values of each lane in this exchange and the one before: a lane may be ahead by one of lanes that still read.
   std::vector<std::array<std::array<unsigned char, most_given_bytes>, 2>> exchanged_;
   std::vector<Fiber*> used_;
   std::exception_ptr error_;
@@ -280,7 +280,7 @@ void Running::run(Strand& strand, std::vector<std::unique_ptr<Fiber>>& idle) {
   }
 }
 
-/// Runs every thread that can run, until it waits or ends. Returns whether there was one.
+/// Runs every thread that can run, until it waits or ends. Returns whether any could.
 bool Running::advance(std::vector<std::unique_ptr<Fiber>>& idle) {
   bool any = false;
   for (const int thread : threads_) {
@@ -294,7 +294,7 @@ bool Running::advance(std::vector<std::unique_ptr<Fiber>>& idle) {
   return any;
 }
 
-/// Lets the threads go on that all wait at one place.
+/// If all threads of a group wait at one place, lets them continue.
 bool Running::release_group(std::size_t first, std::size_t count, State state) {
   const auto group = std::span(strands_).subspan(first, count);
   const bool all = std::ranges::all_of(group, [&](const Strand& strand) {

@@ -8,26 +8,26 @@
 /// Runs the blocks of CUDA kernels on the processor. Each thread of a block is a fiber: it runs until it waits for
 /// other threads or ends. Blocks run one after the other, on the thread that launches the kernel.
 ///
-/// An emulated launch finds mistakes that a GPU hides:
-/// - The threads of a block run in a chosen order, so a missing barrier shows as other numbers.
-/// - Shared memory is filled with NaN before each block.
-/// - Threads that wait for each other in vain are an error that names the kernel, the block and the place.
-/// - Indices of shared memory are checked, and that a block takes no more of it than every GPU has.
+/// The emulator finds mistakes that a GPU hides:
+/// - It runs the threads of a block in a chosen order, so a missing barrier changes the results.
+/// - It fills shared memory with NaN before each block.
+/// - If threads can never stop waiting for each other, the error names the kernel, the block and the place.
+/// - It checks indices of shared memory, and that a block uses no more of it than every GPU has.
 namespace shardrun::device::cuda::emulated {
 
-/// The order in which blocks, and the threads of a block, run between barriers.
+/// The order in which blocks run, and in which the threads of a block run between barriers.
 enum class Order : std::uint8_t { forward, reversed, shuffled };
 
-/// The order of later launches of this thread. `seed`: of `shuffled`.
+/// Sets the order of this thread's later launches. `seed` is used by `shuffled`.
 void set_order(Order order, std::uint64_t seed = 0) noexcept;
 
-/// A place in a kernel. Not std::source_location, which Clang 14 lacks.
+/// A place in a kernel's source. (Clang 14 lacks std::source_location.)
 struct Where {
   const char* file = nullptr;
   int line = 0;
 };
 
-/// One thread of the block that runs.
+/// One thread of the running block.
 struct Strand;
 
 struct Place {
@@ -38,11 +38,11 @@ struct Place {
 };
 [[nodiscard]] Place place_of(const Strand& strand) noexcept;
 
-/// See Block. Throw Error{internal} when another thread of the block has failed.
+/// Implement the functions of Block. They throw Error{internal} if another thread of the block has failed.
 void wait_for_block(Strand& strand, Where where);
 void exchange(Strand& strand, const void* given, void* found, std::size_t bytes, int lane, Where where);
 [[nodiscard]] std::uint32_t ballot(Strand& strand, bool value, Where where);
-/// Waits until all lanes of the warp have given something: at most 24 bytes.
+/// Gives at most 24 bytes, and waits until all lanes of the warp have given theirs.
 void give(Strand& strand, const void* given, std::size_t bytes, Where where);
 /// The bytes that a lane gave in the last give() of the warp. They stay until the next one.
 [[nodiscard]] const unsigned char* given_by(const Strand& strand, int lane) noexcept;
@@ -50,12 +50,12 @@ void give(Strand& strand, const void* given, std::size_t bytes, Where where);
 void require_shared(const Strand& strand, std::size_t bytes);
 [[noreturn]] void fail_shared_index(int index, int count);
 
-/// A thread's copies to shared memory under way. They are made when it waits for them: until then there is NaN.
+/// A thread's unfinished copies to shared memory. They are made when it waits for them; until then the target is NaN.
 class Copies {
  public:
   static constexpr std::size_t bytes = 16;
 
-  /// Throws Error{internal} when an address is not a multiple of 16.
+  /// Throws Error{internal} if an address is not a multiple of 16.
   void add(void* to, const void* from);
   void finish();
 
@@ -67,27 +67,27 @@ class Copies {
   std::vector<Copy> copies_;
 };
 
-/// A kernel to run. `body` is called once for each thread of each block, with the block's shared memory.
+/// A kernel launch. `body` is called once for each thread of each block, with the block's shared memory.
 struct Launch {
-  const char* kernel;  ///< the name of its type, as typeid has it
-  const void* entry;   ///< as known_kernels() has it
+  const char* kernel;  ///< the name of the kernel's type, from typeid
+  const void* entry;   ///< the kernel's entry in known_kernels()
   std::int64_t blocks;
   int threads;
   std::size_t shared_bytes;
   void (*body)(const void* kernel, Strand& strand, unsigned char* shared);
   const void* function;
-  std::size_t function_bytes = 0;  ///< of the function object, which can be copied byte by byte
-  void* stream = nullptr;          ///< on which it is enqueued; null: it runs at once
+  std::size_t function_bytes = 0;  ///< size of the function object, which can be copied byte by byte
+  void* stream = nullptr;          ///< the stream on which it is enqueued; null: it runs at once
 };
 
-/// Enqueues a kernel, known by its entry, on a stream.
+/// Enqueues a kernel, identified by its entry, on a stream.
 using Enqueue = void (*)(void* stream, const void* entry, std::function<void()> work);
-/// Where launches on a stream go: to a fake of CUDA's runtime, which runs them later. REQUIRES: it is called before the
-/// first of them.
+/// Sets the function that receives launches on a stream: a fake of CUDA's runtime, which runs them later. REQUIRES: it
+/// is called before the first such launch.
 void set_enqueue(Enqueue enqueue) noexcept;
 
-/// Runs it, or enqueues a copy of it on its stream. Throws what a thread throws, and Error{internal} if threads can
-/// never go on.
+/// Runs a launch, or enqueues a copy of it on its stream. Throws what a thread of the kernel throws, and
+/// Error{internal} if threads wait for each other forever.
 void run(const Launch& launch);
 
 }  // namespace shardrun::device::cuda::emulated

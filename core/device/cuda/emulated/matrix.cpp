@@ -8,7 +8,7 @@
 namespace shardrun::device::cuda::emulated {
 namespace {
 
-/// Element 0 or 1 of a word.
+/// The first or second bfloat16 of a word.
 double half_of(std::uint32_t word, int number) {
   return float_of_bfloat(static_cast<std::uint16_t>(word >> static_cast<unsigned>(16 * number)));
 }
@@ -26,7 +26,7 @@ T of_lane(const Strand& strand, int lane) {
   return value;
 }
 
-/// A sum beyond the largest float becomes infinite.
+/// Rounds toward zero, but a sum beyond the largest float becomes infinite.
 float round_toward_zero(double value) {
   const auto nearest = static_cast<float>(value);
   const bool is_too_large = std::isfinite(nearest) && std::abs(double{nearest}) > std::abs(value);
@@ -35,8 +35,8 @@ float round_toward_zero(double value) {
 
 }  // namespace
 
-// As tensor cores do, it adds 16 products to c and rounds once, toward zero. Double holds a product of two bfloat16
-// exactly, and their sum too, unless it spans more than 53 bits.
+// Like tensor cores, adds 16 products to c and rounds once, toward zero. A double holds the product of two bfloat16
+// numbers exactly, and sums of products, too, unless they span more than 53 bits.
 void multiply_add(Strand& strand, const FragmentA& a, const FragmentB& b, FragmentC& c, Where where) {
   const Fragments own = {a, b};
   give(strand, &own, sizeof(own), where);
@@ -44,7 +44,7 @@ void multiply_add(Strand& strand, const FragmentA& a, const FragmentB& b, Fragme
   const int row = lane / 4;
   const int column = lane % 4 * 2;
   double sums[4] = {c.of[0], c.of[1], c.of[2], c.of[3]};
-  for (int half = 0; half < 2; ++half) {  // of k
+  for (int half = 0; half < 2; ++half) {  // halves of k
     for (int t = 0; t < 4; ++t) {
       const FragmentA of_row = of_lane<Fragments>(strand, 4 * row + t).a;
       for (int n = 0; n < 2; ++n) {

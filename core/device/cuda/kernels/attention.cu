@@ -14,10 +14,10 @@ using attention::KeyTile;
 using attention::Range;
 using attention::RowTile;
 
-/// softmax(Q K^T scale + mask) V over the keys that each query sees, and log-sum-exp of the scores. A block has a tile
-/// of queries of one head and goes over the tiles of keys. It keeps the largest score of each row so far, and scales
-/// its sums when that grows (Dao et al. 2022, arXiv:2205.14135, algorithm 1). If a head is wider than a tile, each part
-/// of the result's width has a block.
+/// softmax(Q K^T scale + mask) V over the keys that each query sees, and log-sum-exp of the scores. A block computes a
+/// tile of queries of one head and loops over tiles of keys. It keeps the largest score of each row so far, and
+/// rescales its sums when that grows (Dao et al. 2022, arXiv:2205.14135, algorithm 1). If a head is wider than a tile,
+/// one block computes each part of the result's width.
 struct Attend : attention::Tensors {
   [[nodiscard]] static std::size_t shared() { return 2 * RowTile::bytes() + KeyTile::bytes() + RowTile::bytes(); }
   [[nodiscard]] std::int64_t blocks() const { return attention::blocks_of_queries(shape) * shape.chunks(); }
@@ -74,7 +74,7 @@ struct Attend : attention::Tensors {
   }
 
  private:
-  /// Turns scores into probabilities, exp(score - largest), times dropout's factors. `total`: this thread's part of
+  /// Turns scores into probabilities, exp(score - largest), times dropout's factors. `total` is this thread's part of
   /// their sum.
   SHARDRUN_ON_DEVICE void exponentiate(Block& block, const Head& head, std::int64_t query, std::int64_t key,
                                        float (&scores)[each], float& largest, float& total,
@@ -90,7 +90,7 @@ struct Attend : attention::Tensors {
       largest_here = Larger{}(largest_here, scores[c]);
     }
     const float grown = Larger{}(largest, join_row(block, largest_here, Larger{}));
-    const float shift = grown == -HUGE_VALF ? 0.0F : grown;  // no key is visible yet
+    const float shift = grown == -HUGE_VALF ? 0.0F : grown;  // the query sees no key yet
     const float factor = FloatMath::exp(largest - shift);
     largest = grown;
     total *= factor;
@@ -105,13 +105,13 @@ struct Attend : attention::Tensors {
   }
 };
 
-/// Attention of bfloat16 by tensor cores. `width`: of heads, or more. `count`: fragments of 16 queries that a warp has.
-/// The columns of a tile of scores are keys. Scores are in units of ln 2.
+/// Attention of bfloat16 with tensor cores. `width`: at least the width of heads. `count`: fragments of 16 queries per
+/// warp. The columns of a tile of scores are keys. Scores are in units of ln 2.
 template <int width, int count>
 struct AttendMatrices : attention::Tensors {
   static constexpr int warp_rows = count * attention::fragment_rows;
   static constexpr int rows = attention::warps * warp_rows;
-  static constexpr int step = attention::tile;  ///< keys of a tile
+  static constexpr int step = attention::tile;  ///< keys per tile
   static constexpr int fragments = step / 8;
   using QueryTile = attention::MatrixTile<rows, width>;
   using TwoTiles = attention::MatrixTile<2 * step, width>;
@@ -124,7 +124,7 @@ struct AttendMatrices : attention::Tensors {
     const Head& head = mine.head;
     const int warp_row = block.warp() * warp_rows;
     const std::int64_t first = mine.first + warp_row;
-    const std::int64_t query = first + block.lane() / 4;  // and those 8, 16 and 24 rows below
+    const std::int64_t query = first + block.lane() / 4;  // the lane also has the rows 8, 16 and 24 below
     const QueryTile queries(block);
     const TwoTiles keys(block);
     const TwoTiles values(block);
@@ -180,8 +180,8 @@ struct AttendMatrices : attention::Tensors {
   }
 
  private:
-  /// Turns the scores of a row, elements 2 `half` and 2 `half` + 1 of each fragment, into probabilities. Returns the
-  /// factor for the sums so far.
+  /// Turns the scores of a row (elements 2 `half` and 2 `half` + 1 of each fragment) into probabilities. Returns the
+  /// factor by which the earlier sums must be multiplied.
   SHARDRUN_ON_DEVICE float exponentiate(Block& block, std::int64_t query, std::int64_t key, bool all_visible, int half,
                                         FragmentC (&scores)[fragments], float& largest, float& total) const {
     const float scale = shape.scale * log2_e;
@@ -208,7 +208,7 @@ struct AttendMatrices : attention::Tensors {
       }
     }
     const float grown = Larger{}(largest, attention::join_fragment_row(block, largest_here, Larger{}));
-    const float shift = grown == -HUGE_VALF ? 0.0F : grown;  // no key is visible yet
+    const float shift = grown == -HUGE_VALF ? 0.0F : grown;  // the query sees no key yet
     const float factor = power_of_two(largest - shift);
     largest = grown;
     total *= factor;

@@ -8,7 +8,7 @@ using attention::GradientTensors;
 using attention::Head;
 using attention::HeadRows;
 
-/// D_i of every query, a warp each.
+/// Computes D_i of every query, one warp per query.
 struct DoutOut {
   GradientTensors of;
 
@@ -45,7 +45,7 @@ void run_gradient(const KernelCall& call, const GradientTensors& of, const Gradi
   }
 }
 
-/// The rows of `out` and of its gradient.
+/// The layout of `out`, which its gradient shares.
 HeadRows rows_of_both(HeadRows out, const TensorView& dout) {
   out.in_packs = out.in_packs && is_aligned(dout);
   out.in_eights = out.in_eights && is_aligned(dout);
@@ -77,7 +77,7 @@ void separate_attention_gradient(const KernelCall& call) {
                 attention::key_rows(call.outputs[2])});
 }
 
-/// D_i, a number for each of log-sum-exp.
+/// Scratch bytes for D_i: one number for each element of log-sum-exp.
 std::size_t packed_gradient_scratch(const graph::OpShape& shape, int) {
   return static_cast<std::size_t>(graph::element_count(shape.inputs[2])) * sizeof(float);
 }

@@ -5,13 +5,13 @@
 // The gradient of attention. Dao et al. 2022, arXiv:2205.14135, appendix B.4:
 //   P_ij = exp(score_ij - lse_i)     dP_ij = keep_ij (dO_i . v_j)     D_i = dO_i . O_i
 //   dS_ij = P_ij (dP_ij - D_i) scale
-//   dq_i = sum over j of dS_ij k_j     dk_j = sum over i of dS_ij q_i     dv_j = sum over i of keep_ij P_ij dO_i
-// One kernel goes over the queries for each tile of keys, another over the keys for each tile of queries. Both compute
-// the scores again. So each result is summed up by one thread, in one order, without atomic additions.
+//   dq_i = sum over j of dS_ij k_j     dk_j = sum over i of dS_ij q_i     dv_j = sum over i of keep_ij P_ij dO_i One
+// kernel loops over the queries for each tile of keys, another loops over the keys for each tile of queries. Both
+// compute the scores again. So one thread sums each result, in a fixed order, without atomic additions.
 
 namespace shardrun::device::cuda::attention {
 
-/// The tensors of attention and of its gradient, with functions that all its kernels use.
+/// The tensors of attention and of its gradient, with functions that all kernels of the gradient use.
 struct GradientTensors : Tensors {
   Reals dout;       ///< laid out as `out`
   float* dout_out;  ///< D_i, laid out as log-sum-exp
@@ -29,11 +29,11 @@ struct Gradients {
   HeadRows dv;
 };
 
-/// Launch the kernels of the gradients, which need D_i.
-/// Heads of any width and type (attention_gradient_tiles.cu).
+/// Launch the kernels of the gradients; D_i must be computed already.
+/// This one takes heads of any width and type (attention_gradient_tiles.cu).
 void launch_gradient_tiles(const KernelCall& call, const GradientTensors& of, const Gradients& to);
-/// Heads of bfloat16, by tensor cores (attention_gradient_matrices.cu). REQUIRES: all tensors but log-sum-exp are
-/// bfloat16, and heads are at most `widest` wide.
+/// The same for bfloat16 heads, with tensor cores (attention_gradient_matrices.cu). REQUIRES: all tensors except
+/// log-sum-exp are bfloat16, and heads are at most `widest` wide.
 void launch_gradient_matrices(const KernelCall& call, const GradientTensors& of, const Gradients& to);
 
 template <typename OfQueries, typename OfKeys>

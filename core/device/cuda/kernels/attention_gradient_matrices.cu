@@ -3,20 +3,19 @@
 namespace shardrun::device::cuda::attention {
 namespace {
 
-/// The facts about one fragment that a lane needs beside its scores. Rows of scores are queries; rows of transposed
+/// What a lane needs to know about one fragment, besides its scores. Rows of scores are queries; rows of transposed
 /// scores are keys.
 struct FragmentFacts {
-  const Seen (&seen)[2];  ///< of rows g and g + 8: the columns from the lane's first on
-  int column;             ///< from there on
-  std::int64_t query;     ///< of the first element
+  const Seen (&seen)[2];  ///< for rows g and g + 8: the columns seen, from the lane's first on
+  int column;             ///< the fragment's first column, counted from the lane's first
+  std::int64_t query;     ///< the query of the first element
   std::int64_t key;
-  const float (&lse)[2];  ///< of the two queries, in units of ln 2
+  const float (&lse)[2];  ///< for the two queries, in units of ln 2
   const float (&dout_out)[2];
   const FragmentC& keep;
 };
 
-/// Makes keep P of scores, and dS of dO . v, of a fragment. `all_visible`: each query sees each key, and there is no
-/// mask.
+/// Turns a fragment's scores into P times dropout's factors, and dO . v into dS. `all_visible`: no key is masked.
 template <bool is_plain, bool all_visible, bool is_transposed>
 SHARDRUN_ON_DEVICE inline void differentiate_fragment(const Shape& shape, const FragmentFacts& at, FragmentC& scores,
                                                       FragmentC& gradients) {
@@ -42,8 +41,8 @@ SHARDRUN_ON_DEVICE inline void differentiate_fragment(const Shape& shape, const 
   }
 }
 
-/// dq. `width`: of heads, or more. `count`: fragments of 16 queries that a warp has. `step`: keys of a tile.
-/// `is_plain`: there is neither a mask nor dropout, and rows are read in eights. The others take more registers.
+/// Computes dq. `width`: at least the width of heads. `count`: fragments of 16 queries per warp. `step`: keys per tile.
+/// `is_plain`: no mask, no dropout, and rows can be read in eights; other cases need more registers.
 template <int width, int count, int step, bool is_plain>
 struct GradientQueriesMatrices {
   static constexpr int warp_rows = count * fragment_rows;
@@ -106,7 +105,7 @@ struct GradientQueriesMatrices {
   }
 
  private:
-  /// `query`: of the lane's first row. `key`: of the tile's first column.
+  /// `query`: that of the lane's first row. `key`: that of the tile's first column.
   template <bool all_visible>
   SHARDRUN_ON_DEVICE void differentiate(Block& block, const Head& head, std::int64_t query, std::int64_t key,
                                         const float (&lses)[count][2], const float (&dout_outs)[count][2],
@@ -128,7 +127,7 @@ struct GradientQueriesMatrices {
   }
 };
 
-/// The tiles of `step` queries that see a block's keys: first one head of the group, then the next.
+/// The tiles of `step` queries that see a block's keys, one head of the group after the other.
 template <int step>
 class TilesOfGroup {
  public:
@@ -150,11 +149,12 @@ class TilesOfGroup {
  private:
   std::int64_t first_;
   int of_head_;
-  int left_;         ///< tiles, this one among them
-  int in_head_ = 0;  ///< number of the tile within its head
+  int left_;         ///< tiles left, including this one
+  int in_head_ = 0;  ///< the tile's number within its head
 };
 
-/// dk and dv. Scores are computed transposed: a warp has `count` fragments of 16 keys. `step`: queries of a tile.
+/// Computes dk and dv. Scores are computed transposed: a warp has `count` fragments of 16 keys. `step`: queries per
+/// tile.
 template <int width, int count, int step, bool is_plain>
 struct GradientKeysMatrices {
   static constexpr int warp_rows = count * fragment_rows;
@@ -228,7 +228,8 @@ struct GradientKeysMatrices {
   }
 
  private:
-  /// `query`: of the tile's first column. `key`: of the lane's first row. `at`: of the tile in shared memory.
+  /// `query`: that of the tile's first column. `key`: that of the lane's first row. `at`: the tile's begin in shared
+  /// memory.
   template <bool all_visible>
   SHARDRUN_ON_DEVICE void differentiate(Block& block, const Head& head, std::int64_t query, std::int64_t key, int at,
                                         const Shared<float>& lses, const Shared<float>& dout_outs,
@@ -254,7 +255,7 @@ struct GradientKeysMatrices {
   }
 };
 
-/// `count` and the steps: of the kernels.
+/// `count`, `query_step` and `key_step`: template arguments of the two kernels.
 template <int width, int count, int query_step, int key_step, bool is_plain>
 void launch_matrices(const KernelCall& call, const GradientTensors& of, const Gradients& to) {
   launch_gradients(call, warps * warp_size, GradientQueriesMatrices<width, count, query_step, is_plain>{of, to.dq},

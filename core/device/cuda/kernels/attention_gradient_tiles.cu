@@ -3,15 +3,15 @@
 namespace shardrun::device::cuda::attention {
 namespace {
 
-/// The place of a thread in a pair of tiles of queries and keys.
+/// Where a thread works in a pair of tiles, one of queries and one of keys.
 struct TilePair {
-  std::int64_t query;  ///< of the tile's first row
-  std::int64_t key;    ///< of the tile's first column
-  int row;             ///< of the thread, in the tile
+  std::int64_t query;  ///< that of the tile's first row
+  std::int64_t key;    ///< that of the tile's first column
+  int row;             ///< the thread's first row in the tile
   int column;
 };
 
-/// The tiles from which scores and their gradients are computed. A block owns tiles of queries or of keys, and goes
+/// The tiles from which scores and their gradients are computed. A block owns tiles of queries or of keys, and loops
 /// over all tiles of the other kind.
 struct ScoreTiles {
   RowTile queries;
@@ -34,9 +34,9 @@ struct ScoreTiles {
     values.load(block, of.v, head.begin(of.v), first, of.shape.keys, d, of.shape.width);
   }
 
-  /// Loads a pair of tiles, a part of the width after the other, and adds to a thread's scores and their gradients.
-  /// The block's own tiles are there already if they have one part. The part from `column` on comes last, because it
-  /// stays in shared memory for the products that follow.
+  /// Loads a pair of tiles, one part of the width after the other, and adds to the thread's scores and their gradients.
+  /// If the block's own tiles have only one part, they are loaded already. The part that begins at `column` comes last,
+  /// because it must stay in shared memory for the following products.
   template <bool own_queries>
   SHARDRUN_ON_DEVICE void add_scores(Block& block, const GradientTensors& of, const Head& head, const TilePair& at,
                                      std::int64_t column, float (&scores)[each][each],
@@ -56,7 +56,7 @@ struct ScoreTiles {
   }
 };
 
-/// One query in the backward pass: its number, the keys that it sees, its log-sum-exp, and the sum of dout * out.
+/// What the backward pass needs of a query: its number, the keys it sees, its log-sum-exp, and the sum of dout * out.
 struct QueryFacts {
   std::int64_t query;
   Range visible;
@@ -71,7 +71,7 @@ SHARDRUN_ON_DEVICE inline QueryFacts facts_of(const GradientTensors& of, const H
   return {query, of.shape.visible(query), of.lse.get(at), of.dout_out[at]};
 }
 
-/// Makes keep P of a score, and dS of dO . v.
+/// Turns a score into keep P, and dO . v into dS.
 SHARDRUN_ON_DEVICE inline void differentiate(const Shape& shape, const QueryFacts& at, std::int64_t key, float keep,
                                              float& score, float& gradient) {
   const bool is_visible = at.visible.begin <= key && key < at.visible.end;
@@ -81,7 +81,7 @@ SHARDRUN_ON_DEVICE inline void differentiate(const Shape& shape, const QueryFact
   score = keep == 0.0F ? 0.0F : p * keep;
 }
 
-/// differentiate() for a thread's part of a tile.
+/// Calls differentiate() for a thread's part of a tile.
 SHARDRUN_ON_DEVICE inline void differentiate_tile(const GradientTensors& of, const Head& head, const TilePair& at,
                                                   float (&scores)[each][each], float (&gradients)[each][each]) {
   SHARDRUN_UNROLLED for (int r = 0; r < each; ++r) {
@@ -96,7 +96,7 @@ SHARDRUN_ON_DEVICE inline void differentiate_tile(const GradientTensors& of, con
   }
 }
 
-/// dq. A block has a tile of queries of one head, and a part of the width.
+/// Computes dq. A block has a tile of queries of one head, and a part of the width.
 struct GradientQueries {
   GradientTensors of;
   HeadRows dq;
@@ -130,8 +130,8 @@ struct GradientQueries {
   }
 };
 
-/// dk and dv. A block has a tile of keys of one head, and a part of the width. It sums over all queries of the group's
-/// heads.
+/// Computes dk and dv. A block has a tile of keys of one head, and a part of the width. It sums over all queries of the
+/// group's heads.
 struct GradientKeys {
   GradientTensors of;
   HeadRows dk;
@@ -150,11 +150,11 @@ struct GradientKeys {
     const std::int64_t column = block.index() % chunks * tile;
     const std::int64_t number = block.index() / chunks % heads;
     Head head = {number / shape.heads, number % shape.heads, 0};
-    // The first keys first: of a causal mask most queries see them.
+    // The first keys come first: with a causal mask, most queries see them.
     const std::int64_t first = block.index() / chunks / heads * tile;
     TilePair at = {0, first, block.thread() / side * each, block.thread() % side * each};
     const ScoreTiles tiles(block);
-    const RowTile factors(block);  // one tile for both products: GPUs with 99 KiB for a block have no room for two
+    const RowTile factors(block);  // one tile for both products: GPUs with 99 KiB per block have no room for two
     float result_k[each][each] = {};
     float result_v[each][each] = {};
     const Range seeing = shape.seeing({first, first + tile});

@@ -9,14 +9,14 @@
 #include "core/device/cuda/attention.h"
 #include "core/device/cuda/matrix.h"
 
-/// Shared by the kernels of attention and of its gradient: the tensors, a block's queries, the loop over the tiles that
-/// they see, and products of tiles by tensor cores.
+/// What the kernels of attention and of its gradient share: the tensors, a block's queries, the loop over the tiles
+/// that these see, and products of tiles with tensor cores.
 namespace shardrun::device::cuda::attention {
 
-// Attention of bfloat16 by tensor cores. A block has four warps, each with 16 or 32 of the block's own rows, which are
-// queries or keys. It goes over the others in tiles: while it computes with one, the next is copied to shared memory. A
-// warp reads every tile as a whole; with 32 rows it computes twice as much for each read. Probabilities stay in the
-// registers of a warp, and are rounded to bfloat16 before they are multiplied; sums are float32.
+// Attention of bfloat16 with tensor cores. A block has four warps. Each warp owns 16 or 32 rows (queries or keys) of
+// the block. The block loops over tiles of the other kind of rows: while it computes with one tile, the next is copied
+// to shared memory. Every warp reads whole tiles; with 32 rows it computes twice as much for each read. Probabilities
+// stay in a warp's registers, and are rounded to bfloat16 before they are multiplied. Sums are float32.
 
 inline constexpr int warps = 4;
 /// Rows of a fragment.
@@ -24,7 +24,7 @@ inline constexpr int fragment_rows = 16;
 
 inline constexpr float log_2 = 0.693147181F;
 
-/// Of the heads that these kernels take.
+/// The widest heads that these kernels take.
 inline constexpr std::int64_t widest = 128;
 [[nodiscard]] inline bool all_bfloat(std::initializer_list<const HeadRows*> operands) {
   bool all = true;
@@ -34,7 +34,7 @@ inline constexpr std::int64_t widest = 128;
   return all;
 }
 
-/// `rows` rows of `width` bfloat16 in shared memory. Neighbouring rows begin in other banks.
+/// `rows` rows of `width` bfloat16 numbers in shared memory. Neighbouring rows begin in different banks.
 template <int rows, int width>
 class MatrixTile {
  public:
@@ -44,8 +44,9 @@ class MatrixTile {
 
   SHARDRUN_ON_DEVICE explicit MatrixTile(Block& block) : data_(block.shared<Eight>(rows * stride)) {}
 
-  /// Begins to load `number` rows of a head, from row `first` on, to the tile's rows from `to` on. Elements outside are
-  /// 0. The rows are there after wait_for_copies() and sync(). `in_eights`: from.in_eights is known to hold.
+  /// Begins to load `number` rows of a head, from row `first` on, into the tile's rows from `to` on. Elements outside
+  /// the tensor are 0. The rows can be read after wait_for_copies() and sync(). `in_eights`: the caller knows that
+  /// from.in_eights is true.
   template <int number = rows, bool in_eights = false>
   SHARDRUN_ON_DEVICE void load(Block& block, const HeadRows& from, std::int64_t begin, std::int64_t first,
                                std::int64_t count, std::int64_t columns, int to = 0) const {
@@ -85,7 +86,8 @@ class MatrixTile {
   Shared<Eight> data_;
 };
 
-/// sums[i] += a b^T, of 16 rows of `a` from a_row + 16 i on and as many of b, from b_row on, as sums have columns.
+/// sums[i] += a b^T, of the 16 rows of `a` from a_row + 16 i on, and of as many rows of `b` from b_row on as sums
+/// needs.
 template <int width, int a_rows, int b_rows, int count, int fragments>
 SHARDRUN_ON_DEVICE inline void add_row_products(Block& block, const MatrixTile<a_rows, width>& a, int a_row,
                                                 const MatrixTile<b_rows, width>& b, int b_row,
@@ -103,8 +105,8 @@ SHARDRUN_ON_DEVICE inline void add_row_products(Block& block, const MatrixTile<a
   }
 }
 
-/// sums[i] += a[i] b, of 16 rows of a[i] each, which a warp has as sums, rounded to bfloat16, and rows of b from b_row
-/// on.
+/// sums[i] += a[i] b. Each a[i] is 16 rows, held by a warp as float32 sums and rounded to bfloat16 here. The rows of b
+/// start at b_row.
 template <int width, int b_rows, int count, int fragments>
 SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC (&a)[count][fragments],
                                                    const MatrixTile<b_rows, width>& b, int b_row,
@@ -127,7 +129,7 @@ SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC
   }
 }
 
-/// Dropout's factors for a fragment of probabilities. `query`, `key`: of its first element.
+/// The dropout factors for a fragment of probabilities. `query`, `key`: those of its first element.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline FragmentC dropout_factors(Block& block, const Shape& shape, const Head& head,
                                                                   std::int64_t query, std::int64_t key) {
   const std::int64_t sample = shape.first_sample + head.sample;
@@ -138,7 +140,7 @@ SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC
     }
     return found;
   }
-  // Two lanes share four numbers of each row: each lane draws them for one row.
+  // Two lanes hold elements of the same four random numbers of each row. Each of the two draws the numbers of one row.
   const bool is_odd = block.lane() % 2 == 1;
   const DropoutStream::Factors drawn =
       shape.stream.factors(sample, shape.draw_of(head, query + (is_odd ? 8 : 0), key) / 4);
@@ -152,7 +154,7 @@ SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC
   return found;
 }
 
-/// dropout_factors() for a fragment of transposed probabilities, whose rows are keys.
+/// Like dropout_factors(), for a fragment of transposed probabilities, whose rows are keys.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline FragmentC transposed_dropout_factors(Block& block, const Shape& shape,
                                                                              const Head& head, std::int64_t query,
                                                                              std::int64_t key) {
@@ -164,8 +166,8 @@ SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC
     }
     return found;
   }
-  // Four lanes share four numbers for each element's query: lane i draws them for element i. Then the 4 x 4 numbers are
-  // transposed.
+  // Four lanes hold elements of the same four random numbers of a query. Lane i draws those of element i, and then the
+  // 4 x 4 numbers are transposed.
   const int i = block.lane() / 4 % 4;
   const DropoutStream::Factors drawn =
       shape.stream.factors(sample, shape.draw_of(head, query + i % 2, key + i / 2 * 8) / 4);
@@ -186,7 +188,7 @@ SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC
   return found;
 }
 
-/// Joins the values of the four lanes that have the same rows of a fragment of sums.
+/// Combines the values of the four lanes that hold the same rows of a fragment of sums.
 template <typename Join>
 [[nodiscard]] SHARDRUN_ON_DEVICE inline float join_fragment_row(Block& block, float value, const Join& join) {
   value = join(value, block.exchange(value, block.lane() ^ 1));
@@ -231,24 +233,24 @@ struct Tensors {
   Reals lse;
 };
 
-/// A block's queries, of one head.
+/// The queries of one head that a block owns.
 struct OwnQueries {
   Head head;
   std::int64_t first;
 };
 
-/// How many blocks there are that have `rows` queries of one head each.
+/// The number of blocks if each owns `rows` queries of one head.
 [[nodiscard]] inline std::int64_t blocks_of_queries(const Shape& shape, int rows = tile) {
   return shape.batch * shape.heads * shape.group * shape.query_tiles(rows);
 }
-/// The queries of block `number` of these. The last queries come first: of a causal mask they see the most.
+/// The queries of block `number`. The first blocks get the last queries, which with a causal mask see the most keys.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline OwnQueries own_queries(const Shape& shape, std::int64_t number,
                                                                int rows = tile) {
   const std::int64_t heads = shape.batch * shape.heads * shape.group;
   return {shape.head_of(number % heads), (shape.query_tiles(rows) - 1 - number / heads) * rows};
 }
 
-/// Writes a thread's part of a tile to shared memory.
+/// Writes the values that a thread holds of a tile to shared memory.
 SHARDRUN_ON_DEVICE inline void write_tile(const RowTile& to, int row, int column, const float (&values)[each][each]) {
   SHARDRUN_UNROLLED for (int r = 0; r < each; ++r) {
     Four four;
@@ -257,12 +259,12 @@ SHARDRUN_ON_DEVICE inline void write_tile(const RowTile& to, int row, int column
   }
 }
 
-/// The tiles of `step` rows with the rows of a range, for over_tiles().
+/// The tiles of `step` rows that cover a range of rows, for over_tiles().
 template <int step>
 class TilesOfRows {
  public:
   SHARDRUN_ON_DEVICE explicit TilesOfRows(const Range& range) : row_(range.begin / step * step), end_(range.end) {}
-  /// The tile's first.
+  /// The first row of the current tile.
   [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t row() const { return row_; }
   [[nodiscard]] SHARDRUN_ON_DEVICE bool has_tile() const { return row_ < end_; }
   SHARDRUN_ON_DEVICE void advance() { row_ += step; }
@@ -272,9 +274,9 @@ class TilesOfRows {
   std::int64_t end_;
 };
 
-/// By tensor cores: a block goes over tiles of `step` rows. There is room for two in shared memory: while the block
-/// computes with one, the next is copied. load(tiles, at) begins to copy the tile at which `tiles` stands to the rows
-/// from `at` on; compute(tiles, at) computes with it. A warp leaves out tiles without rows of `of_warp`.
+/// Loops over tiles of `step` rows, for tensor cores. Shared memory has room for two tiles: while the block computes
+/// with one, the next is copied. load(tiles, at) begins to copy the current tile of `tiles` to the rows from `at` on.
+/// compute(tiles, at) computes with it. A warp skips tiles that have no rows in `of_warp`.
 template <int step, typename Tiles, typename Load, typename Compute>
 SHARDRUN_ON_DEVICE inline void over_tiles(Block& block, Tiles tiles, const Range& of_warp, const Load& load,
                                           const Compute& compute) {
@@ -283,7 +285,7 @@ SHARDRUN_ON_DEVICE inline void over_tiles(Block& block, Tiles tiles, const Range
   }
   for (int at = 0; tiles.has_tile(); at = step - at) {
     block.wait_for_copies();
-    block.sync();  // also because the other tile has been read
+    block.sync();  // this also means that all warps have read the other tile
     const Tiles now = tiles;
     tiles.advance();
     if (tiles.has_tile()) {
@@ -293,7 +295,7 @@ SHARDRUN_ON_DEVICE inline void over_tiles(Block& block, Tiles tiles, const Range
       compute(now, at);
     }
   }
-  block.wait_for_copies();  // of the block's own rows, if there is no tile
+  block.wait_for_copies();  // for the copies of the block's own rows, if there was no tile
 }
 
 }  // namespace shardrun::device::cuda::attention

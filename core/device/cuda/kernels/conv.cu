@@ -1,8 +1,8 @@
 #include "core/device/cuda/product.h"
 #include "core/device/taps.h"
 
-// Convolutions as products of matrices, one for each group of channels. The matrix of what the windows read is never in
-// memory: the operand of the product says where its elements are.
+// Convolutions as matrix products, one for each group of channels. The matrix of what the windows read (im2col) is
+// never stored: the operand of the product computes where its elements are.
 // x, dx: [batch, channels, H, W]   w, dw: [outputs, channels of a group, H, W]   y, dy: [batch, outputs, H, W]
 
 namespace shardrun::device::cuda {
@@ -32,7 +32,7 @@ struct Images {
   std::int64_t columns;
 };
 
-/// A pixel of one of many images.
+/// The place of a pixel in a batch of images.
 struct Pixel {
   std::int64_t image;
   std::int64_t row;
@@ -43,7 +43,7 @@ struct Pixel {
   }
 };
 
-/// A matrix of pixels of the result by (channel of a group, tap): what the windows read.
+/// The matrix that the windows read: rows are pixels of the result, columns are pairs (channel of a group, tap).
 struct Windows {
   using Row = Pixel;
   struct Inner {
@@ -54,7 +54,7 @@ struct Windows {
   Images x;
   Window window;
   std::int64_t group_channels;
-  static constexpr bool inner_is_fast = false;  // neighbouring pixels read neighbouring elements
+  static constexpr bool inner_is_fast = false;  // consecutive pixels read consecutive elements
 
   SHARDRUN_ON_DEVICE Row row(std::int64_t, std::int64_t pixel) const {
     return Pixel::of(pixel, window.down.count, window.across.count);
@@ -73,7 +73,7 @@ struct Windows {
   }
 };
 
-/// The same, transposed: a column for each (channel of a group, tap).
+/// Windows transposed: a column for each pair (channel of a group, tap).
 struct TransposedWindows {
   using Row = Windows::Inner;
   using Inner = Windows::Row;
@@ -85,12 +85,12 @@ struct TransposedWindows {
   SHARDRUN_ON_DEVICE float get(const Row& k, const Inner& pixel) const { return windows.get(pixel, k); }
 };
 
-/// Outputs of a group by (channel of the group, tap): w as it lies.
+/// w as it is stored: rows are outputs of a group, columns are pairs (channel of the group, tap).
 struct Weights {
   using Row = std::int64_t;
   using Inner = std::int64_t;
   Reals w;
-  std::int64_t outputs;  ///< of a group
+  std::int64_t outputs;  ///< outputs per group
   std::int64_t inner_size;
   static constexpr bool inner_is_fast = true;
 
@@ -101,13 +101,13 @@ struct Weights {
   SHARDRUN_ON_DEVICE float get(Row row, Inner inner) const { return w.get(row + inner); }
 };
 
-/// Channels of a group by (output of the group, tap).
+/// w for the gradient of x: rows are channels of a group, columns are pairs (output of the group, tap).
 struct WeightsOfInputs {
   using Row = std::int64_t;
   using Inner = std::int64_t;
   Reals w;
-  std::int64_t outputs;   ///< of a group
-  std::int64_t channels;  ///< of a group
+  std::int64_t outputs;   ///< outputs per group
+  std::int64_t channels;  ///< channels per group
   std::int64_t taps;
   static constexpr bool inner_is_fast = true;
 
@@ -118,7 +118,7 @@ struct WeightsOfInputs {
   SHARDRUN_ON_DEVICE float get(Row row, Inner inner) const { return w.get(row + inner); }
 };
 
-/// Channels of a group by pixels, as a gradient is read.
+/// A gradient as it is stored: rows are channels of a group, columns are pixels.
 struct Pixels {
   using Row = std::int64_t;
   using Inner = std::int64_t;
@@ -135,7 +135,7 @@ struct Pixels {
   SHARDRUN_ON_DEVICE float get(Row row, Inner inner) const { return y.data.get(row + inner); }
 };
 
-/// A result of pixels by channels of a group.
+/// Stores a result whose rows are pixels and whose columns are channels of a group.
 struct PutPixels {
   Images y;
   std::int64_t group_channels;
@@ -172,7 +172,7 @@ void conv(const KernelCall& call) {
 }
 
 /// dx[n, c, j] = sum over the group's o and over k of dy[n, o, i] * w[o, c, k], with i * stride + k * dilation - low =
-/// j; dy is 0 where there is no such i.
+/// j; dy is 0 if there is no such i.
 void conv_gradient_input(const KernelCall& call) {
   const TensorView& dy = call.inputs[0];
   const TensorView& w = call.inputs[1];

@@ -25,7 +25,7 @@ struct Box {
   std::int64_t elements = 1;
 };
 
-/// `Number` counts the elements. A division of 32-bit numbers takes a fraction of the time that 64 bits take.
+/// `Number` is the integer type that counts elements. A 32-bit division takes a fraction of the time of a 64-bit one.
 template <typename Element, typename Number>
 struct CopyElement {
   Box box;
@@ -52,7 +52,7 @@ struct CopyElement {
   }
 };
 
-/// Without dimensions of one index, and with neighbouring dimensions that are one run in both made one.
+/// The same box without dimensions of size 1. Neighbouring dimensions that are one run in both tensors are merged.
 Box merged(const StridedCopy& copy) {
   Box box;
   for (std::size_t d = 0; d < copy.shape.size(); ++d) {
@@ -79,7 +79,7 @@ Box merged(const StridedCopy& copy) {
   return box;
 }
 
-/// How many elements can be moved at once as one of up to 16 bytes.
+/// How many elements can be copied together as one unit of up to 16 bytes.
 std::int64_t run_of(const Box& box, const StridedCopy& copy) {
   const int last = box.rank - 1;
   if (last < 0 || box.from_strides[last] != 1 || box.to_strides[last] != 1) {
@@ -112,7 +112,8 @@ void copy_as(const KernelCall& call, const Box& box, const StridedCopy& copy) {
   }
 }
 
-/// Copies long rows that cannot be moved as larger elements: a warp copies a piece of a row, and finds its place once.
+/// Copies long rows whose elements cannot be combined into larger units: a warp copies a piece of a row, and computes
+/// the piece's place once.
 template <typename Element>
 struct CopyPieces {
   static constexpr int of_thread = 8;
@@ -151,7 +152,7 @@ void copy_pieces(const KernelCall& call, const Box& box, const StridedCopy& copy
            CopyPieces<Element>{box, static_cast<const Element*>(copy.from), static_cast<Element*>(copy.to)});
 }
 
-/// Whether neighbouring elements of rows are neighbours in memory, and a warp has enough of them.
+/// Whether consecutive elements of a row are consecutive in memory, and rows are long enough for a warp.
 bool has_long_rows(const Box& box) {
   const int last = box.rank - 1;
   return last >= 0 && box.from_strides[last] == 1 && box.to_strides[last] == 1 &&
@@ -170,8 +171,8 @@ void fill_as(const KernelCall& call, void* data, std::int64_t count, std::uint64
   for_each(call, count, FillElement<Element>{static_cast<Element*>(data), static_cast<Element>(bits)});
 }
 
-/// All bits of the exponent are set in infinities and NaN. A block writes at most once: `finite` may be in memory of
-/// the host.
+/// In infinities and NaN all bits of the exponent are set. A block writes at most once, because `finite` may be in the
+/// host's memory.
 template <typename Element>
 struct FindNonFinite {
   const Element* data;

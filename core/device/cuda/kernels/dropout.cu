@@ -5,8 +5,8 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// y = x r / (1 - rate), r ~ Bernoulli(1 - rate), four elements of a sample a thread. Srivastava et al. 2014, JMLR 15,
-/// section 4, scaled while training.
+/// y = x r / (1 - rate), r ~ Bernoulli(1 - rate). A thread computes four elements of a sample. Srivastava et al. 2014,
+/// JMLR 15, section 4, scaled while training.
 struct WholeSamples {
   Reals x;
   Reals y;
@@ -28,15 +28,15 @@ struct WholeSamples {
   }
 };
 
-/// The same for a part of each sample, one element a thread.
+/// The same for a part of each sample, one element per thread.
 struct PartsOfSamples {
   Reals x;
   Reals y;
   DropoutStream stream;
   std::int64_t sample_size;
   std::int64_t first_sample;
-  std::int64_t first_index;  ///< in the sample
-  Loops<1> in_sample;        ///< of an element of the part: its index in the sample, from the first
+  std::int64_t first_index;  ///< the index in its sample of the part's first element
+  Loops<1> in_sample;        ///< from an element of the part to its index in the sample, relative to first_index
 
   SHARDRUN_ON_DEVICE void operator()(std::int64_t at) const {
     const std::int64_t index = first_index + in_sample.offset(at % sample_size);

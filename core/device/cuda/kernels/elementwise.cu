@@ -8,16 +8,16 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// Operands of one launch. More operands take several launches, with the sums between them in float32.
+/// The largest number of operands of one launch. More operands take several launches, with float32 sums between them.
 constexpr std::size_t most_operands = 32;
 
-/// y = (sum so far + c0 x0) + c1 x1 + …, `pack_size` elements a thread.
+/// y = (sum so far + c0 x0) + c1 x1 + …, `pack_size` elements per thread.
 struct Sum {
   Reals x[most_operands];
   float coefficients[most_operands];
   int count;
   bool has_coefficients;
-  bool has_sum;  ///< else the sum begins with the first operand
+  bool has_sum;  ///< false: the sum begins with the first operand
   Reals so_far;
   Reals y;
   std::int64_t size;
@@ -87,7 +87,8 @@ std::size_t sum_scratch(const graph::OpShape& shape, int) {
 void add_n(const KernelCall& call) { sum_operands(call, nullptr); }
 void linear_combination(const KernelCall& call) { sum_operands(call, call.attributes.reals("coefficients").data()); }
 
-/// x Phi(x), Phi the standard normal distribution function. Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
+/// x Phi(x), where Phi is the standard normal distribution function. Hendrycks and Gimpel 2016, arXiv:1606.08415,
+/// section 2.
 struct GeluErf {
   SHARDRUN_ON_DEVICE static float phi(float x) { return 0.5F * FloatMath::erfc(x * -0.70710678F); }
   SHARDRUN_ON_DEVICE static float value(float x) { return x * phi(x); }
@@ -100,18 +101,18 @@ struct GeluErf {
 struct GeluTanh {
   static constexpr float slope_at_zero = 0.79788456F;  // sqrt(2/pi)
   SHARDRUN_ON_DEVICE static float inner(float x) { return slope_at_zero * (x + 0.044715F * x * x * x); }
-  /// (1 + tanh(x)) / 2, which would cancel far left of zero.
+  /// (1 + tanh(x)) / 2, in a form that does not lose digits far left of zero.
   SHARDRUN_ON_DEVICE static float left(float x) { return 1.0F / (1.0F + FloatMath::exp(-2.0F * x)); }
   SHARDRUN_ON_DEVICE static float value(float x) { return x * left(inner(x)); }
   SHARDRUN_ON_DEVICE static float slope(float x) {
     const float at = inner(x);
     const float inner_slope = slope_at_zero * (1.0F + 3 * 0.044715F * x * x);
-    // (1 + tanh(at)) / 2 and (1 - tanh(at)) / 2. Computed that way, the smaller one would cancel.
+    // (1 + tanh(at)) / 2 and (1 - tanh(at)) / 2. Computed from tanh, the smaller one would lose its digits.
     const float power = FloatMath::exp(at < 0.0F ? 2.0F * at : -2.0F * at);
     const float larger = 1.0F / (1.0F + power);
     const float smaller = power * larger;
     const float of_left = at < 0.0F ? smaller : larger;
-    // Far from zero one of them is 0 and the other factors are large.
+    // Far from zero one of the two is 0 while the other factors are large, perhaps infinite.
     const float both = larger * smaller;
     return of_left + (both == 0.0F ? 0.0F : 2.0F * x * both * inner_slope);
   }

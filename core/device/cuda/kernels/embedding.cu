@@ -1,13 +1,13 @@
 #include "core/device/cuda/loops.h"
 #include "core/device/cuda/rows.h"
 
-// Rows of a table that are chosen by index, and the gradient of that.
+// Reads the rows of a table that tokens choose; and the gradient of that.
 // tokens: [L]   table, dtable: [O, V, E]   y, dy: [O, L, E]
 
 namespace shardrun::device::cuda {
 namespace {
 
-/// A tensor [O, V, E] of rows that are chosen by their index in V. A shard holds `held` of them, from `first` on.
+/// A tensor [O, V, E] whose rows are chosen by an index in V. A shard holds `held` of the V rows, from `first` on.
 struct Table {
   Table(const KernelCall& call, const TensorView& tensor) {
     const auto dim = static_cast<std::uint32_t>(call.attributes.has("dim") ? call.attributes.integer("dim") : 0);
@@ -23,7 +23,7 @@ struct Table {
   std::int64_t width;
 };
 
-/// y[o, l, :] = table[o, token[l], :], zeros for a row held elsewhere.
+/// y[o, l, :] = table[o, token[l], :]; zeros if another shard holds the row.
 struct Gather {
   const std::int32_t* tokens;
   std::int64_t count;
@@ -49,26 +49,27 @@ void gather(const KernelCall& call) {
                Gather{integers(call.inputs[0]), count, reals(call.inputs[1]), reals(call.outputs[0]), rows});
 }
 
-/// Rows of a table that lie side by side. Their tokens are listed together.
+/// Number of consecutive rows of a table in a range. The tokens of a range are listed together.
 constexpr int range_rows = 256;
-/// Neighbours in the list of all places that are added up by themselves if they are of one row.
+/// Number of consecutive entries in the list of places. A chunk whose entries belong to one row is summed on its own.
 constexpr int chunk_places = 64;
 
-/// A part of a list.
+/// The begin and the end of a part of a list.
 struct alignas(8) Bounds {
   std::int32_t begin;
   std::int32_t end;
 };
 
-/// A token, as row of this shard, and its place in the op's operand.
+/// A token, as a row of this shard, and the token's place in the op's operand.
 struct alignas(8) Placed {
   std::int32_t row;
   std::int32_t place;
 };
 
-/// The scratch: the places of this shard's tokens, ordered by row and of a row ascending, and sums of their chunks.
+/// The scratch. It holds the places of this shard's tokens, ordered by row and ascending within a row, and the sums of
+/// their chunks.
 struct SortedPlaces {
-  /// `others`: the elements of the table that have the same index in V.
+  /// `others`: the number of table elements that share an index in V.
   SortedPlaces(std::byte* scratch, std::int64_t count, std::int64_t held, std::int64_t others)
       : chunks(count / chunk_places),
         ranges((held + range_rows - 1) / range_rows),
@@ -85,11 +86,11 @@ struct SortedPlaces {
 
   std::int64_t chunks;
   std::int64_t ranges;
-  Reals chunk_sums;      ///< [O, chunks, E], of chunks that are of one row
-  Bounds* of_rows;       ///< in `places`
-  Bounds* of_ranges;     ///< in `by_range` and in `places`
-  Placed* by_range;      ///< ordered by range, and of a range by place
-  std::int32_t* places;  ///< ordered by row, and of a row ascending
+  Reals chunk_sums;      ///< [O, chunks, E], for chunks whose places belong to one row
+  Bounds* of_rows;       ///< each row's part of `places`
+  Bounds* of_ranges;     ///< each range's part of `by_range` and of `places`
+  Placed* by_range;      ///< ordered by range, then by place
+  std::int32_t* places;  ///< ordered by row, then ascending
 
  private:
   [[nodiscard]] static std::size_t bytes_of_sums(std::int64_t count, std::int64_t others) {
@@ -108,8 +109,8 @@ struct SortedPlaces {
   return ones(bits & ((1U << static_cast<unsigned>(lane)) - 1U));
 }
 
-/// Calls use(i, list[i]) for each i from `begin` to end - 1: a warp takes 32 at a time, in order. Lanes past the end
-/// get `none`, so that all take part. The loads of several turns are under way together.
+/// Calls use(i, list[i]) for each i from `begin` to end - 1, in order; a warp takes 32 of them at a time. Lanes past
+/// the end get `none`, so that all lanes take part. Several loads are in flight at once.
 template <typename T, typename Use>
 SHARDRUN_ON_DEVICE inline void for_each_of_warp(const Block& block, const T* list, std::int32_t begin, std::int32_t end,
                                                 const T& none, const Use& use) {
@@ -179,13 +180,13 @@ struct ListRange {
   }
 
  private:
-  /// In this shard. More than 2^31 for a token below the shard's first.
+  /// The token's row in this shard; more than 2^31 for a token below the shard's first.
   [[nodiscard]] SHARDRUN_ON_DEVICE std::uint32_t row_of(std::int32_t token) const {
     return static_cast<std::uint32_t>(token) - static_cast<std::uint32_t>(rows.first);
   }
 };
 
-/// A warp lists the places of one row, out of the list of the row's range.
+/// A warp lists the places of one row, taken from the list of the row's range.
 struct ListRow {
   std::int64_t held;
   SortedPlaces sorted;
@@ -222,7 +223,7 @@ struct ListRow {
   }
 };
 
-/// A thread that adds up rows of dy: `pack` columns of the result are its own.
+/// A thread that sums rows of dy for `pack` columns of the result.
 template <int pack>
 struct RowSum {
   Reals dy;
@@ -231,7 +232,7 @@ struct RowSum {
   Table rows;
   SortedPlaces sorted;
 
-  /// The parts of a thread's number in [O, many, E / pack].
+  /// A thread's number, decomposed into indices of [O, many, E / pack].
   struct Index {
     std::int64_t outer;
     std::int64_t middle;
@@ -251,13 +252,13 @@ struct RowSum {
   SHARDRUN_ON_DEVICE void add_chunks(Pack<pack>& sums, const Index& at, std::int32_t begin, std::int32_t end) const {
     add(sums, sorted.chunk_sums, begin, end, [&](std::int32_t chunk) { return chunk_sum(at, chunk); });
   }
-  /// Where a chunk's sum lies.
+  /// Where the sum of a chunk is stored.
   [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t chunk_sum(const Index& at, std::int64_t chunk) const {
     return (at.outer * sorted.chunks + chunk) * rows.width + at.column;
   }
 
  private:
-  /// Adds the elements at where(begin), …, where(end - 1), in this order. Several loads are under way at once.
+  /// Adds the elements at where(begin), …, where(end - 1), in this order. Several loads are in flight at once.
   template <typename Where>
   SHARDRUN_ON_DEVICE void add(Pack<pack>& sums, const Reals& x, std::int32_t begin, std::int32_t end,
                               const Where& where) const {
@@ -274,7 +275,7 @@ struct RowSum {
   }
 };
 
-/// The sum of each chunk that is of one row. A thread has `pack` columns of a chunk.
+/// Sums each chunk whose places belong to one row. A thread computes `pack` columns of a chunk.
 template <int pack>
 struct AddChunks {
   RowSum<pack> row;
@@ -295,8 +296,9 @@ struct AddChunks {
 };
 
 /// dtable[o, v, :] = sum of dy[o, l, :] over the l with token[l] == v, in ascending order of l. Chunks within the row's
-/// list come as sums, so that no thread adds up thousands of rows of dy alone. A thread has `pack` columns of a row. No
-/// atomic additions, and chunks depend on the tokens alone: so the bits are always the same. A row is rounded once.
+/// list are summed already, so that no thread adds thousands of rows of dy alone. A thread computes `pack` columns of a
+/// row. There are no atomic additions, and chunks depend on the tokens alone, so the bits are always the same. A row is
+/// rounded once.
 template <int pack>
 struct AddRows {
   RowSum<pack> row;
@@ -336,7 +338,7 @@ void add_rows(const KernelCall& call, const Table& rows, const SortedPlaces& sor
   for_each(call, columns * rows.held, AddRows<pack>{row, reals(call.outputs[0]), call.accumulate});
 }
 
-/// Four kernels: the tokens are sorted by range of rows, then by row; long lists are added up by chunks; then rows.
+/// Four kernels: sort the tokens by range of rows, sort them by row, sum the chunks of long lists, sum the rows.
 void scatter_add(const KernelCall& call) {
   const Table rows(call, call.outputs[0]);
   if (rows.width == 0 || rows.outer * rows.held == 0) {

@@ -4,7 +4,7 @@
 #include "core/device/cuda/fusions.h"
 #include "core/device/cuda/rows.h"
 
-// Losses. Cross entropy is in the parts that add up over shards of the vocabulary, given the row's maximum.
+// Losses. Cross entropy is computed in parts that can be added over shards of the vocabulary, given the row's maximum.
 // logits, dlogits: [L, V]   max, targets, sum_exp, target_logit, dsum, dtarget: [L]
 
 namespace shardrun::device::cuda {
@@ -36,8 +36,8 @@ void row_max(const KernelCall& call) {
   for_each_row(call, rows(call.inputs[0]), width, RowMax{reals(call.inputs[0]), reals(call.outputs[0]), width});
 }
 
-/// sum_exp[l] = sum over v of exp(logits[l, v] - max[l]), target_logit[l] = logits[l, target[l]]; a target that another
-/// shard holds contributes zero.
+/// sum_exp[l] = sum over v of exp(logits[l, v] - max[l]), target_logit[l] = logits[l, target[l]], or zero if another
+/// shard holds the target.
 struct SoftmaxTerms {
   Reals logits;
   Reals max;
@@ -45,7 +45,7 @@ struct SoftmaxTerms {
   Reals sum_exp;
   Reals target_logit;
   std::int64_t width;
-  std::int64_t first;  ///< of the vocabulary, in this shard
+  std::int64_t first;  ///< the vocabulary index of this shard's first column
 
   template <int pack, typename RowTeam>
   SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
@@ -106,7 +106,7 @@ struct MaxAndTerms {
         });
     float of_row = team.max(largest);
     sum = team.sum(sum * fast_exp(largest - of_row));
-    if (of_row == lowest) {  // all are -infinity: as RowMax and SoftmaxTerms have it
+    if (of_row == lowest) {  // all logits are -infinity: the same result as RowMax and SoftmaxTerms
       of_row = -static_cast<float>(__builtin_huge_val());
       sum = of_row - of_row;
     }
@@ -160,7 +160,7 @@ struct SoftmaxTermsGradient {
         width, [&](std::int64_t v) { return logits.get_pack<pack>(row * width + v); },
         [&](std::int64_t v, Pack<pack> values) {
           SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { values[k] = fast_exp(values[k] - largest) * of_sum; }
-          if (target >= v && target - v < pack) {  // of one thread
+          if (target >= v && target - v < pack) {  // true in one thread
             SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { values[k] += v + k == target ? of_target : 0.0F; }
           }
           dlogits.set_pack(row * width + v, values);

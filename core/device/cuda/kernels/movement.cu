@@ -7,8 +7,8 @@
 #include "core/device/cuda/loops.h"
 #include "core/device/overlap.h"
 
-// Ops that move elements, and those that make elements of positions. Elements of i32 are moved as float32: loading and
-// storing keeps their bits.
+// Ops that copy elements, and ops whose results depend only on positions. i32 elements are copied as if they were
+// float32: loading and storing keeps their bits.
 
 namespace shardrun::device::cuda {
 namespace {
@@ -35,8 +35,8 @@ Reals shifted(const TensorView& tensor, std::int64_t element) {
   return of;
 }
 
-/// y[b, a] = x[a, b] in tiles of 32 by 32, so that both are read and written in runs. Dimension a is consecutive in x,
-/// b in y.
+/// y[b, a] = x[a, b] in tiles of 32 by 32, so that reads and writes are both consecutive. Dimension a is consecutive in
+/// x, dimension b in y.
 struct TransposeTiles {
   static constexpr int tile = warp_size;
   Reals x;
@@ -53,7 +53,7 @@ struct TransposeTiles {
     const std::int64_t b0 = block.index() % tiles_b * tile;
     const std::int64_t a0 = block.index() / tiles_b % tiles_a * tile;
     const Loops<2>::Offsets at = others.offsets(block.index() / tiles_b / tiles_a);
-    const Shared<float> values = block.shared<float>(tile * (tile + 1));  // + 1: no bank has a whole column
+    const Shared<float> values = block.shared<float>(tile * (tile + 1));  // + 1: a column is spread over all banks
     for (int r = block.warp(); r < tile; r += block.warps()) {
       const std::int64_t a = a0 + block.lane();
       if (a < a_size && b0 + r < b_size) {
@@ -70,7 +70,7 @@ struct TransposeTiles {
   }
 };
 
-/// y has dimension `order[d]` of x as its dimension d.
+/// Dimension d of y is dimension `order[d]` of x.
 void transpose(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const std::vector<std::int64_t>& order = call.attributes.integers("order");
@@ -169,7 +169,7 @@ void pad(const KernelCall& call) {
 
 void constant(const KernelCall& call) { fill(call, call.attributes.real("value")); }
 
-/// y[l, v] = 1 if index[l] is v, else 0. A shard of v begins at its origin.
+/// y[l, v] = 1 if index[l] is v, else 0. A shard's v begins at its origin.
 struct OneHot {
   const std::int32_t* index;
   Reals y;
@@ -188,7 +188,7 @@ void one_hot(const KernelCall& call) {
 /// y[i] = i
 struct Count {
   Reals y;
-  std::int32_t* integers;  ///< in place of y; null: y
+  std::int32_t* integers;  ///< written instead of y; null: y is written
   std::int64_t first;
   SHARDRUN_ON_DEVICE void operator()(std::int64_t i) const {
     if (integers != nullptr) {
@@ -204,16 +204,16 @@ void iota(const KernelCall& call) {
   for_each(call, y.shape[0], Count{reals(y), graph::is_real(y.dtype) ? nullptr : integers(y), y.origin[0]});
 }
 
-/// y[i] = x[i + offset] along one dimension: see the reference's shift.
+/// y[i] = x[i + offset] along one dimension, as the reference's shift defines it.
 struct Shift {
   Reals x;
   Reals y;
   std::int64_t inner;
-  std::int64_t x_size;  ///< of the dimension, in the operand's part
+  std::int64_t x_size;  ///< the dimension's size in the operand's part
   std::int64_t y_size;
-  std::int64_t first;   ///< the index of the whole tensor that the result's index 0 reads
-  std::int64_t origin;  ///< of the operand's part
-  std::int64_t size;    ///< of the whole tensor
+  std::int64_t first;   ///< the index in the whole tensor that the result's index 0 reads
+  std::int64_t origin;  ///< where the operand's part begins
+  std::int64_t size;    ///< the dimension's size in the whole tensor
   bool periodic;
   float outside;
 
@@ -291,10 +291,10 @@ void copy(const KernelCall& call) {
   }
 }
 
-/// Between integers and real numbers. An integer is cut to a whole number.
+/// Casts between integers and real numbers. A real number loses its fraction.
 struct CastIntegers {
-  const std::int32_t* from_integers;  ///< null: from x
-  std::int32_t* to_integers;          ///< null: to y
+  const std::int32_t* from_integers;  ///< null: reads x
+  std::int32_t* to_integers;          ///< null: writes y
   Reals x;
   Reals y;
   SHARDRUN_ON_DEVICE void operator()(std::int64_t i) const {

@@ -4,9 +4,9 @@
 #include "core/device/cuda/fusions.h"
 #include "core/device/cuda/rows.h"
 
-// Layer norm and RMS norm, over the last dimension. Statistics are float32 in registers, and so is a row that a
-// warp computes; of wider ones each walk reads the row again from the cache. x, y, dy, dx: [L, E]   gain, bias, dgain:
-// [E]   mean, rstd: [L]
+// Layer norm and RMS norm, over the last dimension. Statistics are float32 in registers. A warp also holds its row in
+// registers; wider rows are read again from the cache for each pass.
+// x, y, dy, dx: [L, E]   gain, bias, dgain: [E]   mean, rstd: [L]
 
 namespace shardrun::device::cuda {
 namespace {
@@ -117,8 +117,8 @@ void rms_norm(const KernelCall& call) {
 }
 
 /// With n = (x - mean) rstd and g = dy gain:  dx = rstd (g - average(g) - n average(g n)). RMS norm has no mean, and
-/// its gradient no average(g). `adds`: sum = dx + added, the gradient of a residual too; dx is written only where
-/// something may read it.
+/// its gradient no average(g). `adds`: also sum = dx + added, for the gradient of a residual; dx is then written only
+/// if something may read it.
 template <bool adds>
 struct GradientInput {
   Reals dy;
@@ -181,7 +181,7 @@ struct GradientInput {
   }
 };
 
-/// `adds`: the last operand is added; the results are the sum and, if it is kept, dx.
+/// `adds`: adds the last operand. The results are then the sum and, if it is kept, dx.
 template <bool has_mean, bool adds>
 void gradient_input(const KernelCall& call) {
   const std::int64_t width = columns(call.inputs[1]);
@@ -200,8 +200,8 @@ void gradient_input(const KernelCall& call) {
                                    .width = width});
 }
 
-/// A norm's gradient and a sum in place of one of its operands; the other operand is the gradient. Each element is
-/// written by the thread that has read it.
+/// A norm's gradient followed by a sum that overwrites one of its operands; the gradient is the other operand. Each
+/// element is written by the thread that has read it.
 std::optional<FusedArguments> gradient_and_sum(const PreparedKernel& gradient, const PreparedKernel& add) {
   const TensorView& dx = gradient.outputs.front();
   const TensorView& sum = add.outputs.front();

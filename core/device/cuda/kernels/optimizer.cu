@@ -7,7 +7,7 @@
 #include "core/device/cuda/launch.h"
 #include "core/device/cuda/values.h"
 
-// Updates of parameters. All arithmetic is float32; states may be their results' memory.
+// Updates of parameters. All arithmetic is float32. Results may overwrite the states that they replace.
 
 namespace shardrun::device::cuda {
 namespace {
@@ -25,7 +25,7 @@ namespace {
 }
 
 /// norm² -> the factor that reduces the norm to `limit` (0: no limit), and the norm. Pascanu, Mikolov and Bengio 2013,
-/// arXiv:1211.5063, algorithm 1. Closes the guard if the norm or the loss is not finite: all updates follow it.
+/// arXiv:1211.5063, algorithm 1. Holds back the updates, which all come later, if the norm or the loss is not finite.
 struct ClipScale {
   Reals squares;
   Reals factor;
@@ -50,7 +50,7 @@ void clip_scale(const KernelCall& call) {
 }
 
 /// The elements of a float32 tensor. A pack of four is one access, so the threads of a warp write whole sectors of
-/// memory. With packs of Reals each access of a warp writes half of each sector of 32 bytes.
+/// memory. With packs of Reals, each access of a warp would write half of each 32-byte sector.
 struct Floats {
   static constexpr int pack = 4;
 
@@ -86,7 +86,7 @@ Values values_of(const TensorView& tensor) {
   }
 }
 
-/// Calls function.update<count>(i) for packs of a tensor's elements, each on a thread.
+/// Calls function.update<count>(i) for packs of a tensor's elements, one pack per thread.
 template <int pack, typename Function>
 struct UpdatePacks {
   std::int64_t size;
@@ -105,7 +105,7 @@ struct UpdatePacks {
   }
 };
 
-/// `states`: how many operands, from the first, are tensors of the parameter's shape.
+/// `states`: how many of the first operands have the parameter's shape.
 template <int pack, typename Function>
 void update(const KernelCall& call, std::size_t states, const Function& function) {
   bool aligned = true;
@@ -119,7 +119,7 @@ void update(const KernelCall& call, std::size_t states, const Function& function
   for_each(call, (size + pack - 1) / pack, UpdatePacks<pack, Function>{size, aligned, function});
 }
 
-/// The factor of gradients: an operand, or 1.
+/// The factor by which gradients are multiplied: an operand, or 1.
 struct GradientScale {
   Reals scale;
   bool exists;
@@ -141,7 +141,7 @@ struct AdamW {
   Values new_parameter;
   Values new_first;
   Values new_second;
-  Reals copy;  ///< of the parameter, in bfloat16
+  Reals copy;  ///< the parameter's bfloat16 copy
   bool has_copy;
   float beta1;
   float beta2;
@@ -161,7 +161,8 @@ struct AdamW {
     Pack<pack> v = second.template get_pack<pack>(i);
     const Pack<pack> gradients = gradient.template get_pack<pack>(i);
     const bool held = is_held(guard);
-    // No branch on `held`: the compiler would move loads of the gradient behind it, where they wait for the guard.
+    // No branch on `held`: the compiler would move loads of the gradient behind it, where they would wait for the
+    // guard.
     for (int k = 0; k < pack; ++k) {
       const float g = gradients[k] * factor;
       const float new_m = m[k] * beta1 + g * fresh1;
@@ -274,7 +275,7 @@ void sgd(const KernelCall& call) {
                         .guard = call.scalars.guard});
 }
 
-/// The copy of the parameter that products are made with. It lies apart from what the update reads.
+/// Fuses AdamW with the cast that makes the parameter's copy for products. It must not overlap what the update reads.
 std::optional<FusedArguments> adamw_and_cast(const PreparedKernel& adamw, const PreparedKernel& cast) {
   const TensorView& copy = cast.outputs.front();
   const auto is_apart = [&](const TensorView& input) { return !overlap(copy.data, copy.bytes(), input); };

@@ -4,22 +4,21 @@
 #include "core/device/cuda/values.h"
 #include "core/device/taps.h"
 
-// Pools over the last one or two dimensions. A thread makes one element: neighbouring threads read neighbouring
-// windows.
+// Pools over the last one or two dimensions. A thread computes one element; neighbours read neighbouring windows.
 
 namespace shardrun::device::cuda {
 namespace {
 
-/// Where one element's windows lie.
+/// Where the windows of an element lie.
 struct Pool {
   Taps down;
   Taps across;
-  std::int64_t from_size;     ///< of a plane of the operand
-  std::int64_t from_columns;  ///< of its rows
+  std::int64_t from_size;     ///< elements of a plane of the operand
+  std::int64_t from_columns;  ///< elements of a row of the operand
   std::int64_t to_size;
   std::int64_t to_columns;
 
-  /// Calls use(place in the plane of the operand, row, column) for each tap within the operand, row by row.
+  /// Calls use(place in the operand's plane, row, column) for each tap within the operand, row by row.
   template <typename Use>
   SHARDRUN_ON_DEVICE void for_each_tap(std::int64_t element, const Use& use) const {
     const std::int64_t row = element % to_size / to_columns;
@@ -46,7 +45,7 @@ Pool pool_of(const std::array<Taps, 2>& taps, const TensorView& from, const Tens
   return {taps[0], taps[1], of_from.size(), of_from.columns, of_to.size(), of_to.columns};
 }
 
-/// The number of an element in the last dimensions of the whole tensor.
+/// Computes the number of an element in the last dimensions of the whole tensor.
 struct Numbers {
   Numbers(const TensorView& part, std::size_t dimensions)
       : first_row(dimensions == 2 ? part.origin[part.rank - 2] : 0),
@@ -61,8 +60,8 @@ struct Numbers {
   std::int64_t width;
 };
 
-/// y[i] = the largest x[j] of window i, and the number of this j. The first of equal elements counts, and a NaN is
-/// larger than all.
+/// y[i] = the largest x[j] of window i, and the number of this j. Of equal elements, the first is the largest. A NaN is
+/// larger than all numbers.
 struct MaxPool {
   Pool pool;
   Numbers numbers;
@@ -144,7 +143,7 @@ void average_pool(const KernelCall& call) {
                        TapCounts(slidings, y, x, call.attributes), reals(x), reals(y)});
 }
 
-/// dx[j] = sum of dy[i] / (elements that count in window i) over the windows i that have j.
+/// dx[j] = sum of dy[i] / (elements that count in window i) over the windows i that contain j.
 struct AveragePoolGradient {
   Pool pool;
   TapCounts counts;

@@ -5,7 +5,7 @@
 #include "core/device/cuda/product.h"
 #include "core/graph/einsum.h"
 
-// matmul, its gradient and einsum. A device with a library of products replaces these.
+// matmul, its gradient and einsum. A device with a library of products uses the library instead.
 
 namespace shardrun::device::cuda {
 namespace {
@@ -24,7 +24,7 @@ struct Matrix {
   SHARDRUN_ON_DEVICE float get(Row row, Inner inner) const { return data.get(row + inner); }
 };
 
-/// Rows [rows, k], or columns of [k, rows].
+/// A matrix stored as [rows, k], or as [k, rows].
 Matrix matrix_of(const TensorView& tensor, std::int64_t rows, std::int64_t inner, bool inner_is_last) {
   return inner_is_last ? Matrix{reals(tensor), inner, 1, true} : Matrix{reals(tensor), 1, rows, false};
 }
@@ -42,7 +42,7 @@ bool are_bfloat(const TensorView& a, const TensorView& b) {
   return a.dtype == graph::DType::bf16 && b.dtype == graph::DType::bf16;
 }
 
-/// `length`: of the tensor as a matrix, the size of its last dimension.
+/// `length`: the size of the tensor's last dimension when it is viewed as a matrix.
 BfloatOperand bfloat_operand(const TensorView& tensor, std::int64_t length) {
   return {static_cast<const std::uint16_t*>(tensor.data), length, length % 8 == 0 && is_aligned(tensor)};
 }
@@ -98,7 +98,7 @@ void matmul_gradient_weights(const KernelCall& call) {
   }
 }
 
-/// An operand of einsum: each group of its letters is a nest of loops.
+/// An operand of einsum. Each group of its letters (batch, rows, inner) is a nest of loops.
 struct Letters {
   using Row = std::int64_t;
   using Inner = std::int64_t;
@@ -126,7 +126,7 @@ struct LettersOfResult {
   }
 };
 
-/// How far apart a tensor's elements of neighbouring indices of a letter are; 0 if it has no such letter.
+/// The distance in elements between neighbouring indices of a letter; 0 if the tensor lacks the letter.
 std::int64_t stride_of(const TensorView& tensor, const std::string& letters, char letter) {
   const std::size_t at = letters.find(letter);
   return at == std::string::npos ? 0 : extent(tensor, static_cast<std::uint32_t>(at) + 1, tensor.rank);

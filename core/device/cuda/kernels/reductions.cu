@@ -6,7 +6,7 @@
 #include "core/device/cuda/loops.h"
 #include "core/device/cuda/rows.h"
 
-// Reductions, and ops that repeat elements. Every result is joined in an order that depends on sizes alone.
+// Reductions, and ops that repeat elements. Sizes alone decide the order in which the terms of a result are combined.
 
 namespace shardrun::device::cuda {
 namespace {
@@ -16,19 +16,19 @@ struct Nest {
   Nest(const TensorView& x, std::span<const std::int64_t> dims)
       : loops(x, dims), results(loops.others.total()), length(loops.chosen.total()) {}
 
-  /// Whether neighbouring results read neighbouring elements, and the elements of one result are apart.
+  /// Whether consecutive results read consecutive elements, while the elements of one result are apart.
   [[nodiscard]] bool has_columns() const {
     return loops.chosen.consecutive() == 1 && loops.others.consecutive() > 1 && length > 1;
   }
-  /// Into how many parts the elements of each result are cut, if they are not columns. A block loads a part of 8,192
-  /// elements at once: four packs a thread.
+  /// The number of parts into which the elements of each result are divided, unless they are columns. A block loads a
+  /// part of 8,192 elements at once: four packs per thread.
   [[nodiscard]] std::int64_t parts() const {
     constexpr std::int64_t elements_of_part = 8192;
     return length <= 2 * elements_of_part
                ? 1
                : std::min<std::int64_t>((length + elements_of_part - 1) / elements_of_part, 1024);
   }
-  /// Elements of a part: whole packs. The last part may have fewer.
+  /// Elements per part, a multiple of a pack. The last part may have fewer.
   [[nodiscard]] std::int64_t of_part() const {
     return ((length + parts() - 1) / parts() + pack_size - 1) / pack_size * pack_size;
   }
@@ -55,7 +55,7 @@ struct Scaled {
   SHARDRUN_ON_DEVICE float operator()(float x) const { return x * scale; }
 };
 
-/// Joins the elements of one result, or of a part of it. In packs: they are consecutive.
+/// Combines the elements of one result, or of a part of it. With packs, the elements are consecutive.
 template <typename Term, typename Join>
 struct JoinElements {
   Reals x;
@@ -111,7 +111,7 @@ struct ColumnTerm {
   }
 };
 
-/// A lone row is computed by a block, however short it is: more loads are under way together than a warp has.
+/// A single row is computed by a block, however short it is: a block has more loads in flight than a warp.
 template <int pack, typename Elements>
 void join_elements(const KernelCall& call, std::int64_t rows, const Elements& elements) {
   if (rows == 1) {
@@ -155,7 +155,7 @@ void reduce(const KernelCall& call, const Nest& nest, const Term& term, const Jo
   }
 }
 
-/// The first `count` dimensions. Launches allocate nothing.
+/// The numbers of the first `count` dimensions. Not a vector, because launches must allocate nothing.
 std::span<const std::int64_t> leading_dimensions(std::int64_t count) {
   static constexpr std::array<std::int64_t, max_rank> all = {0, 1, 2, 3, 4, 5, 6, 7};
   return std::span(all).first(static_cast<std::size_t>(count));
@@ -170,7 +170,7 @@ void sum(const KernelCall& call) { reduce(call, nest_of_dims(call), Plain{}, Plu
 void max(const KernelCall& call) { reduce(call, nest_of_dims(call), Plain{}, Larger{}, -infinity); }
 void min(const KernelCall& call) { reduce(call, nest_of_dims(call), Plain{}, Smaller{}, infinity); }
 
-/// A shard divides by the whole tensor's number of elements: the sum of the shards' results is the mean.
+/// A shard divides by the number of elements of the whole tensor, so that the shards' results add up to the mean.
 void mean(const KernelCall& call) {
   double count = 1;
   for (const std::int64_t dim : call.attributes.integers("dims")) {
@@ -209,7 +209,7 @@ std::size_t leading_scratch(const graph::OpShape& shape, int) {
   const TensorView x = first_operand(shape);
   return Nest(x, leading_dimensions(x.rank - shape.attributes.integer("keep"))).scratch();
 }
-/// A number that is larger the larger the value is and, of equal values, the smaller its index is. NaN is the largest.
+/// A number that orders pairs: larger for larger values and, for equal values, smaller indices. NaN is the largest.
 SHARDRUN_ON_DEVICE inline unsigned long long ranked(float value, std::int64_t index) {
   const float same_zeros = value + 0.0F;
   std::uint32_t bits;
@@ -255,11 +255,11 @@ void argmax(const KernelCall& call) {
       Argmax{reals(x), integers(call.outputs[0]), loops.others, x.shape[d], extent(x, d + 1, x.rank)});
 }
 
-/// y[i] = scale x[…], read again along the dimensions that x lacks.
+/// y[i] = scale x[…]. x is repeated along the dimensions that it lacks.
 struct Broadcast {
   Reals x;
   Reals y;
-  Loops<1> loops;  ///< over y: where the element of x lies
+  Loops<1> loops;  ///< over y: the place of each iteration's element of x
   float scale;
   SHARDRUN_ON_DEVICE void operator()(std::int64_t i) const { y.set(i, scale * x.get(loops.offset(i))); }
 };
@@ -286,8 +286,8 @@ void broadcast_scalar(const KernelCall& call) {
                      static_cast<float>(call.attributes.real("scale"))});
 }
 
-/// y_i = x_0 + … + x_i along a dimension, or x_i + … + x_last in reverse. One thread a column: neighbouring threads
-/// read neighbouring elements.
+/// y_i = x_0 + … + x_i along a dimension, or x_i + … + x_last in reverse. A thread computes one column; consecutive
+/// threads read consecutive elements.
 struct CumulativeColumns {
   Reals x;
   Reals y;
@@ -307,7 +307,7 @@ struct CumulativeColumns {
   }
 };
 
-/// The same where the dimension's elements are consecutive: a warp a row, 32 elements at a time.
+/// The same for a dimension whose elements are consecutive: a warp computes one row, 32 elements at a time.
 struct CumulativeRows {
   Reals x;
   Reals y;

@@ -5,21 +5,21 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// Turns pair i of each row at position p by the angle p / base^(2i / E), or back. Su et al. 2021, arXiv:2104.09864,
-/// equation 34. Frequencies and angles are float32. A block has the
-/// rows of one position, which share their cosines and sines.
+/// Rotates pair i of each row at position p by the angle p / base^(2i / E), or back. Su et al. 2021, arXiv:2104.09864,
+/// equation 34. Frequencies and angles are float32. A block computes the rows of one position, which share their
+/// cosines and sines.
 /// x, y: [K, positions, M, E]
 struct Rope {
   Reals x;
   Reals y;
   std::int64_t positions;
-  std::int64_t first;  ///< position of index 0
+  std::int64_t first;  ///< the position of index 0
   std::int64_t middle;
   int half;
   double base;
   float factor;
   float sign;
-  bool given;  ///< whether there are frequencies in place of those that base gives
+  bool given;  ///< frequencies are given; otherwise `base` determines them
   bool interleaved;
   float frequencies[256];
 

@@ -2,8 +2,8 @@
 
 // Softmax over the last dimension, its logarithm, and their gradients.   x, y, dy, dx: [L, E]
 //
-// A member of a row's team reads only elements that it writes, or all before the team's first result: so results may
-// take the memory of operands.
+// Results may overwrite operands: a thread reads only elements that it will write itself, or its team has read all
+// elements before any thread writes.
 
 namespace shardrun::device::cuda {
 namespace {
@@ -52,7 +52,7 @@ void softmax(const KernelCall& call) {
                Softmax<is_log>{reals(call.inputs[0]), reals(call.outputs[0]), width});
 }
 
-/// dx = y (dy - sum of dy y), or of the logarithm: dx = dy - exp(y) sum of dy.
+/// dx = y (dy - sum of dy y); for the logarithm, dx = dy - exp(y) sum of dy.
 template <bool is_log>
 struct SoftmaxGradient {
   Reals dy;

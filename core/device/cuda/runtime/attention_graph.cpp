@@ -2,8 +2,8 @@
 
 #include "core/device/cuda/runtime/cudnn_operations.h"
 
-// The operations that cuDNN knows as fused attention (Dao et al. 2022, arXiv:2205.14135), in the order in which it
-// expects them.
+// Builds the operations that cuDNN recognizes as fused attention (Dao et al. 2022, arXiv:2205.14135), in the order that
+// it expects.
 
 namespace shardrun::device::cuda {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 using Numbers = AttentionNumbers;
 using Extents = std::vector<std::int64_t>;
 
-/// Shapes of the tensors and of those between the operations.
+/// The shapes of the operands and results, and of the tensors between the operations.
 class AttentionShapes {
  public:
   explicit AttentionShapes(const FusedAttention& of) : of_(of) {}
@@ -28,7 +28,7 @@ class AttentionShapes {
   [[nodiscard]] Extents scores() const { return {of_.batch, of_.heads, of_.queries, of_.keys}; }
   [[nodiscard]] Extents column() const { return {of_.batch, of_.heads, of_.queries, 1}; }
   [[nodiscard]] Extents full_keys() const { return {of_.batch, of_.heads, of_.keys, of_.width}; }
-  /// Of a part it is aligned as its elements.
+  /// The log-sum-exp of a part is aligned only to its elements.
   [[nodiscard]] CudnnTensor log_sum_exp() const { return {.shape = column(), .alignment = sizeof(float)}; }
   [[nodiscard]] const FusedAttention& of() const { return of_; }
 
@@ -44,7 +44,7 @@ CudnnTensor transposed(CudnnTensor tensor) {
 
 CudnnTensor one_value() { return {.shape = {1, 1, 1, 1}, .is_by_value = true}; }
 
-/// The tensors that both graphs have, with the numbers 1 to 7. `v`: as the graph multiplies by it.
+/// Adds the tensors that both graphs have, with the numbers 1 to 7. `v`: in the layout by which the graph multiplies.
 void add_operands(CudnnGraph& graph, const AttentionShapes& shapes, const CudnnTensor& v) {
   for (const CudnnTensor& each :
        {shapes.q(), transposed(shapes.k()), v, shapes.out(), shapes.log_sum_exp(), one_value(), one_value()}) {
@@ -56,7 +56,7 @@ std::int64_t add_scaled(CudnnGraph& graph, const Extents& shape, std::int64_t x)
   return add_pointwise(graph, {.mode = CUDNN_POINTWISE_MUL, .x = x, .b = Numbers::scale}, add_virtual(graph, shape));
 }
 
-/// Scores of keys that come after the query become `unseen`.
+/// Sets the scores of keys that come after the query to `unseen`.
 std::int64_t add_causal_mask(CudnnGraph& graph, const Extents& shape, std::int64_t scores) {
   const auto index = [&](std::int64_t axis) {
     return add_pointwise(graph, {.mode = CUDNN_POINTWISE_GEN_INDEX, .x = scores, .axis = axis},
@@ -72,7 +72,7 @@ std::int64_t add_causal_mask(CudnnGraph& graph, const Extents& shape, std::int64
                        add_virtual(graph, shape));
 }
 
-/// x transposed, in bfloat16, times `by`.
+/// Adds the product of x transposed, in bfloat16, and `by`.
 void add_transposed_product(CudnnGraph& graph, const AttentionShapes& shapes, std::int64_t x, std::int64_t by,
                             std::int64_t to) {
   CudnnTensor turned = {.dtype = CUDNN_DATA_BFLOAT16, .shape = shapes.scores(), .is_virtual = true};

@@ -19,11 +19,11 @@ constexpr std::string_view separate_gradient = "scaled_dot_product_attention_gra
 
 std::int64_t up_to(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/// Workspace that engines want for everything else.
+/// Workspace in bytes that engines need for everything else.
 constexpr std::int64_t other_workspace = 4096;
 
-/// The gradient's engines write probabilities of whole tiles, in bfloat16, and add up each dq in one order then. With
-/// groups they also write dk and dv of all heads.
+/// For the gradient, engines store the probabilities of whole tiles in bfloat16, which lets them sum each dq in one
+/// order. If there are groups, they also store dk and dv of all heads of queries.
 std::int64_t large_workspace_of(const FusedAttention& of) {
   if (!of.is_gradient) {
     return 0;
@@ -46,7 +46,7 @@ bool has_types(const graph::OpShape& shape, std::size_t log_sum_exp) {
   return floats == 1 && statistics.dtype == DType::f32;
 }
 
-/// Nothing: with a mask, a window or dropout.
+/// The whole op as attention that cuDNN supports. Nothing if it has a mask, a window or dropout.
 std::optional<FusedAttention> whole_of(std::string_view op, const graph::OpShape& shape) {
   if (shape.attributes.real("dropout") != 0) {
     return std::nullopt;
@@ -91,7 +91,7 @@ std::optional<AttentionSteps> attention_steps(std::string_view op, const graph::
       std::min({whole->rows(), whole->keys, whole->width}) == 0) {
     return std::nullopt;
   }
-  // The fewest equal parts that fit.
+  // Uses the fewest equal parts that fit.
   AttentionSteps steps{.part = *whole};
   FusedAttention& part = steps.part;
   FusedAttention smallest = *whole;

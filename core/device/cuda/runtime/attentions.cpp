@@ -9,7 +9,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// Where the tensors of attention lie, as a whole.
+/// Where the whole tensors of attention lie.
 struct AttentionTensors {
   const TensorView* q;
   const TensorView* k;
@@ -42,14 +42,14 @@ AttentionTensors tensors_of(const OpToPrepare& op, const FusedAttention& part) {
           .dv = &out[operands == 1 ? 0 : 2]};
 }
 
-/// A part begins with these samples and heads.
+/// The memory of the part that begins at this sample and this head.
 AttentionMemory memory_of(const AttentionTensors& of, const FusedAttention& part, std::int64_t sample,
                           std::int64_t heads_before) {
   const std::int64_t key_heads_before = heads_before / (part.heads / part.key_heads);
   const std::int64_t q = sample * part.queries * part.query_row() + heads_before * part.width;
   const std::int64_t k = sample * part.keys * part.key_row() + key_heads_before * part.width;
   const std::int64_t out = sample * part.queries * part.out_row() + heads_before * part.width;
-  // q, k and v of a packed row follow each other.
+  // In packed rows, q, k and v follow each other.
   const std::int64_t third = part.is_packed ? part.out_row() : 0;
   const auto at = [](const TensorView* tensor, std::int64_t element) -> void* {
     return tensor == nullptr ? nullptr : tensor->address_of(element);

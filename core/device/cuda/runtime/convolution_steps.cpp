@@ -19,7 +19,7 @@ using Sizes = std::array<std::int64_t, 4>;
 std::int64_t width_of(DType dtype) { return static_cast<std::int64_t>(graph::element_bytes(dtype)); }
 std::int64_t elements_of(const Sizes& sizes) { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }
 
-/// Tensors of three dimensions have one row.
+/// The four sizes of an image tensor. A tensor of three dimensions has one row.
 Sizes four(const graph::TensorType& type) {
   const auto& shape = type.shape;
   return {shape[0], shape[1], shape.size() == 4 ? shape[2] : 1, shape.back()};
@@ -29,16 +29,16 @@ std::int64_t aligned(std::int64_t bytes) {
   return static_cast<std::int64_t>(memory::align_up(static_cast<std::uint64_t>(bytes), ProductSteps::alignment));
 }
 
-/// Of a tensor that the library copies so that channels are neighbours, and fill up 16 bytes.
+/// Bytes of a tensor's copy in the library's layout, in which channels are adjacent and padded to 16 bytes.
 std::int64_t copy_bytes(Sizes sizes, DType dtype) {
   const std::int64_t together = 16 / width_of(dtype);
   sizes[1] = (sizes[1] + together - 1) / together * together;
   return elements_of(sizes) * width_of(dtype);
 }
 
-/// Engines on tensor cores copy x, w and y to another layout, and add up parts of a sum in float32. Engines that
-/// multiply float32 exactly do neither, or little. Enough for cuDNN 9.19's first choice for each convolution of
-/// ResNet-50 (tests/unit/device/true_cudnn_convolutions.cpp).
+/// Bytes of workspace. Engines on tensor cores copy x, w and y to another layout, and sum parts in float32. Engines
+/// that multiply float32 exactly need little or none of this. It is enough for cuDNN 9.19's first choice for each
+/// convolution of ResNet-50 (tests/unit/device/true_cudnn_convolutions.cpp).
 std::int64_t workspace_of(const Convolution& of) {
   constexpr std::int64_t least = std::int64_t{64} << 10;
   constexpr std::int64_t most_sums = std::int64_t{40} << 20;
@@ -55,7 +55,7 @@ std::int64_t workspace_of(const Convolution& of) {
 
 std::int64_t float_bytes(const Sizes& sizes) { return aligned(elements_of(sizes) * width_of(DType::f32)); }
 
-/// Sets the images of a part and the places in the scratch.
+/// Sets the number of images per part and the places in the scratch.
 void set_parts(ConvolutionSteps& steps, std::int64_t most_bytes) {
   const auto scratch_of = [&](std::int64_t count) {
     const Convolution part = steps.part(count);
@@ -75,7 +75,7 @@ void set_parts(ConvolutionSteps& steps, std::int64_t most_bytes) {
       static_cast<std::size_t>(scratch_of(steps.images)) + ProductSteps::alignment - memory::alignment;
 }
 
-/// Nothing: not for the library.
+/// The op as a convolution of the library. Nothing if the library does not compute it.
 std::optional<Convolution> convolution_of(std::string_view op, const graph::OpShape& shape) {
   const graph::TensorType& first = shape.inputs[0];
   const graph::TensorType& second = shape.inputs[1];

@@ -10,17 +10,17 @@
 #include "core/device/cuda/runtime/product_steps.h"
 #include "core/graph/op.h"
 
-/// How a convolution or a gradient of one is computed by cuDNN: in parts of images, each cast if its types are mixed.
-/// It follows from shapes and types alone, so memory is planned where there is no library and no GPU.
+/// How cuDNN computes a convolution or one of its gradients: in parts of some images, each cast first if types are
+/// mixed. Shapes and types alone decide this, so memory can be planned without the library and without a GPU.
 namespace shardrun::device::cuda {
 
-/// A convolution y of x with w, or a gradient: which of the three is made. All have one type, and lie row by row, as
-/// [batch, channels, rows, columns].
+/// A convolution y of x with w, or one of its gradients; `Makes` says which of the three tensors is computed. All have
+/// the same type and the layout [batch, channels, rows, columns].
 struct Convolution {
   enum class Makes { y, x, w };
   Makes makes = Makes::y;
   graph::DType dtype = graph::DType::f32;
-  /// Whether all elements are values of bfloat16. Tensor cores multiply these exactly, and round other float32.
+  /// Whether all elements are bfloat16 values, which tensor cores multiply exactly. They would round other numbers.
   bool is_bfloat = false;
   std::array<std::int64_t, 4> x = {};
   std::array<std::int64_t, 4> w = {};
@@ -33,18 +33,18 @@ struct Convolution {
   auto operator<=>(const Convolution&) const = default;
 };
 
-/// "conv_gradient_weights bf16[32, 64, 56, 56] * [64, 64, 3, 3] -> [32, 64, 56, 56]", for messages.
+/// A text for messages: "conv_gradient_weights bf16[32, 64, 56, 56] * [64, 64, 3, 3] -> [32, 64, 56, 56]".
 [[nodiscard]] std::string text_of(const Convolution& convolution);
 
 struct ConvolutionSteps {
-  Convolution whole;  ///< with all images
-  /// Images that the library makes at a time; the last part has the rest. Weight gradients of the parts are added up.
+  Convolution whole;  ///< the convolution of all images
+  /// Images that the library computes at a time; the last part may have fewer. Weight gradients of parts are summed.
   std::int64_t images = 0;
-  /// x and y are bfloat16 and are made float32 in the scratch, because the gradient of the weights is float32.
+  /// x and y are bfloat16, but the gradient of the weights is float32. So both are cast to float32 in the scratch.
   bool casts = false;
-  /// The gradient of the weights is bfloat16. Parts add to a float32 one in the scratch, so that it is rounded once.
+  /// The gradient of the weights is bfloat16. The parts are summed in float32 in the scratch, and rounded once.
   bool sums = false;
-  // In the scratch, which begins at its first multiple of ProductSteps::alignment.
+  // Places in the scratch, which is used from its first multiple of ProductSteps::alignment on.
   std::size_t workspace_bytes = 0;
   std::int64_t cast_x = 0;
   std::int64_t cast_y = 0;
@@ -55,13 +55,13 @@ struct ConvolutionSteps {
   [[nodiscard]] Convolution part(std::int64_t count) const;
 };
 
-/// The scratch is at most so large, if that for one image is not larger.
+/// Limit of the scratch in bytes, unless one image alone needs more.
 inline constexpr std::int64_t most_convolution_bytes = std::int64_t{256} << 20;
 
 /// Whether the op is `conv` or a gradient of it.
 [[nodiscard]] bool is_convolution(std::string_view op);
 
-/// Nothing: it is not for the library, because its types are mixed in another way, or it is empty.
+/// Returns nothing if our own kernels must compute it: its types are mixed in another way, or a tensor is empty.
 /// REQUIRES: is_convolution(op).
 [[nodiscard]] std::optional<ConvolutionSteps> convolution_steps(std::string_view op, const graph::OpShape& shape,
                                                                 std::int64_t most_bytes = most_convolution_bytes);

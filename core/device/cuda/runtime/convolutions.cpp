@@ -10,16 +10,16 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// A part of the images, bound to its memory.
+/// The convolution of a part of the images, bound to its memory.
 struct BoundConvolution {
-  std::vector<std::pair<TensorView, TensorView>> casts;  ///< from and to, before it
-  ConvolutionRun setting;                                ///< empty: it always adds, to the result of the part before
-  ConvolutionRun adding;                                 ///< empty: the op never adds
+  std::vector<std::pair<TensorView, TensorView>> casts;  ///< casts to make first, each from one tensor to another
+  ConvolutionRun setting;                                ///< overwrites the result; empty: every call adds
+  ConvolutionRun adding;                                 ///< adds to the result; empty: no call adds
 };
 
 struct BoundParts {
   std::vector<BoundConvolution> parts;
-  /// The sum of the parts in float32, and the result, which it is rounded to.
+  /// The float32 sum of the parts, and the result to which it is rounded.
   std::optional<std::pair<TensorView, TensorView>> sum;
 
   void operator()(const KernelCall& call) const;
@@ -41,7 +41,7 @@ void BoundParts::operator()(const KernelCall& call) const {
   }
 }
 
-/// The library's windows reach over whole images.
+/// Whether no image is split: the library's windows reach over whole images.
 bool has_whole_images(const std::vector<TensorView>& tensors) {
   return std::ranges::all_of(tensors, [](const TensorView& tensor) {
     for (std::uint32_t d = 2; d < tensor.rank; ++d) {
@@ -62,7 +62,7 @@ TensorView images_of(const TensorView& tensor, std::int64_t first, std::int64_t 
   return part;
 }
 
-/// x, w and y of an op, whichever of them it makes.
+/// The tensors x, w and y of an op; `makes` says which of them is the result.
 struct Tensors {
   explicit Tensors(const OpToPrepare& op, Convolution::Makes makes)
       : x(makes == Convolution::Makes::y   ? op.inputs[0]
@@ -76,7 +76,7 @@ struct Tensors {
   const TensorView& y;
 };
 
-/// The tensor in other memory, in a type that may be another.
+/// A view like `tensor` with other memory, and perhaps another type.
 TensorView cast_of(const TensorView& tensor, graph::DType dtype, void* data) {
   TensorView cast = tensor;
   cast.data = data;
@@ -84,7 +84,7 @@ TensorView cast_of(const TensorView& tensor, graph::DType dtype, void* data) {
   return cast;
 }
 
-/// Parts of images in turn, each bound to its memory. None if the library lacks one.
+/// Binds the parts, which run one after the other, to their memory. Returns none if the library lacks one of them.
 BoundParts bind(LibraryConvolutions& library, const ConvolutionSteps& steps, const OpToPrepare& op) {
   const Tensors tensors(op, steps.whole.makes);
   std::byte* const scratch = op.scratch_at(ProductSteps::alignment, steps.scratch_bytes);

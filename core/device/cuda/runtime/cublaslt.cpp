@@ -12,10 +12,10 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// The first with kernels for compute capability 9.0.
+/// The first version with kernels for compute capability 9.0.
 constexpr std::size_t oldest_cublaslt = 120000;
 
-/// Throws Error that says what the library lacks.
+/// Finds the library's functions. Throws an Error that says what the library lacks.
 CublasLt functions_of(void* library) {
   CublasLt found;
   find_symbol(library, "cublasLtGetVersion", found.version);

@@ -7,7 +7,7 @@
 
 namespace shardrun::device::cuda {
 
-/// The functions of cuBLASLt, in a library that is opened while the program runs.
+/// The functions of cuBLASLt, whose library is opened while the program runs.
 struct CublasLt {
   std::string name;  ///< "cuBLASLt 13.1.0"
   decltype(&cublasLtCreate) create = nullptr;
@@ -26,20 +26,20 @@ struct CublasLt {
   decltype(&cublasLtMatmul) multiply = nullptr;
 };
 
-/// Whether this process multiplies by cuBLASLt.
+/// Whether and how this process uses cuBLASLt.
 struct FoundCublasLt {
   bool is_used = false;
-  bool is_asked_for = false;   ///< by the variable; if not, our own kernels multiply where it does not start
-  bool fuses = true;           ///< epilogues of products do what ops after them do (products.cpp)
-  std::string timed_products;  ///< the file of TimedProducts; empty: nothing is timed
+  bool is_asked_for = false;   ///< the variable asks for it; otherwise our own kernels multiply if it does not start
+  bool fuses = true;           ///< a product's epilogue computes the ops after it (products.cpp)
+  std::string timed_products;  ///< the file of TimedProducts; empty: products are not timed
   CublasLt functions;
-  std::string text;  ///< for people: the library's name, or "own kernels: " and why
+  std::string text;  ///< for people: the library's name, or "own kernels: " and the reason
 };
 
-/// Opens the library once. The variable SHARDRUN_CUDA_PRODUCTS chooses: `own` for our own kernels, `cublaslt` for the
-/// library, `unfused` for the library without epilogues; by default the library if it is found.
-/// SHARDRUN_CUDA_TIMED_PRODUCTS asks for the library too. Calls no CUDA. Throws Error{job} as open_library(), and if
-/// products are to be timed without the library.
+/// Opens the library once. The environment variable SHARDRUN_CUDA_PRODUCTS chooses: `own` for our own kernels,
+/// `cublaslt` for the library, `unfused` for the library without epilogues. By default the library is used if it is
+/// found. SHARDRUN_CUDA_TIMED_PRODUCTS asks for the library too. Makes no CUDA call. Throws Error{job} as
+/// open_library() does, and if products are to be timed without the library.
 [[nodiscard]] const FoundCublasLt& find_cublaslt();
 
 }  // namespace shardrun::device::cuda

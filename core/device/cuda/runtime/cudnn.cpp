@@ -14,17 +14,17 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// The first version whose gradient of attention is right for any number of keys.
+/// The first version whose gradient of attention is correct for any number of keys.
 constexpr std::size_t oldest_cudnn = 91600;
 
-/// Files that libcudnn.so.9 opens when it needs them. Without the first, its calls abort the process; without another,
-/// making plans fails.
+/// Files that libcudnn.so.9 opens when it needs them. If the first is missing, a cuDNN call aborts the process; if
+/// another is missing, no plan can be made.
 constexpr std::array<const char*, 4> parts_of_cudnn = {"libcudnn_graph.so.9", "libcudnn_heuristic.so.9",
                                                        "libcudnn_engines_precompiled.so.9",
                                                        "libcudnn_engines_runtime_compiled.so.9"};
 
-/// Opens the file in the first of the folders that has it, else where the linker finds it. cuDNN then uses this one.
-/// Throws Error that says why it cannot be opened.
+/// Opens the file in the first of the folders that contains it, else where the linker finds it. cuDNN then uses the
+/// same file. Throws an Error that says why it cannot be opened.
 void open_part(std::string file, const std::filesystem::path& folder, std::initializer_list<const char*> folders) {
   for (const char* const below : folders) {
     const std::filesystem::path there = folder / below / file;
@@ -44,11 +44,11 @@ std::filesystem::path folder_of(const void* function) {
   return dladdr(function, &info) == 0 ? "" : std::filesystem::path(info.dli_fname).parent_path();
 }
 
-/// Opens NVRTC, which compiles the kernels of attention. Throws Error that says what is missing.
+/// Opens NVRTC, which compiles the attention kernels. Throws an Error that says what is missing.
 void open_nvrtc(void* library, const std::filesystem::path& folder) {
   decltype(&cudnnGetCudartVersion) cuda_version = nullptr;
   find_symbol(library, "cudnnGetCudartVersion", cuda_version);
-  // As cuDNN itself: also where Python's packages have it, and also by the name without a version.
+  // Looks where cuDNN itself would: also in the folders of Python's packages, and also for the name without a version.
   const auto open = [&](const std::string& file) {
     open_part(file, folder, {"", "../../cuda_nvrtc/lib", "../../cu13/lib"});
   };
@@ -59,7 +59,7 @@ void open_nvrtc(void* library, const std::filesystem::path& folder) {
   }
 }
 
-/// Throws Error that says what the library lacks.
+/// Finds the library's functions. Throws an Error that says what the library lacks.
 CudnnFunctions cudnn_functions_of(void* library) {
   CudnnFunctions found;
   find_symbol(library, "cudnnGetVersion", found.version);

@@ -11,7 +11,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// Memory of a plan, and values that cuDNN reads when the plan is run.
+/// A plan's memory, with values that cuDNN reads when the plan runs.
 struct BoundAttention {
   float scale;
   float unseen = -HUGE_VALF;
@@ -50,7 +50,7 @@ class CudnnAttention final : public LibraryAttention {
       : plans_(target, gpu), gpu_(gpu), order_(order) {}
 
   AttentionRun find(const FusedAttention& attention, float scale, const AttentionMemory& memory) override {
-    // Whether the bits of later GPUs' engines are the same in every run is not known.
+    // For later GPUs it is not known whether the engines give the same bits in every run.
     constexpr int last_capability = 90;
     if (attention.is_gradient && gpu_.capability() > last_capability) {
       return nullptr;
@@ -62,7 +62,7 @@ class CudnnAttention final : public LibraryAttention {
       with_sums.dq_sums = memory.workspace.data();
       with_sums.workspace = memory.workspace.subspan(sums);
       if (AttentionRun run = find(attention, scale, with_sums, AttentionOrder::any)) {
-        // Blocks add to them.
+        // Set to zero first, because blocks add to them.
         return [this, run = std::move(run), memory = with_sums.dq_sums, sums](cudaStream_t stream) {
           gpu_.check(cudaMemsetAsync(memory, 0, sums, stream), "clearing the sums of an attention's gradient");
           run(stream);
@@ -94,7 +94,7 @@ class CudnnAttention final : public LibraryAttention {
 
   CudnnPlans<std::pair<FusedAttention, AttentionOrder>> plans_;
   const Gpu& gpu_;
-  AttentionOrder order_;  ///< of the gradient
+  AttentionOrder order_;  ///< the order of the gradient's sums
 };
 
 }  // namespace

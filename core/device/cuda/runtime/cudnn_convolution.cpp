@@ -9,7 +9,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// An operation of cuDNN, and its attributes.
+/// A convolution operation of cuDNN, with the names of its attributes.
 struct ConvolutionOperation {
   cudnnBackendDescriptorType_t type;
   cudnnBackendAttributeName_t x;
@@ -54,8 +54,8 @@ std::vector<std::int64_t> list(const std::array<std::int64_t, count>& values) {
   return {values.begin(), values.end()};
 }
 
-/// Engines with these notes are less exact than sums in float32 of products of the elements. Engine 67 of cuDNN 9.19,
-/// its first for a float32 gradient of the weights on Hopper, has no note and loses a little (docs/gpu.md).
+/// Engines with these notes are less exact than float32 sums of exact products. Engine 67 of cuDNN 9.19, its first
+/// choice for a float32 weight gradient on Hopper, has no note and loses a little (docs/gpu.md).
 std::vector<cudnnBackendNumericalNote_t> refused_notes(const Convolution& of) {
   std::vector<cudnnBackendNumericalNote_t> refused = {CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS,
                                                       CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
@@ -70,7 +70,7 @@ std::vector<cudnnBackendNumericalNote_t> refused_notes(const Convolution& of) {
   return refused;
 }
 
-/// The largest power of two that divides an address, as far as it is of use.
+/// The largest power of two that divides an address, up to the largest that is useful.
 std::int64_t alignment_of(const void* data) {
   constexpr std::uint64_t most = 16;
   const std::uint64_t bits = most | reinterpret_cast<std::uintptr_t>(data);

@@ -10,11 +10,12 @@
 
 namespace shardrun::device::cuda {
 
-/// Of the memory of x, w and y, in bytes.
+/// The alignment of the memory of x, w and y, in bytes.
 using ConvolutionAlignments = std::array<std::int64_t, 3>;
 
-/// The first plan in the order of cuDNN's heuristics that multiplies exactly, adds up in float32 in a fixed order, and
-/// needs no more workspace; null: there is none. Its tensors x, w and y have the numbers 1, 2 and 3. Throws CudnnError.
+/// Finds the first plan, in the order of cuDNN's heuristics, that multiplies exactly, sums in float32 in a fixed order,
+/// and needs no more workspace than allowed; null: none. Tensors x, w and y have the numbers 1, 2 and 3. Throws
+/// CudnnError.
 [[nodiscard]] std::shared_ptr<const CudnnPlan> find_convolution_plan(const CudnnTarget& target,
                                                                      const Convolution& convolution, bool adds,
                                                                      const ConvolutionAlignments& alignments,

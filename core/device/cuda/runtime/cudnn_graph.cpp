@@ -104,7 +104,7 @@ cudnnDataType_t cudnn_type(graph::DType dtype) {
 CudnnTarget::CudnnTarget(const CudnnFunctions& library, const Gpu& gpu)
     : library_(library), properties_(properties_of(library)) {
   gpu.use();
-  // Never destroyed: when the process ends, CUDA may be gone before.
+  // This handle is never destroyed: at the end of the process, CUDA may already be gone.
   check_cudnn(library, library.create(&handle_), "cudnnCreate");
   properties_.set(CUDNN_ATTR_DEVICEPROP_HANDLE, handle_).finalize();
 }
@@ -219,7 +219,7 @@ bool CudnnPlan::take(const CudnnTarget& target, std::unique_ptr<CudnnDescriptor>
   try {
     plan->finalize();
   } catch (const CudnnError&) {
-    return false;  // cuDNN proposes configurations that cannot be built; the next one may be
+    return false;  // cuDNN proposes configurations that cannot be built; the caller tries the next one
   }
   const auto bytes = plan->read_one<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
   if (static_cast<std::size_t>(bytes) > limits.workspace_bytes) {

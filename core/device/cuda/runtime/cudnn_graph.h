@@ -18,10 +18,10 @@
 #include "core/device/cuda/runtime/gpu.h"
 #include "core/graph/tensor_type.h"
 
-/// The graph API of cuDNN: operations on tensors make a graph, an engine's plan computes it.
+/// The graph API of cuDNN: operations on tensors form a graph, which the plan of an engine computes.
 namespace shardrun::device::cuda {
 
-/// The functions of cuDNN, in a library that is opened while the program runs.
+/// The functions of cuDNN, whose library is opened while the program runs.
 struct CudnnFunctions {
   std::string name;  ///< "cuDNN 9.19.0"
   decltype(&cudnnGetVersion) version = nullptr;
@@ -37,14 +37,14 @@ struct CudnnFunctions {
   decltype(&cudnnBackendExecute) execute = nullptr;
 };
 
-/// A call of cuDNN that failed.
+/// A cuDNN call that failed.
 struct CudnnError : Error {
   CudnnError(const CudnnFunctions& library, cudnnStatus_t status, std::string_view call);
-  bool is_unsupported;  ///< cuDNN has nothing for what was asked
+  bool is_unsupported;  ///< cuDNN does not support what was asked
 };
 
-/// A descriptor. Attributes are set, then it is finalized and never changed. Descriptors that it names are to outlive
-/// it. All members throw CudnnError.
+/// A cuDNN descriptor. Its attributes are set, then it is finalized and never changed. Descriptors that it names must
+/// outlive it. All members throw CudnnError.
 class CudnnDescriptor {
  public:
   CudnnDescriptor(const CudnnFunctions& library, cudnnBackendDescriptorType_t type);
@@ -64,7 +64,7 @@ class CudnnDescriptor {
   }
   CudnnDescriptor& finalize();
 
-  /// Up to `values.size()` elements; returns how many there are, or for no values at all how many there may be.
+  /// Reads up to `values.size()` elements and returns their number. If `values` is empty, returns the largest possible.
   template <class Value>
   std::size_t read(cudnnBackendAttributeName_t name, std::span<Value> values) const {
     return read_raw(name, type_of<Value>(), values.size(), values.data());
@@ -75,7 +75,7 @@ class CudnnDescriptor {
     read(name, std::span<Value>(&value, 1));
     return value;
   }
-  /// Descriptors of a type, which are copied from this one.
+  /// Reads an attribute whose elements are descriptors of `type`. Returns copies of them.
   [[nodiscard]] std::vector<std::unique_ptr<CudnnDescriptor>> read_descriptors(cudnnBackendAttributeName_t name,
                                                                                cudnnBackendDescriptorType_t type) const;
 
@@ -102,31 +102,31 @@ class CudnnDescriptor {
 struct CudnnTensor {
   cudnnDataType_t dtype = CUDNN_DATA_FLOAT;
   std::vector<std::int64_t> shape = {};
-  std::vector<std::int64_t> strides = {};  ///< in elements; empty: rows without gaps
-  bool is_virtual = false;                 ///< it has no memory: it is between operations
-  bool is_by_value = false;                ///< one element in the host's memory
+  std::vector<std::int64_t> strides = {};  ///< in elements; empty: no gaps between rows
+  bool is_virtual = false;                 ///< it has no memory of its own: only operations of the graph read it
+  bool is_by_value = false;                ///< one element, in the host's memory
   std::int64_t alignment = 16;             ///< of its memory, in bytes
 };
 
 [[nodiscard]] cudnnDataType_t cudnn_type(graph::DType dtype);
 
-/// How a plan is told its GPU.
+/// How a plan is told which GPU it is for.
 enum class CudnnGpu : std::uint8_t {
-  by_properties,  ///< CUDNN_ATTR_..._DEVICEPROP: also for a GPU that is not there
-  by_handle,      ///< CUDNN_ATTR_..._HANDLE of the GPU that is to run it
+  by_properties,  ///< by CUDNN_ATTR_..._DEVICEPROP: also possible for a GPU that is absent
+  by_handle,      ///< by CUDNN_ATTR_..._HANDLE, of the GPU that will run it
 };
 
-/// The GPU for which plans are made, and that runs them.
+/// The GPU for which plans are made, and which runs them.
 class CudnnTarget {
  public:
-  /// `library` and `gpu` outlive it. Throws Error{internal} when cuDNN does not start.
+  /// `library` and `gpu` outlive this object. Throws Error{internal} if cuDNN does not start.
   CudnnTarget(const CudnnFunctions& library, const Gpu& gpu);
-  /// A GPU that is described by cuDNN's own JSON: plans are made for it, and never run.
+  /// A GPU described by cuDNN's own JSON. Plans can be made for it, but not run.
   CudnnTarget(const CudnnFunctions& library, std::string_view json);
 
   [[nodiscard]] const CudnnFunctions& library() const noexcept { return library_; }
   [[nodiscard]] const CudnnDescriptor& properties() const noexcept { return properties_; }
-  /// Null: it is described by JSON.
+  /// Null if the GPU is described by JSON.
   [[nodiscard]] cudnnHandle_t handle() const noexcept { return handle_; }
   /// Enqueues a plan. Any thread may call it.
   void run(const CudnnDescriptor& plan, const CudnnDescriptor& memory, cudaStream_t stream);
@@ -135,10 +135,10 @@ class CudnnTarget {
   const CudnnFunctions& library_;
   CudnnDescriptor properties_;
   cudnnHandle_t handle_ = nullptr;
-  std::mutex mutex_;  ///< a handle has one stream at a time
+  std::mutex mutex_;  ///< because a handle has one stream at a time
 };
 
-/// Operations in the order in which they are added. A tensor's number is its place among the tensors, from 1.
+/// A graph under construction. Its operations keep the order of their addition. Tensors are numbered from 1.
 class CudnnGraph {
  public:
   explicit CudnnGraph(const CudnnFunctions& library) : library_(&library) {}
@@ -146,9 +146,9 @@ class CudnnGraph {
   /// Returns the tensor's number.
   std::int64_t add(const CudnnTensor& tensor);
   [[nodiscard]] const CudnnDescriptor& tensor(std::int64_t number) const;
-  /// A descriptor that operations name, such as that of a pointwise function; not finalized.
+  /// Adds a descriptor that operations name, such as that of a pointwise function. It is not finalized.
   CudnnDescriptor& add(cudnnBackendDescriptorType_t type);
-  /// An operation, which the caller finalizes.
+  /// Adds an operation. The caller finalizes it.
   CudnnDescriptor& add_operation(cudnnBackendDescriptorType_t type);
 
   [[nodiscard]] const std::vector<const CudnnDescriptor*>& operations() const noexcept { return operations_; }
@@ -161,27 +161,27 @@ class CudnnGraph {
   std::vector<const CudnnDescriptor*> operations_;
 };
 
-/// Limits of a plan.
+/// Requirements on a plan.
 struct CudnnLimits {
   std::size_t workspace_bytes = 0;
-  bool is_ordered = true;  ///< plans that add up in no fixed order are refused
+  bool is_ordered = true;  ///< refuse plans that sum in no fixed order
   std::vector<cudnnBackendNumericalNote_t> refused = {};
 };
 
-/// The memory of tensors by their numbers. For those by value, memory of the host.
+/// The memory of tensors, by their numbers. Tensors by value have memory of the host.
 using CudnnMemory = std::vector<std::pair<std::int64_t, void*>>;
 
-/// A graph with the plan that computes it.
+/// A graph together with the plan that computes it.
 class CudnnPlan {
  public:
-  /// The first plan in the order of cuDNN's heuristics that keeps the limits; null: there is none. Throws CudnnError.
-  /// REQUIRES: the target has a handle, or `gpu` is by_properties.
+  /// Finds the first plan, in the order of cuDNN's heuristics, that meets the limits. Null: there is none. Throws
+  /// CudnnError. REQUIRES: the target has a handle, or `gpu` is by_properties.
   [[nodiscard]] static std::shared_ptr<const CudnnPlan> find(const CudnnTarget& target, CudnnGraph graph,
                                                              const CudnnLimits& limits,
                                                              CudnnGpu gpu = CudnnGpu::by_properties);
 
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_bytes_; }
-  /// The memory, as CudnnTarget::run takes it. REQUIRES: workspace.size() >= workspace_bytes().
+  /// Makes the descriptor of the memory that CudnnTarget::run takes. REQUIRES: workspace.size() >= workspace_bytes().
   [[nodiscard]] CudnnDescriptor bind(const CudnnMemory& memory, std::span<std::byte> workspace) const;
   [[nodiscard]] const CudnnDescriptor& descriptor() const noexcept { return *plan_; }
 

@@ -16,21 +16,22 @@
 
 namespace shardrun::device::cuda {
 
-/// Plans of cuDNN on one GPU, each chosen once, with its kernels loaded. `Key`: identifies the work of a plan.
+/// Plans of cuDNN on one GPU. Each is chosen once, and its kernels are loaded. A `Key` identifies the work of a plan.
 template <class Key>
 class CudnnPlans {
  public:
   using Run = std::function<void(cudaStream_t stream)>;
   using Choose = std::function<std::shared_ptr<const CudnnPlan>(const CudnnTarget& target, CudnnGpu gpu)>;
-  /// Gives a plan its memory (CudnnPlan::bind).
+  /// Binds a plan to its memory (CudnnPlan::bind).
   using Bind = std::function<std::shared_ptr<const CudnnDescriptor>(const CudnnPlan& plan)>;
 
-  /// `gpu` outlives it.
+  /// `gpu` outlives this object.
   CudnnPlans(std::shared_ptr<CudnnTarget> target, const Gpu& gpu) : target_(std::move(target)), gpu_(gpu) {}
 
-  /// A function that enqueues the key's plan, bound to memory. Reads and writes none of that memory yet. Any thread may
-  /// call it. Empty: `choose` finds no plan, or its kernels cannot be loaded. Either is said on stderr, once for a key,
-  /// with `otherwise`, which then computes it. Throws Error{internal} that begins with `name`, as the result does.
+  /// Returns a function that enqueues the key's plan, bound to memory. Does not read or write that memory yet. Any
+  /// thread may call the function. Returns an empty one if `choose` finds no plan or its kernels cannot be loaded;
+  /// stderr then says so once per key, and names `otherwise`, which computes it instead. Throws Error{internal} whose
+  /// message begins with `name`, as the returned function does.
   [[nodiscard]] Run find(const Key& key, const std::string& name, const Choose& choose, const Bind& bind,
                          const char* otherwise = "our own kernel") {
     gpu_.use();
@@ -64,8 +65,8 @@ class CudnnPlans {
     return {error.code(), fmt::format("{}: {}", name, error.message())};
   }
 
-  /// A plan with its kernels loaded. It is first made with the GPU's properties, as plans without a GPU are made and
-  /// tested. Once a plan needed the handle, all later ones are made with it.
+  /// Makes a plan and loads its kernels. It is first made with the GPU's properties, in the same way as plans are made
+  /// and tested without a GPU. Once a plan has needed the handle, all later ones are made with it.
   std::shared_ptr<const CudnnPlan> make(const std::string& name, const Choose& choose, const Bind& bind,
                                         const char* otherwise) {
     std::string why;
@@ -95,7 +96,7 @@ class CudnnPlans {
     return plan;
   }
 
-  /// Null: `why` says why there is none.
+  /// Null if there is no such plan; `why` then says why.
   std::shared_ptr<const CudnnPlan> loaded(CudnnGpu described, const Choose& choose, const Bind& bind,
                                           std::string& why) {
     std::shared_ptr<const CudnnPlan> plan = choose(*target_, described);

@@ -27,8 +27,8 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// CUDA would load a kernel when it is first launched, and may wait for all streams before it does. A stream at a gate
-/// waits for another rank, which may wait for what this rank launches next.
+/// Loads all kernels now. CUDA would load a kernel at its first launch, and may wait for all streams before it does.
+/// But a stream at a gate waits for another rank, which may wait for this rank's next launch.
 void load_kernels(const Gpu& gpu) {
   gpu.use();
   for (const void* const kernel : known_kernels()) {
@@ -40,7 +40,7 @@ void load_kernels(const Gpu& gpu) {
 }  // namespace
 
 CudaDevice::CudaDevice() : DeviceApart("cuda", "cuda") {
-  // Other values are refused also where there is no driver.
+  // Checked here, so that other values are refused even without a driver.
   static_cast<void>(chosen_by_variable(choice_of_products()));
   static_cast<void>(chosen_by_variable(choice_of_dnn()));
 }
@@ -57,7 +57,7 @@ DeviceFacts CudaDevice::facts() const {
     facts.vectors = gpus.at(unit).architecture;
     facts.unit = fmt::format("{} ({}, {})", unit, gpus.at(unit).name, gpus.at(unit).architecture);
   } catch (const Error&) {
-    // units() says what is missing.
+    // The error is ignored: units() reports what is missing.
   }
   return facts;
 }
@@ -65,7 +65,7 @@ DeviceFacts CudaDevice::facts() const {
 std::vector<Unit> CudaDevice::units() const {
   std::vector<Unit> found = find_gpus();
   if (const FoundCublasLt& cublaslt = find_cublaslt(); !cublaslt.timed_products.empty()) {
-    // A file of another library or GPU is refused before ranks start.
+    // Made here so that a file for another library or GPU is refused before ranks start.
     static_cast<void>(TimedProducts(cublaslt.timed_products, cublaslt.functions.name, found.front().name));
   }
   static_cast<void>(find_cudnn());
@@ -218,7 +218,7 @@ CudaDevice::StreamValues CudaDevice::stream_values() const {
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     const cudaError_t result = cudaGetDriverEntryPointByVersion(name, &function, since, cudaEnableDefault, &found);
     if (result != cudaSuccess || found != cudaDriverEntryPointSuccess) {
-      static_cast<void>(cudaGetLastError());  // it does not concern later calls
+      static_cast<void>(cudaGetLastError());  // clears the error, so that later calls do not return it
       return nullptr;
     }
     return reinterpret_cast<StreamValue>(function);

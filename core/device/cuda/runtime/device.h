@@ -19,8 +19,8 @@ class LibraryAttention;
 class LibraryConvolutions;
 class LibraryProducts;
 
-/// The GPUs of this machine; a process uses one. Making it calls no CUDA: that happens once units are asked for or
-/// memory is allocated.
+/// The GPUs of this machine, of which a process uses one. The constructor calls no CUDA: the first call happens when
+/// units are listed or memory is allocated.
 class CudaDevice final : public DeviceApart {
  public:
   CudaDevice();
@@ -37,51 +37,52 @@ class CudaDevice final : public DeviceApart {
   [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override;
   [[nodiscard]] std::unique_ptr<Queue> open_queue(Threads& threads) const override;
   [[nodiscard]] std::unique_ptr<Queue> open_transfer_queue(Threads& threads) const override;
-  /// Enough for the library that may compute the op, and for our own kernel. It follows from shapes and types, so plans
-  /// are the same with and without a library.
+  /// Bytes of scratch that are enough for the library's kernel and for our own. They depend on shapes and types alone,
+  /// so plans are the same with and without a library.
   [[nodiscard]] std::size_t scratch_bytes(const Kernel& kernel, const graph::OpShape& shape,
                                           int threads) const override;
-  /// Products of matrices, attention and convolutions are prepared for libraries where these are found (products.h,
+  /// Matrix products, attention and convolutions are prepared for libraries if these are found (products.h,
   /// attentions.h, convolutions.h).
   [[nodiscard]] std::unique_ptr<const PreparedKernel> prepare(const Kernel& kernel, const graph::Attributes& attributes,
                                                               std::vector<TensorView> inputs,
                                                               std::vector<TensorView> outputs,
                                                               std::span<std::byte> scratch,
                                                               std::string_view makes) const override;
-  /// Products by the library with epilogues.
+  /// Fuses ops into a library product's epilogue, or into a fused kernel of our own.
   [[nodiscard]] std::unique_ptr<const PreparedKernel> fuse(const PreparedKernel& first,
                                                            const PreparedKernel& next) const override;
 
-  /// The GPU that this process uses. Throws Error{job} as units().
+  /// The GPU that this process uses. Throws Error{job} as units() does.
   [[nodiscard]] const Gpu& gpu() const;
   [[nodiscard]] bool is_pinned(const void* memory, std::size_t bytes) const;
 
-  /// cuStreamWaitValue32 or cuStreamWriteValue32 of the driver, for a word that the GPU can address.
+  /// The driver's cuStreamWaitValue32 or cuStreamWriteValue32. `word` is an address that the GPU can access.
   using StreamValue = int (*)(cudaStream_t stream, unsigned long long word, unsigned value, unsigned flags);
   struct StreamValues {
     StreamValue wait = nullptr;
     StreamValue write = nullptr;
   };
-  /// Null: the driver does not have it.
+  /// Null if the driver lacks them.
   [[nodiscard]] StreamValues stream_values() const;
 
-  /// Null: our own kernels multiply. Throws Error{internal} if the library was asked for and does not start.
+  /// The library's products. Null: our own kernels multiply. Throws Error{internal} if it was asked for and does not
+  /// start.
   [[nodiscard]] LibraryProducts* products() const;
-  /// Null: our own kernels compute attention. Throws Error{internal} as start_cudnn().
+  /// Null: our own kernels compute attention. Throws Error{internal} as start_cudnn() does.
   [[nodiscard]] LibraryAttention* attention() const;
-  /// Null: our own kernels compute convolutions. Throws Error{internal} as start_cudnn().
+  /// Null: our own kernels compute convolutions. Throws Error{internal} as start_cudnn() does.
   [[nodiscard]] LibraryConvolutions* convolutions() const;
 
   void add(CudaQueue* queue) const;
   void remove(CudaQueue* queue) const;
-  /// After a failure, with which CUDA drops the work of all streams: abandons the copies of the host, and makes the
-  /// calls (Queue::call) that were dropped. Transports wait for them before they end a transfer.
+  /// Call it after a failure, with which CUDA drops the work of all streams. Abandons the copies of the host, and makes
+  /// the dropped calls (Queue::call), because transports wait for these before they end a transfer.
   void end_dropped_work() const;
-  /// Gives the host the times and answers of finished work of all queues.
+  /// For finished work of all queues, stores the times and answers where the host asked for them.
   void deliver() const;
 
  private:
-  /// Both by one handle of cuDNN.
+  /// Both use one handle of cuDNN.
   struct Dnn {
     std::unique_ptr<LibraryAttention> attention;
     std::unique_ptr<LibraryConvolutions> convolutions;
@@ -92,8 +93,8 @@ class CudaDevice final : public DeviceApart {
   mutable std::optional<Gpu> gpu_;
   mutable std::map<const std::byte*, std::size_t> pinned_;
   mutable std::unique_ptr<LibraryProducts> products_;
-  mutable bool products_failed_ = false;  ///< the library did not start, which was said
-  mutable std::optional<Dnn> dnn_;        ///< once it was asked for
+  mutable bool products_failed_ = false;  ///< the library did not start, and stderr has said so
+  mutable std::optional<Dnn> dnn_;        ///< set when it is first asked for
   mutable std::mutex queues_mutex_;
   mutable std::vector<CudaQueue*> queues_;
 };

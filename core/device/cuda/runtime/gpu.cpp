@@ -8,13 +8,13 @@
 namespace shardrun::device::cuda {
 namespace {
 
-constexpr int least_capability = 80;  ///< the oldest GPU that there are kernels for: 8.0
+constexpr int least_capability = 80;  ///< the oldest GPU for which there are kernels: 8.0
 
 std::string version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
 
 [[noreturn]] void refuse(const std::string& lacks) { throw Error(ErrorCode::job, lacks); }
 
-/// CUDA answers alike for a driver that is not there and for one that is too old.
+/// CUDA reports the same error for a missing driver and for one that is too old.
 [[noreturn]] void refuse_driver() {
   int driver = 0;
   int runtime = 0;

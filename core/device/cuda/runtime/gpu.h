@@ -11,11 +11,11 @@
 
 namespace shardrun::device::cuda {
 
-/// The GPUs that this process may use. Throws Error{job} when there is none, saying what is missing: the driver, a
-/// newer driver, or a GPU that this build has kernels for.
+/// The GPUs that this process may use. Throws Error{job} if there is none, saying what is missing: the driver, a newer
+/// driver, or a GPU for which this build has kernels.
 [[nodiscard]] std::vector<Unit> find_gpus();
 
-/// A GPU of this process. Calls of CUDA concern the GPU that their thread has chosen last, so each use() comes before.
+/// A GPU of this process. CUDA calls act on the GPU that their thread has chosen last, so call use() before each.
 class Gpu {
  public:
   explicit Gpu(int number);
@@ -23,10 +23,10 @@ class Gpu {
   [[nodiscard]] int number() const noexcept { return number_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] int capability() const noexcept { return capability_; }  ///< 90 for compute capability 9.0
-  /// Lets the calling thread use it. Throws Error{io}.
+  /// Chooses this GPU for the calling thread. Throws Error{io}.
   void use() const;
-  /// Throws Error if a call of CUDA failed: {io} when memory is lacking or the GPU is lost, else {internal}.
-  /// `attempted`: "copying 4 bytes to the host".
+  /// Throws Error if a CUDA call failed: {io} if memory is lacking or the GPU is lost, else {internal}.
+  /// `attempted`: the text "copying 4 bytes to the host".
   void check(cudaError_t result, std::string_view attempted) const;
 
  private:

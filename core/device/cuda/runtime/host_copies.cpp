@@ -11,8 +11,8 @@
 
 namespace shardrun::device::cuda {
 
-/// The copies of all queues, kept until the process ends: after a failure CUDA does not wait for a host function that
-/// it has begun to call. The function may reach its copy when the queue is gone.
+/// The copies of all queues, kept until the process ends. After a failure CUDA does not wait for a host function that
+/// it has begun to call, so the function may use its copy after the queue is gone.
 struct HostCopies::Copies {
   static Copies& all() {
     static Copies& copies = *new Copies;
@@ -42,7 +42,8 @@ void HostCopies::prepare(const Gpu& gpu, cudaStream_t main) {
 HostCopies::~HostCopies() {
   abandon();
   if (host_ != nullptr) {
-    static_cast<void>(cudaStreamSynchronize(host_));  // functions that are left after a copy that was refused halfway
+    static_cast<void>(cudaStreamSynchronize(host_));  // host functions may be left over from a copy that was refused
+                                                      // halfway
     static_cast<void>(cudaStreamDestroy(host_));
   }
   for (const Buffer& buffer : buffers_) {
@@ -89,7 +90,7 @@ cudaError_t HostCopies::copy_on_host(cudaStream_t stream, const void* from, void
     const std::lock_guard lock(copies.mutex);
     if (copies.free.empty()) {
       copies.made.push_back(std::make_unique<HostCopy>());
-      copies.free.reserve(copies.made.size());  // so that giving one back allocates nothing
+      copies.free.reserve(copies.made.size());  // so that returning a copy allocates nothing
       copy = copies.made.back().get();
     } else {
       copy = copies.free.back();
@@ -106,12 +107,12 @@ cudaError_t HostCopies::pass(std::size_t bytes, cudaStream_t first_stream, const
                              cudaStream_t second_stream, const Second& second) {
   cudaError_t result = cudaSuccess;
   const auto succeeds = [&](cudaError_t made) { return (result = made) == cudaSuccess; };
-  if (first_stream == second_stream) {  // one piece
+  if (first_stream == second_stream) {  // a single piece
     static_cast<void>(bytes > 0 && succeeds(first(buffers_[0].data, 0, bytes)) &&
                       succeeds(second(buffers_[0].data, 0, bytes)));
     return result;
   }
-  for (const Buffer& buffer : buffers_) {  // the host's stream begins in the main one's turn
+  for (const Buffer& buffer : buffers_) {  // the host's stream starts in order with the main one
     succeeds(result == cudaSuccess ? cudaEventRecord(buffer.done, main_) : result);
   }
   for (std::size_t at = 0; at < bytes && result == cudaSuccess; at += buffer_bytes) {
@@ -122,7 +123,7 @@ cudaError_t HostCopies::pass(std::size_t bytes, cudaStream_t first_stream, const
                       succeeds(cudaStreamWaitEvent(second_stream, buffer.half, 0)) &&
                       succeeds(second(buffer.data, at, size)) && succeeds(cudaEventRecord(buffer.done, second_stream)));
   }
-  // The main stream goes on behind the last piece.
+  // The main stream continues after the last piece.
   const Buffer& last = buffers_[(bytes - 1) / buffer_bytes % buffers_.size()];
   return result == cudaSuccess ? cudaStreamWaitEvent(main_, last.done, 0) : result;
 }

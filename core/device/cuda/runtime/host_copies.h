@@ -10,9 +10,9 @@
 
 namespace shardrun::device::cuda {
 
-/// Copies between a GPU and memory of the host that is not pinned, in the turn of a stream. They go through two pinned
-/// buffers, which functions of the host fill and empty. A copy of more than one buffer uses both in turn: the host
-/// copies one piece in a stream of its own while the GPU copies another.
+/// Copies between a GPU and host memory that is not pinned, in stream order. They go through two pinned buffers, which
+/// host functions fill and empty. A copy larger than one buffer alternates between both: the host copies one piece in a
+/// stream of its own while the GPU copies another.
 class HostCopies {
  public:
   static constexpr std::size_t buffer_bytes = std::size_t{4} << 20U;
@@ -23,17 +23,17 @@ class HostCopies {
   /// REQUIRES: the main stream is done, or the GPU has failed.
   ~HostCopies();
 
-  /// Pins the buffers and makes the host's stream. `main`: the stream of the copies.
+  /// Pins the buffers and makes the host's stream. `main`: the stream in whose order copies are made.
   void prepare(const Gpu& gpu, cudaStream_t main);
 
   [[nodiscard]] cudaError_t read(const std::byte* from, std::span<std::byte> to);
   [[nodiscard]] cudaError_t write(std::span<const std::byte> from, std::byte* to);
 
-  /// After a failure: ends all copies given so far. Their memory may be freed when this returns. Any thread.
+  /// After a failure, ends all copies given so far. Their memory may be freed afterwards. Any thread may call it.
   void abandon() noexcept;
 
  private:
-  /// A copy that the host makes.
+  /// One copy that a host function makes.
   struct HostCopy {
     HostCopies* owner = nullptr;  ///< null: abandoned
     const void* from = nullptr;
@@ -43,17 +43,17 @@ class HostCopies {
   struct Copies;
   struct Buffer {
     std::byte* data = nullptr;
-    cudaEvent_t half = nullptr;  ///< the first of a piece's two copies is done
-    cudaEvent_t done = nullptr;  ///< and the second
+    cudaEvent_t half = nullptr;  ///< recorded when the first of a piece's two copies is done
+    cudaEvent_t done = nullptr;  ///< recorded when the second is done
   };
 
-  /// For each piece of `bytes`: first(piece) in one stream, and then second(piece) in the other.
+  /// For each piece of `bytes`, calls first(piece) in one stream, and then second(piece) in the other.
   template <typename First, typename Second>
   [[nodiscard]] cudaError_t pass(std::size_t bytes, cudaStream_t first_stream, const First& first,
                                  cudaStream_t second_stream, const Second& second);
-  /// The stream in which the host copies: the main one if there is nothing to do at the same time.
+  /// The stream in which the host copies: the main one if the copy has a single piece.
   [[nodiscard]] cudaStream_t host_stream(std::size_t bytes) const { return bytes > buffer_bytes ? host_ : main_; }
-  /// The function of the host that makes the copy.
+  /// The host function that makes the copy.
   static void make(HostCopy& copy) noexcept;
   [[nodiscard]] cudaError_t copy_on_host(cudaStream_t stream, const void* from, void* to, std::size_t bytes);
 
@@ -61,7 +61,7 @@ class HostCopies {
   cudaStream_t host_ = nullptr;
   std::array<Buffer, 2> buffers_;
 
-  int running_ = 0;  ///< functions that copy at this moment; guarded by Copies::mutex
+  int running_ = 0;  ///< host functions that are copying now; guarded by Copies::mutex
 };
 
 }  // namespace shardrun::device::cuda

@@ -14,7 +14,7 @@ namespace shardrun::device::cuda {
 
 class CudnnTarget;
 
-/// The memory of a part of attention. Gradients are null where attention itself is meant.
+/// The memory of a part of attention. The gradients' pointers are null in attention itself.
 struct AttentionMemory {
   void* q = nullptr;
   void* k = nullptr;
@@ -25,27 +25,27 @@ struct AttentionMemory {
   void* dq = nullptr;
   void* dk = nullptr;
   void* dv = nullptr;
-  void* sums = nullptr;     ///< over the rows of dout out
-  void* dq_sums = nullptr;  ///< in float32, where they are added up in any order
+  void* sums = nullptr;     ///< the row sums of dout * out
+  void* dq_sums = nullptr;  ///< float32 sums of dq, if they are added up in any order
   std::span<std::byte> workspace = {};
 };
 
-/// Enqueues attention that is bound to its memory. Any thread may call it. Throws Error{internal} with its sizes and
-/// the name of the status when the library refuses.
+/// Enqueues attention that is bound to its memory. Any thread may call it. Throws Error{internal}, with sizes and the
+/// name of the status, if the library refuses.
 using AttentionRun = std::function<void(cudaStream_t stream)>;
 
-/// Attention by a library on one GPU.
+/// Attention computed by a library on one GPU.
 class LibraryAttention {
  public:
   virtual ~LibraryAttention() = default;
-  /// A function that computes attention on this memory. Reads and writes none of the memory yet. The plan is chosen
-  /// once for all attention with these sizes, and its kernels are loaded. Empty: the library has no reproducible plan,
-  /// or its kernels could not be loaded. Either is said on stderr. Throws Error{internal}.
+  /// Returns a function that computes attention on this memory. Does not read or write the memory yet. The plan is
+  /// chosen once for all attention of these sizes, and its kernels are loaded. Returns an empty function if the library
+  /// has no reproducible plan or its kernels cannot be loaded; stderr says which. Throws Error{internal}.
   [[nodiscard]] virtual AttentionRun find(const FusedAttention& attention, float scale,
                                           const AttentionMemory& memory) = 0;
 };
 
-/// Null: `target` is null, or cuDNN cannot compile kernels (FoundCudnn::attends). `gpu` outlives it.
+/// Null if `target` is null, or if cuDNN cannot compile kernels (FoundCudnn::attends). `gpu` outlives the result.
 [[nodiscard]] std::unique_ptr<LibraryAttention> open_attention(const std::shared_ptr<CudnnTarget>& target,
                                                                const Gpu& gpu);
 

@@ -22,23 +22,23 @@ struct ConvolutionMemory {
   std::span<std::byte> workspace;
 };
 
-/// Enqueues a convolution that is bound to its memory. Any thread may call it. Throws Error{internal} with its sizes
-/// and the name of the status when the library refuses.
+/// Enqueues a convolution that is bound to its memory. Any thread may call it. Throws Error{internal}, with sizes and
+/// the name of the status, if the library refuses.
 using ConvolutionRun = std::function<void(cudaStream_t stream)>;
 
-/// Convolutions by a library on one GPU.
+/// Convolutions computed by a library on one GPU.
 class LibraryConvolutions {
  public:
   virtual ~LibraryConvolutions() = default;
-  /// A function that computes a convolution on this memory. Reads and writes none of the memory yet. `adds`: to its
-  /// result. The plan is chosen once for these sizes, types and alignments, and its kernels are loaded. Empty: the
-  /// library has no plan that is exact and reproducible, or its kernels could not be loaded. Either is said on stderr.
-  /// Throws Error{internal}.
+  /// Returns a function that computes a convolution on this memory. Does not read or write the memory yet. `adds`: the
+  /// function adds to its result. The plan is chosen once for these sizes, types and alignments, and its kernels are
+  /// loaded. Returns an empty function if the library has no exact and reproducible plan, or its kernels cannot be
+  /// loaded; stderr says which. Throws Error{internal}.
   [[nodiscard]] virtual ConvolutionRun find(const Convolution& convolution, bool adds,
                                             const ConvolutionMemory& memory) = 0;
 };
 
-/// Null: `target` is null. `gpu` outlives it.
+/// Returns null if `target` is null. `gpu` outlives the result.
 [[nodiscard]] std::unique_ptr<LibraryConvolutions> open_convolutions(const std::shared_ptr<CudnnTarget>& target,
                                                                      const Gpu& gpu);
 

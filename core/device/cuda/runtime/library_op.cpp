@@ -13,9 +13,9 @@ namespace shardrun::device::cuda {
 namespace {
 
 struct LibraryOp {
-  const Kernel* own = nullptr;  ///< null: there is work
+  const Kernel* own = nullptr;  ///< our own kernel; null: the library computes the op
   LibraryWork work;
-  bool touched = false;  ///< the scratch, by the first call
+  bool touched = false;  ///< the first call has written the scratch
 };
 
 void run_library_op(const KernelCall& call) {
@@ -31,13 +31,13 @@ void run_library_op(const KernelCall& call) {
   }
 }
 
-/// Its kernel says how it runs.
+/// A prepared op whose kernel, `through`, calls the library or our own kernel.
 struct PreparedLibraryOp final : PreparedKernel {
   Kernel through;
   LibraryOp op;
-  std::string ops;  ///< the names of those that are fused
+  std::string ops;  ///< the names of the fused ops
 
-  /// `computes`: computes the result. The other arguments: as of PreparedKernel.
+  /// `computes`: what computes the result. The other arguments are those of PreparedKernel.
   PreparedLibraryOp(LibraryOp computes, const graph::Attributes& of, std::vector<TensorView> reads,
                     std::vector<TensorView> writes, std::span<std::byte> memory, std::string_view tensor)
       : op(std::move(computes)) {
@@ -112,7 +112,7 @@ void load_kernels(const Gpu& gpu, const std::function<void(cudaStream_t stream)>
     if (graph != nullptr) {
       static_cast<void>(cudaGraphDestroy(graph));
     }
-    static_cast<void>(cudaGetLastError());  // it does not concern later calls
+    static_cast<void>(cudaGetLastError());  // clears the error, so that later calls do not return it
     static_cast<void>(cudaStreamDestroy(stream));
     throw;
   }

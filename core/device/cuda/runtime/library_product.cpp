@@ -19,12 +19,12 @@ namespace {
 
 using Gelu = Epilogue::Gelu;
 
-/// Of a, b, c, and the epilogue's matrix, vector and operand.
+/// The alignments of a, b, c, and of the epilogue's matrix, vector and operand.
 using Alignments = std::array<std::uint32_t, 6>;
 
 /// The largest power of two that divides the addresses of all matrices of a batch.
 std::uint32_t alignment_of(const void* data, std::int64_t batch, std::int64_t batch_stride, graph::DType dtype) {
-  constexpr std::uint64_t most = 256;  // more is no use to the library
+  constexpr std::uint64_t most = 256;  // the library does not profit from more
   const std::uint64_t bytes =
       batch > 1 ? static_cast<std::uint64_t>(batch_stride) * graph::element_bytes(dtype) : std::uint64_t{0};
   const std::uint64_t bits = most | reinterpret_cast<std::uintptr_t>(data) | bytes;
@@ -68,11 +68,11 @@ std::string text_of(const ProductStep& step, const Epilogue& epilogue) {
 
 class CublasLtProduct final : public LibraryProduct {
  public:
-  /// REQUIRES: before it runs, use() has chosen its algorithm.
+  /// REQUIRES: use() chooses an algorithm before it runs.
   CublasLtProduct(const CublasLt& library, cublasLtHandle_t handle, const ProductStep& step, const Epilogue& epilogue)
       : library_(library), handle_(handle), step_(step), epilogue_(epilogue) {
     const Product& p = step.product;
-    // The library's matrices are stored column by column, so ours are transposed: it makes c' = b' a'.
+    // The library's matrices are column-major, so each of ours appears transposed: it computes c' = b' a'.
     const cublasOperation_t of_b = p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t of_a = p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtMatmulDesc_t operation = nullptr;
@@ -86,14 +86,14 @@ class CublasLtProduct final : public LibraryProduct {
     layouts_[2] = layout(p.c, 2, p.m, p.n);
   }
 
-  /// The algorithms that the library proposes, the one first that it takes to be the fastest.
+  /// The algorithms that the library proposes, beginning with the one that it expects to be the fastest.
   [[nodiscard]] std::vector<cublasLtMatmulAlgo_t> proposals(const Alignments& alignments,
                                                             std::size_t workspace_bytes) const {
     constexpr std::size_t most = 16;
     cublasLtMatmulPreference_t made = nullptr;
     check(library_.preference_create(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference{made, library_.preference_destroy};
-    // Parts of k are added up in float32 and in a fixed order: the bits are always the same.
+    // Only algorithms that sum parts of k in float32 and in a fixed order, so that the bits are always the same.
     const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
     set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -178,7 +178,7 @@ class CublasLtProduct final : public LibraryProduct {
     return owned;
   }
 
-  /// The operation has the addresses of the vector and of the operand; the matrix that is added is given to each run.
+  /// Stores the epilogue's vector and operand in the operation. The matrix that is added is passed to each run.
   void set_epilogue(cublasLtMatmulDesc_t operation) const {
     if (const std::uint32_t name = name_of(epilogue_); name != CUBLASLT_EPILOGUE_DEFAULT) {
       set(library_.operation_set, operation, CUBLASLT_MATMUL_DESC_EPILOGUE, name);
@@ -221,10 +221,10 @@ std::vector<std::int64_t> key_of(const ProductStep& step, const ProductMemory& m
   return key;
 }
 
-/// Memory like a product's own, for timing trials.
+/// Memory like a product's, for timing trials.
 class Trial {
  public:
-  /// Throws Error{io} when the GPU has not that much.
+  /// Throws Error{io} if the GPU does not have so much memory.
   Trial(const Gpu& gpu, const ProductStep& step, const ProductMemory& like)
       : buffers_(buffers_of(step, like)), owned_(gpu, buffers_), memory_(like) {
     const auto [a, b, c, added, bias, operand, workspace] = buffers_;
@@ -279,7 +279,7 @@ LibraryProducts::LibraryProducts(const FoundCublasLt& found, const Gpu& gpu) : f
     timed_.emplace(found.timed_products, library.name, gpu.name());
   }
   gpu.use();
-  // Never destroyed: when the process ends, CUDA may be gone before.
+  // This handle is never destroyed: at the end of the process, CUDA may already be gone.
   if (const cublasStatus_t status = library.create(&handle_); status != CUBLAS_STATUS_SUCCESS) {
     throw Error(
         ErrorCode::internal,
@@ -319,7 +319,7 @@ std::shared_ptr<const LibraryProduct> LibraryProducts::make(const ProductStep& s
       chosen = timed_->find(key_of(step, memory), proposals.size(), text, time);
     } catch (const Error& error) {
       if (error.code() == ErrorCode::job) {
-        throw;  // the file is wrong
+        throw;  // the file of timed products is invalid
       }
       write_to_standard_error(
           fmt::format("shardrun: {} is not timed, and has the algorithm that the library proposes first: {}\n", text,

@@ -20,15 +20,15 @@
 namespace shardrun::device::cuda {
 
 /// The epilogue of a product: ops on its sums before they are stored in c. Matrices have the shape and type of c. A
-/// null pointer means that there is no such operand.
+/// null pointer means that the epilogue lacks that operand.
 struct Epilogue {
   enum class Gelu : std::uint8_t { none, forward, backward };
 
   const void* added = nullptr;  ///< a matrix that is added
   const void* bias = nullptr;   ///< a vector of n elements of c's type, added to each row
-  /// GELU of the sums so far, in its tanh form (forward), or the sums times GELU's derivative at `operand` (backward).
+  /// forward: GELU, in its tanh form, of the sums so far. backward: the sums times GELU's derivative at `operand`.
   Gelu gelu = Gelu::none;
-  void* operand = nullptr;  ///< of GELU, a matrix: forward writes it, backward reads it
+  void* operand = nullptr;  ///< GELU's matrix: forward writes it, backward reads it
 
   [[nodiscard]] bool is_empty() const noexcept { return added == nullptr && bias == nullptr && gelu == Gelu::none; }
 };
@@ -38,38 +38,37 @@ struct ProductMemory {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
-  std::span<std::byte> workspace = {};  ///< of the size with which it was made
+  std::span<std::byte> workspace = {};  ///< of the size for which the product was made
   Epilogue epilogue = {};
 };
 
-/// A product by cuBLASLt, made for its sizes, types, layouts, the alignment of its memory, and its epilogue. Any thread
-/// may run it.
+/// A product by cuBLASLt, made for its sizes, types, layouts, epilogue and alignment of memory. Any thread may run it.
 class LibraryProduct {
  public:
   virtual ~LibraryProduct() = default;
-  /// Enqueues it. Throws Error{internal} with its sizes and the name of the status when the library refuses.
-  /// `memory`: its bias and its operand of GELU are those with which it was made. REQUIRES: it adds to c only without
-  /// an epilogue.
+  /// Enqueues the product. `memory` has the bias and the GELU operand with which the product was made.
+  /// Throws Error{internal}, with sizes and the name of the status, if the library refuses.
+  /// REQUIRES: `accumulate` only without an epilogue.
   virtual void run(const ProductMemory& memory, bool accumulate, cudaStream_t stream) const = 0;
-  /// This product with the bias and the operand of another epilogue, which has the same kinds and alignments.
+  /// A copy of this product with the bias and the GELU operand of another epilogue of the same kind and alignment.
   [[nodiscard]] virtual std::shared_ptr<const LibraryProduct> with(const Epilogue& epilogue) const = 0;
 };
 
 /// Products by cuBLASLt on one GPU.
 class LibraryProducts {
  public:
-  /// `found` and `gpu` outlive it. Throws Error{internal} when cuBLASLt does not start, and as TimedProducts. REQUIRES:
-  /// found.is_used.
+  /// `found` and `gpu` outlive it. Throws Error{internal} if cuBLASLt does not start, and errors of TimedProducts'
+  /// constructor. REQUIRES: found.is_used.
   LibraryProducts(const FoundCublasLt& found, const Gpu& gpu);
 
   [[nodiscard]] bool fuses() const noexcept { return found_.fuses; }
 
-  /// A product for this memory. Reads and writes none of it yet. The algorithm is chosen once for all steps of these
-  /// sizes, types, layouts, alignments and epilogues, and its kernels are loaded. With timed products it is the one in
-  /// the file, or is timed now, in memory of its own; without that memory it is the first one, which is said on stderr.
-  /// Null: the library has no algorithm, or its kernels could not be loaded, which is said on stderr. With an epilogue,
-  /// any other failure gives null and is said too; without one, it throws Error{internal}. Throws Error{job} as
-  /// TimedProducts.
+  /// Returns a product for this memory, which it does not read or write yet. The algorithm is chosen once for all steps
+  /// of these sizes, types, layouts, alignments and epilogues, and its kernels are loaded. Products that are timed use
+  /// the algorithm in the file, or are timed now in memory allocated for that; if there is not enough, they use the
+  /// library's first algorithm, and stderr says so.
+  /// Returns null if the library has no algorithm or its kernels cannot be loaded; stderr says which. Other failures
+  /// give null, too, with an epilogue; without one they throw Error{internal}. Throws Error{job} as TimedProducts does.
   [[nodiscard]] std::shared_ptr<const LibraryProduct> find(const ProductStep& step, const ProductMemory& memory);
 
  private:

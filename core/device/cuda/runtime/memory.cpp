@@ -14,10 +14,10 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// Two bfloat16 or one float32 that are NaN; as an index, far below 0.
+/// The bits of unwritten memory. Two bfloat16 or one float32 read as NaN; an index reads as a number far below 0.
 constexpr std::uint32_t unwritten = 0xFFC5FFC5U;
 
-/// Lets `enqueue` give work to a stream of its own, and waits for it.
+/// Lets `enqueue` enqueue work on a stream of its own, and waits for that work.
 void run_alone(const Gpu& gpu, std::string_view attempted, const std::function<void(const KernelCall&)>& enqueue) {
   cudaStream_t stream = nullptr;
   gpu.check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
@@ -49,7 +49,7 @@ bool find(const char* name, Function& function) {
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
   if (cudaGetDriverEntryPointByVersion(name, &found, since, cudaEnableDefault, &result) != cudaSuccess ||
       result != cudaDriverEntryPointSuccess || found == nullptr) {
-    static_cast<void>(cudaGetLastError());  // it does not concern later calls
+    static_cast<void>(cudaGetLastError());  // clears the error, so that later calls do not return it
     return false;
   }
   function = reinterpret_cast<Function>(found);
@@ -69,7 +69,7 @@ std::optional<VirtualMemory> VirtualMemory::of(const Gpu& gpu) {
       !find("cuMemSetAccess", driver.set_access)) {
     return std::nullopt;
   }
-  const CUdevice device = gpu.number();  // the runtime counts GPUs as the driver does
+  const CUdevice device = gpu.number();  // the runtime and the driver number GPUs alike
   const auto has = [&](CUdevice_attribute attribute) {
     int value = 0;
     return driver.attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
@@ -91,7 +91,7 @@ CUresult VirtualMemory::allocate(std::uint64_t bytes) {
   if (result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY || kind_.allocFlags.gpuDirectRDMACapable == 0) {
     return result;
   }
-  kind_.allocFlags.gpuDirectRDMACapable = 0;  // some systems have the attribute, and no network card that can do it
+  kind_.allocFlags.gpuDirectRDMACapable = 0;  // some systems have the attribute, but no network card that can use it
   return try_allocate(bytes);
 }
 
@@ -112,7 +112,7 @@ CUresult VirtualMemory::try_allocate(std::uint64_t bytes) {
     result = driver_.map(address_, bytes_, 0, made, 0);
     is_mapped_ = result == CUDA_SUCCESS;
   }
-  static_cast<void>(driver_.release(made));  // it lives while it is mapped
+  static_cast<void>(driver_.release(made));  // the memory lives as long as it is mapped
   if (result == CUDA_SUCCESS) {
     const CUmemAccessDesc access = {.location = kind_.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     result = driver_.set_access(address_, bytes_, &access, 1);
@@ -144,7 +144,7 @@ CudaMemory::CudaMemory(const Gpu& gpu, std::uint64_t bytes) : gpu_(gpu), virtual
   if (virtual_) {
     result = static_cast<cudaError_t>(virtual_->allocate(allocated));
     if (result != cudaSuccess && result != cudaErrorMemoryAllocation) {
-      virtual_.reset();  // refused, as in some containers and virtual machines
+      virtual_.reset();  // virtual memory was refused, as in some containers and virtual machines
     }
   }
   if (!virtual_) {
@@ -154,7 +154,7 @@ CudaMemory::CudaMemory(const Gpu& gpu, std::uint64_t bytes) : gpu_(gpu), virtual
     std::size_t free = 0;
     std::size_t total = 0;
     static_cast<void>(cudaMemGetInfo(&free, &total));
-    static_cast<void>(cudaGetLastError());  // it does not concern later calls
+    static_cast<void>(cudaGetLastError());  // clears the error, so that later calls do not return it
     gpu.check(result, fmt::format("allocating {} bytes for the arena, with {} of {} bytes free (nvidia-smi shows what "
                                   "other processes hold)",
                                   bytes, free, total));
@@ -195,7 +195,7 @@ std::uint64_t CudaMemory::touched_bytes() const {
     const auto* const first = static_cast<const std::uint8_t*>(pages);
     touched = static_cast<std::uint64_t>(std::count(first, first + count, 1)) * page_bytes;
   } catch (const Error&) {
-    // The failure that has stopped the GPU is thrown by queues.
+    // No error is thrown here: queues throw the failure that has stopped the GPU.
   }
   if (pages != nullptr) {
     static_cast<void>(cudaFreeHost(pages));

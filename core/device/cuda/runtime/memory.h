@@ -10,24 +10,24 @@
 
 namespace shardrun::device::cuda {
 
-/// A block of a GPU's memory that transports can register for their fastest ways: physical memory that other processes
-/// and network cards may map. cudaMalloc's memory cannot be mapped by a switch that adds up (NVLink SHARP).
+/// A block of a GPU's memory that transports can register for their fastest paths: physical memory that other processes
+/// and network cards may map. A switch that sums (NVLink SHARP) cannot map the memory of cudaMalloc.
 class VirtualMemory {
  public:
-  /// Nothing where the driver or the GPU has no virtual memory that processes can share.
+  /// Returns nothing if the driver or the GPU has no virtual memory that processes can share.
   [[nodiscard]] static std::optional<VirtualMemory> of(const Gpu& gpu);
 
-  /// Allocates at least `bytes`, in whole pieces of the GPU's granularity. Memory that network cards cannot reach if it
-  /// is refused otherwise, and not for want of memory.
+  /// Allocates at least `bytes`, in multiples of the GPU's granularity. If memory that network cards can reach is
+  /// refused for another reason than lack of memory, allocates memory that they cannot reach.
   [[nodiscard]] CUresult allocate(std::uint64_t bytes);
-  /// Frees what was allocated. REQUIRES: no work uses it.
+  /// Frees the allocated memory. REQUIRES: no work uses it.
   void free() noexcept;
 
   [[nodiscard]] void* data() const noexcept;
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 
  private:
-  /// Of the driver, found by name: the library is not linked with it.
+  /// Functions of the driver, found by name because this library is not linked with it.
   struct Functions {
     CUresult (*attribute)(int* value, CUdevice_attribute attribute, CUdevice device) = nullptr;
     CUresult (*granularity)(std::size_t* bytes, const CUmemAllocationProp* of,
@@ -54,16 +54,16 @@ class VirtualMemory {
   bool is_mapped_ = false;
 };
 
-/// An arena in the memory of a GPU: virtual memory if the GPU has it and gives it, else cudaMalloc's. It is filled with
-/// a pattern that is NaN in every type. So the pages that were written can be counted, and unwritten memory shows in
-/// results.
+/// An arena in a GPU's memory: virtual memory if the GPU supports and grants it, else memory of cudaMalloc. It is
+/// filled with a pattern that is NaN in every type, so that written pages can be counted and reads of unwritten memory
+/// show.
 class CudaMemory final : public Memory {
  public:
-  /// `gpu` outlives it. Throws Error{io} when the GPU has not that much.
+  /// `gpu` outlives it. Throws Error{io} if the GPU does not have so much memory.
   CudaMemory(const Gpu& gpu, std::uint64_t bytes);
   ~CudaMemory() override;
 
-  /// 0 after a failure of the GPU.
+  /// Returns 0 after a failure of the GPU.
   [[nodiscard]] std::uint64_t touched_bytes() const override;
 
  private:

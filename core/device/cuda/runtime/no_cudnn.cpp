@@ -3,7 +3,7 @@
 #include "core/device/cuda/runtime/library_convolution.h"
 #include "core/device/cuda/runtime/shared_library.h"
 
-// cuDNN for builds without its header.
+// The functions of cudnn.h for builds without cuDNN's header.
 
 namespace shardrun::device::cuda {
 

@@ -18,17 +18,17 @@ std::int64_t bytes_of(DType dtype) { return static_cast<std::int64_t>(graph::ele
 /// Lays out the scratch of a list of steps.
 class ProductScratch {
  public:
-  /// Room that no other place shares.
+  /// Reserves room that no other place shares.
   [[nodiscard]] Place add(std::int64_t bytes);
-  /// The steps with their workspace, and the size of all.
+  /// The steps with their workspace, and the total size of the scratch.
   [[nodiscard]] ProductSteps finished(ProductSteps steps);
 
  private:
   std::int64_t end_ = 0;
 };
 
-/// The largest that NVIDIA recommends (for Hopper). It holds the sums of parts of k, each as large as the result in
-/// float32: the library makes such parts when the result alone gives a GPU too little to do at a time.
+/// Limits the workspace to the largest size that NVIDIA recommends (for Hopper). It holds the sums of parts of k, each
+/// as large as the result in float32. The library splits k if the result alone does not keep a GPU busy.
 std::int64_t workspace_of(const ProductStep& step) {
   constexpr std::int64_t most = std::int64_t{32} << 20;
   constexpr std::int64_t most_parts = 16;
@@ -59,15 +59,15 @@ ProductSteps ProductScratch::finished(ProductSteps steps) {
   return steps;
 }
 
-/// Tensor cores are fast where each stored row begins at a multiple of 16 bytes.
+/// Tensor cores are fast if each stored row begins at a multiple of 16 bytes.
 constexpr std::int64_t row_alignment = 16;
-constexpr std::int64_t padded_alignment = 128;  ///< of rows in copies: a line of a GPU's cache
+constexpr std::int64_t padded_alignment = 128;  ///< of rows in copies: a cache line of a GPU
 
 bool has_unaligned_rows(const Operand& operand) {
   return operand.stride * bytes_of(operand.dtype) % row_alignment != 0;
 }
 
-/// Rows and columns of an operand as it is stored, and where its part from (row, column) of the matrix on begins.
+/// An operand as it is stored: its rows, its columns, and where the part from (row, column) of the matrix on begins.
 struct Stored {
   Stored(const Operand& operand, std::int64_t rows, std::int64_t columns)
       : height(operand.transposed ? columns : rows), width(operand.transposed ? rows : columns) {}
@@ -79,17 +79,16 @@ std::int64_t byte_of(const Operand& operand, std::int64_t row, std::int64_t colu
 }
 
 /// A product with aligned rows: its operands are copied to the scratch, and its result from there. The rows or the
-/// columns of the result are made in parts, so that the copies take bounded memory.
+/// columns of the result are computed in parts, so that the copies take bounded memory.
 class PaddedProduct {
  public:
-  /// `tensors`: of the op, that are a, b and c.
+  /// `tensors`: which tensors of the op are a, b and c.
   PaddedProduct(const Product& product, const std::array<std::size_t, 3>& tensors, const Padding& padding)
       : product_(product), tensors_(tensors), padding_(padding), operands_{product.a, product.b, product.c} {
     for (std::size_t t = 0; t < 3; ++t) {
       copied_[t] = has_unaligned_rows(operands_[t]);
     }
-    // A part has rows of the result and of a, or columns of the result and of b. The other operand is copied as a
-    // whole.
+    // A part has rows of the result and of a, or columns of the result and of b. The other operand is copied whole.
     by_rows_ = whole_bytes(true) <= whole_bytes(false);
     const std::int64_t size = by_rows_ ? product.m : product.n;
     const std::int64_t bytes = copied_bytes(by_rows_ ? 0 : 1) + copied_bytes(2);
@@ -127,12 +126,12 @@ class PaddedProduct {
  private:
   static constexpr std::int64_t part_multiple = 128;
 
-  /// A part of an operand: of the rows or columns of the result. The other operand's part is all of it.
+  /// A part of an operand that goes with some rows or columns of the result. For the other operand it is the whole.
   struct Part {
     std::int64_t byte = 0;  ///< where it begins in the operand
     Stored stored;
     Operand padded;
-    std::int64_t bytes = 0;  ///< of its copy
+    std::int64_t bytes = 0;  ///< bytes of its copy
   };
   [[nodiscard]] Part part_of(std::size_t t, std::int64_t first, std::int64_t count) const {
     const bool has_rows = t == 0 || (t == 2 && by_rows_);
@@ -165,7 +164,7 @@ class PaddedProduct {
             .to_strides = {part.padded.stride, 1},
             .only_adding = t == Place::result};
   }
-  /// An operand of the product of a part.
+  /// An operand of a part's product, and its place.
   [[nodiscard]] std::pair<Operand, Place> operand_of(std::size_t t, const Part& part) const {
     return copied_[t] ? std::pair(part.padded, places_[t])
                       : std::pair(operands_[t], Place{.tensor = tensors_[t], .byte = part.byte});
@@ -208,8 +207,8 @@ class PaddedProduct {
   ProductSteps made_;
 };
 
-/// A product of bfloat16 with copies of the operands and the result whose rows are not aligned. Nothing: all are
-/// aligned, or copies are not worth it. `tensors`: of the op, that are a, b and c.
+/// The steps of a bfloat16 product whose unaligned operands and result are copied. Nothing if all are aligned, or if
+/// copies are not worth it. `tensors`: which tensors of the op are a, b and c.
 std::optional<ProductSteps> padded_steps(const Product& product, const std::array<std::size_t, 3>& tensors,
                                          const Padding& padding) {
   PaddedProduct padded(product, tensors, padding);
@@ -239,13 +238,13 @@ std::optional<ProductSteps> steps_of_product(const Product& product, const std::
   return ProductScratch().finished(std::move(made));
 }
 
-/// Letters of the batch that act as one letter in all tensors.
+/// Batch letters that can be treated as one letter in all tensors.
 struct BatchLoop {
   std::int64_t size = 1;
   std::array<std::int64_t, 3> strides = {};
 };
 
-/// Of all letters of the batch, innermost first.
+/// Loops for all letters of the batch, the innermost first.
 std::vector<BatchLoop> batch_loops(const Contraction& of) {
   std::vector<BatchLoop> loops;
   for (auto letter = of.batch.rbegin(); letter != of.batch.rend(); ++letter) {
@@ -283,7 +282,7 @@ CopyStep packing_of(const Contraction& of, std::size_t t, Place tensor, Place pa
 }
 
 std::optional<ProductSteps> steps_of_einsum(const graph::OpShape& shape) {
-  constexpr std::int64_t most_products = 64;  ///< each is a launch of its own
+  constexpr std::int64_t most_products = 64;  ///< each is a separate launch
   const Contraction of(graph::parse_einsum(shape.attributes.text("spec")), shape);
   if (!of.products || !is_for_library(of.tensors[0].dtype, of.tensors[1].dtype, of.tensors[2].dtype) ||
       of.tensors[2].elements() == 0) {

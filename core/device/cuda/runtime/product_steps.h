@@ -11,11 +11,11 @@
 #include "core/device/matrices.h"
 #include "core/graph/op.h"
 
-/// How an op is computed by a library of products: as a list of copies and products. It follows from shapes and types
-/// alone, so memory is planned where there is no library and no GPU.
+/// How a library of matrix products computes an op: as a list of copies and products. Shapes and types alone decide
+/// this, so memory can be planned without the library and without a GPU.
 namespace shardrun::device::cuda {
 
-/// A byte of a tensor of the op, or of its scratch.
+/// A byte offset in a tensor of the op, or in its scratch.
 struct Place {
   static constexpr std::size_t result = 2;  ///< 0 and 1 are the operands
   static constexpr std::size_t scratch = 3;
@@ -44,28 +44,28 @@ struct ProductStep {
 
 struct ProductSteps {
   std::vector<std::variant<CopyStep, ProductStep>> steps;
-  Place workspace = {.tensor = Place::scratch};  ///< one for all products, which run one after the other
+  Place workspace = {.tensor = Place::scratch};  ///< one workspace for all products, which run one after the other
   std::size_t workspace_bytes = 0;
-  /// Enough for memory that is aligned as all that is planned. Places in it count from its first multiple of
-  /// `alignment`.
+  /// Includes room to align the scratch's begin. Places in the scratch count from its first multiple of `alignment`.
   std::size_t scratch_bytes = 0;
 
   static constexpr std::size_t alignment = 256;
 };
 
-/// When operands and results of bfloat16 whose rows are not aligned to 16 bytes (logits of 50257 words) are copied to
-/// aligned rows, and back. Tensor cores are fast only with aligned rows.
+/// Decides when bfloat16 operands and results whose rows are not aligned to 16 bytes (logits of 50257 words) are copied
+/// to aligned rows, and back. Tensor cores are fast only with aligned rows.
 struct Padding {
   std::int64_t least_terms = std::int64_t{1} << 27;   ///< multiplications; smaller products are not worth it
-  std::int64_t least_terms_a_copy = 256;              ///< multiplications for each element copied
-  std::int64_t most_bytes = std::int64_t{128} << 20;  ///< of copies at a time: the product is made in parts
+  std::int64_t least_terms_a_copy = 256;              ///< multiplications per copied element
+  std::int64_t most_bytes = std::int64_t{128} << 20;  ///< bytes of copies at a time: larger products are computed in
+                                                      ///< parts
 };
 
 /// Whether the op is `matmul`, `matmul_gradient_weights` or `einsum`.
 [[nodiscard]] bool is_product(std::string_view op);
 
-/// Nothing: it is not for a library, because its types are mixed, it is empty, or it is no product of matrices.
-/// REQUIRES: is_product(op).
+/// Returns nothing if a library cannot compute it: its types are mixed, a tensor is empty, or it is not a product of
+/// matrices. REQUIRES: is_product(op).
 [[nodiscard]] std::optional<ProductSteps> product_steps(std::string_view op, const graph::OpShape& shape,
                                                         const Padding& padding = {});
 

@@ -19,33 +19,33 @@
 namespace shardrun::device::cuda {
 namespace {
 
-// Which ops an epilogue of cuBLASLt can compute together with the product before them.
+// Decides which ops an epilogue of cuBLASLt can compute together with the product before them.
 
 /// A product with another op as its epilogue.
 struct Fusion {
   Epilogue epilogue;
   std::vector<TensorView> inputs;
-  std::vector<TensorView> outputs;  ///< first the op's result, then the product's result if that is kept
+  std::vector<TensorView> outputs;  ///< the op's result, then the product's result if it is kept
 };
 
 using Gelu = Epilogue::Gelu;
 
-/// The library may read an epilogue's vectors and matrices in packs. Their addresses are multiples of this.
+/// The alignment of an epilogue's vectors and matrices, in bytes, because the library may read them in packs.
 constexpr std::uintptr_t aligned_bytes = 16;
-/// Columns of GELU's operand are a multiple of this.
+/// The number of columns of GELU's operand must be a multiple of this.
 constexpr std::int64_t operand_columns = 8;
 
 bool is_aligned(const TensorView& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % aligned_bytes == 0; }
 
-/// Whether the tensor is added to rows of `columns` elements as a vector: its dimensions are the result's last ones.
+/// Whether the tensor is added as a vector to rows of `columns` elements: its dimensions are the result's last ones.
 bool is_bias(const TensorView& tensor, const TensorView& result, std::int64_t columns) {
   const auto last = std::span(result.shape).first(result.rank).last(std::min(tensor.rank, result.rank));
   return tensor.dtype == result.dtype && tensor.elements() == columns &&
          std::ranges::equal(std::span(tensor.shape).first(tensor.rank), last);
 }
 
-/// Whether the product can write there: it reads nothing of that memory, and works with nothing of it. Memory that the
-/// product no longer needs when it is done may be planned for the next op's result.
+/// Whether the product can write to this memory while it runs: it neither reads it nor uses it as scratch. The plan may
+/// give the next op's result memory that is free only after the product.
 bool is_free(const TensorView& memory, const PreparedKernel& product) {
   return !overlap(product.scratch.data(), product.scratch.size(), memory) &&
          std::ranges::none_of(product.inputs,
@@ -83,10 +83,11 @@ std::optional<Epilogue> with_gelu(Epilogue epilogue, Gelu gelu, const TensorView
   return epilogue;
 }
 
-/// `step`: the only step of `product`, with the epilogue so far. Nothing: an epilogue cannot compute `next`. It must
-/// write all that both would write, because it is not known which of that is read later:
+/// The product with `next` in its epilogue, or nothing if an epilogue cannot compute `next`. `step` is the only step of
+/// `product`, with the epilogue so far. Everything that both would write must be written, because any of it may be read
+/// later:
 ///  - `add` in place of the product's result. The other operand is a vector for each row, or a tensor like the result.
-///  - `gelu`, form tanh, results in bfloat16. If it is not in place, the product's result is kept as its operand.
+///  - `gelu`, form tanh, with bfloat16 results. If it is not in place, the product's result is kept as its operand.
 ///  - `gelu_gradient`, likewise, in place.
 std::optional<Fusion> fusion_of(const ProductStep& step, const Epilogue& epilogue, const PreparedKernel& product,
                                 const PreparedKernel& next) {
@@ -140,7 +141,7 @@ struct BoundCopy {
   void* to = nullptr;
 };
 
-/// The steps of an op.
+/// The bound steps of an op.
 struct BoundSteps {
   std::vector<std::variant<BoundCopy, BoundProduct>> steps;
 
@@ -165,12 +166,12 @@ void BoundSteps::operator()(const KernelCall& call) const {
   }
 }
 
-/// Where the op's tensors and scratch are.
+/// The addresses of the op's tensors and scratch.
 using Memories = std::array<std::byte*, 4>;
 
 std::byte* at(const Memories& memories, const Place& place) { return memories[place.tensor] + place.byte; }
 
-/// The steps; none if the library lacks a product.
+/// Binds the steps to memory. Returns none if the library lacks a product.
 BoundSteps bind(LibraryProducts& library, const ProductSteps& of, const Memories& memories) {
   BoundSteps bound;
   const std::span<std::byte> workspace = {at(memories, of.workspace), of.workspace_bytes};

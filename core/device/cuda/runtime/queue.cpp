@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t flags = 256;
 constexpr std::size_t events_at_once = 64;
-/// More than the host is ever ahead of a GPU by.
+/// More runs than the host is ever ahead of a GPU.
 constexpr std::size_t remembered_runs = 1U << 14U;
 constexpr unsigned until_at_least = 0;  ///< CU_STREAM_WAIT_VALUE_GEQ
 
@@ -31,12 +31,12 @@ std::int64_t now() {
 }  // namespace
 
 struct CudaQueue::Pinned {
-  alignas(64) std::uint32_t gate;      ///< gates up to it are open (its low 32 bits)
+  alignas(64) std::uint32_t gate;      ///< the low 32 bits of a number: gates up to it are open
   alignas(64) std::uint32_t progress;  ///< runs that are known to be done
   alignas(64) std::array<std::int32_t, flags> finite;
 };
 
-/// Functions of the host that the stream calls.
+/// Host functions that the stream calls.
 struct CudaQueue::Calls {
   struct Call {
     void (*act)(void* argument) = nullptr;
@@ -44,8 +44,8 @@ struct CudaQueue::Calls {
     std::uint64_t number = 0;
   };
 
-  /// Keeps them until the process ends: after a failure CUDA does not wait for a function that it has begun to call,
-  /// which may look here when the queue is gone.
+  /// Keeps the calls until the process ends. After a failure CUDA does not wait for a function that it has begun to
+  /// call, so the function may use them after the queue is gone.
   static void keep(std::unique_ptr<Calls> calls) noexcept {
     static std::mutex& mutex = *new std::mutex;
     static std::unique_ptr<Calls>& kept = *new std::unique_ptr<Calls>;
@@ -58,7 +58,7 @@ struct CudaQueue::Calls {
   std::mutex mutex;
   std::uint64_t given = 0;
   Ring<Call> waiting;           ///< not yet made, in the stream's order
-  std::unique_ptr<Calls> next;  ///< of those that are kept
+  std::unique_ptr<Calls> next;  ///< the next in the list of those that are kept
 };
 
 CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
@@ -70,7 +70,7 @@ CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
       calls_(std::make_unique<Calls>()),
       latest_(remembered_runs) {
   std::iota(free_flags_.begin(), free_flags_.end(), std::size_t{0});
-  gpu_.use();  // first: what follows concerns the current GPU
+  gpu_.use();  // first, because the following calls act on the current GPU
   values_ = device.stream_values();
   try {
     void* pinned = nullptr;
@@ -108,12 +108,12 @@ void CudaQueue::try_stream_values() {
 
 CudaQueue::~CudaQueue() {
   static_cast<void>(cudaSetDevice(gpu_.number()));
-  // Whoever uses its results has waited for them.
+  // Not an error here: whoever uses the results has waited for them, and got the error.
   const bool has_failed = cudaStreamSynchronize(stream_) != cudaSuccess;
   try {
     deliver();
   } catch (...) {
-    // As above.
+    // Not an error here, for the same reason.
   }
   cuda_.remove(this);
   if (has_failed) {
@@ -153,9 +153,9 @@ std::string CudaQueue::suspects() const {
            "one that failed)";
   }
   const std::uint32_t low = std::atomic_ref(pinned_->progress).load(std::memory_order_acquire);
-  // The number of runs done. The GPU writes its low 32 bits.
+  // The number of completed runs. The GPU writes its low 32 bits.
   const std::uint64_t done = runs_ - static_cast<std::uint32_t>(static_cast<std::uint32_t>(runs_) - low);
-  // The next note would be behind these, so the run that failed is one of them.
+  // The next note would come after these runs, so the failed run is one of them.
   const std::uint64_t end = std::min((done / runs_a_note + 1) * runs_a_note, runs_);
   const std::int64_t step = latest_[done % remembered_runs].step;
   std::vector<std::string> runs;
@@ -191,7 +191,7 @@ void CudaQueue::use() { check(cudaSetDevice(gpu_.number()), "choosing the GPU");
 void CudaQueue::handle_failure() {
   host_copies_.abandon();
   const cudaError_t result = cudaStreamQuery(stream_);
-  if (result != cudaSuccess && result != cudaErrorNotReady) {  // the streams are at an end
+  if (result != cudaSuccess && result != cudaErrorNotReady) {  // an error: the streams have stopped
     cuda_.end_dropped_work();
   }
 }
@@ -211,7 +211,7 @@ void CudaQueue::give(std::string_view attempted, const Enqueue& enqueue) {
   use();
   try {
     enqueue();
-  } catch (const Error& error) {  // of a launch
+  } catch (const Error& error) {  // an error of a launch
     static_cast<void>(cudaGetLastError());
     handle_failure();
     throw Error(error.code(), fmt::format("GPU {}: {}: {}{}", gpu_.number(), attempted, error.message(), suspects()));
@@ -230,7 +230,7 @@ void CudaQueue::note_run(const PreparedKernel& kernel) {
 void CudaQueue::begin_step(std::int64_t step) {
   if (step != step_) {
     use();
-    write_progress();  // so that all unfinished runs behind a note are of one step
+    write_progress();  // so that all unfinished runs after a note belong to one step
     step_ = step;
   }
 }
@@ -308,7 +308,7 @@ void CudaQueue::fill(const TensorView& tensor, double value) {
 cudaEvent_t CudaQueue::take(std::vector<cudaEvent_t>& free, unsigned flags_of_event) {
   if (free.empty()) {
     made_ += events_at_once;
-    free.reserve(made_);  // so that giving one back allocates nothing
+    free.reserve(made_);  // so that returning one allocates nothing
     for (std::size_t i = 0; i < events_at_once; ++i) {
       cudaEvent_t event = nullptr;
       check(cudaEventCreateWithFlags(&event, flags_of_event), "making an event");
@@ -378,7 +378,7 @@ void CudaQueue::deliver() {
       timers_.push_back(done.event);
       continue;
     }
-    // From one event to the next, because the difference is a float of milliseconds.
+    // Measured from event to event, because CUDA gives the difference as a float of milliseconds.
     float milliseconds = 0;
     if (cudaEventElapsedTime(&milliseconds, last_, done.event) == cudaSuccess) {
       last_time_ += static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6);
@@ -409,7 +409,7 @@ Event CudaQueue::record() {
   return {this, given_};
 }
 
-/// Null: the mark's event was used again, because it was past.
+/// Returns null if the mark's event has passed and been reused.
 const CudaQueue::Mark* CudaQueue::find(std::uint64_t number) const {
   std::size_t first = 0;
   for (std::size_t count = marks_.size(); count > 0;) {
@@ -444,7 +444,7 @@ void CudaQueue::finish(const Event& event) {
   }
   cuda_.deliver();
   if (stamped_ && event.number == given_) {
-    set_clock();  // the two clocks run apart
+    set_clock();  // because the two clocks drift apart
   }
 }
 
@@ -461,7 +461,7 @@ void CudaQueue::call(void (*act)(void* argument), void* argument) {
   if (result != cudaSuccess) {
     const std::lock_guard lock(calls_->mutex);
     if (calls_->waiting.empty() || calls_->waiting.back().number != number) {
-      return;  // it was made as one that a failure has dropped; whoever uses the queue next hears of that
+      return;  // a failure dropped it, and it was made then; the queue's next user gets the error
     }
     calls_->waiting.pop_back();
   }
@@ -499,7 +499,7 @@ std::uint64_t CudaQueue::add_gate() {
   {
     const std::lock_guard lock(gates_mutex_);
     gate = ++gates_;
-    early_.reserve(gates_ - opened_);  // so that opening one allocates nothing
+    early_.reserve(gates_ - opened_);  // so that opening a gate allocates nothing
   }
   check(static_cast<cudaError_t>(values_.wait(stream_, word, static_cast<std::uint32_t>(gate), until_at_least)),
         "adding a gate");

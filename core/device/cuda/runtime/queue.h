@@ -18,13 +18,13 @@
 
 namespace shardrun::device::cuda {
 
-/// A queue of values in their order. It allocates only when it is larger than ever before.
+/// A first-in, first-out queue in a ring buffer. It allocates only when it becomes larger than ever before.
 template <typename T>
 class Ring {
  public:
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
-  /// The i-th from the front.
+  /// The i-th element from the front.
   [[nodiscard]] const T& operator[](std::size_t i) const noexcept { return slots_[(first_ + i) % slots_.size()]; }
   [[nodiscard]] const T& front() const noexcept { return (*this)[0]; }
   [[nodiscard]] const T& back() const noexcept { return (*this)[count_ - 1]; }
@@ -49,15 +49,15 @@ class Ring {
   std::size_t count_ = 0;
 };
 
-/// A stream of a GPU. One for transfers has the greatest priority: the GPU starts their kernels as soon as one of
-/// another stream leaves room.
+/// A stream of a GPU. One for transfers has the highest priority: the GPU starts its kernels as soon as those of
+/// another stream leave room.
 ///
-/// - Host memory that is pinned (Device::pin) is copied from and to directly. Other memory goes through pinned buffers
-///   of the queue (host_copies.h).
-/// - Times and whether tensors are finite are given to the host when it finishes an event of any queue.
-/// - A gate is a wait of the stream for a word in pinned memory. No thread of CUDA blocks. Where the driver lacks or
-///   refuses such waits, only adding a gate fails; where it does so with writes, progress is not noted.
-/// - Events and memory for the work under way are made when there is more of it than ever before, and kept.
+/// - Pinned host memory (Device::pin) is copied directly. Other host memory goes through the queue's pinned buffers
+///   (host_copies.h).
+/// - When the host finishes an event of any queue, it gets the times and the answers of check_finite() so far.
+/// - A gate makes the stream wait for a word in pinned memory; no thread of CUDA blocks. If the driver lacks or refuses
+///   such waits, only add_gate() fails. If it refuses such writes, progress is not recorded.
+/// - Events and memory for pending work are made when there is more pending work than ever before, and then kept.
 class CudaQueue final : public Queue {
  public:
   enum class Use : std::uint8_t { kernels, transfers };
@@ -83,9 +83,9 @@ class CudaQueue final : public Queue {
   void open_gate(std::uint64_t gate) noexcept override;
   [[nodiscard]] void* native() noexcept override { return stream_; }
 
-  /// Sets the times and answers of finished work. Any thread.
+  /// Stores the times and answers of finished work. Any thread may call it.
   void deliver();
-  /// Makes the first call that has not been made. False: there is none. Any thread.
+  /// Makes the first call that has not been made. Returns false if there is none. Any thread may call it.
   bool make_next_call();
   /// See HostCopies::abandon.
   void abandon_copies() noexcept { host_copies_.abandon(); }
@@ -94,19 +94,19 @@ class CudaQueue final : public Queue {
   static constexpr std::int64_t no_step = -1;
 
   struct Calls;
-  /// Recorded when `number` works had been given.
+  /// An event that was recorded when `number` pieces of work had been given.
   struct Mark {
     cudaEvent_t event = nullptr;
     std::uint64_t number = 0;
   };
-  /// A time or an answer that the host gets once `event` is past.
+  /// A time or an answer that the host gets once `event` has passed.
   struct Pending {
     cudaEvent_t event = nullptr;
     std::int64_t* time = nullptr;
     bool* finite = nullptr;
     std::size_t flag = 0;
   };
-  /// A kernel that was run, for messages.
+  /// A kernel that was run, kept for messages.
   struct Run {
     std::string_view op;
     std::string_view makes;
@@ -115,28 +115,28 @@ class CudaQueue final : public Queue {
   };
 
   [[nodiscard]] KernelCall call_of(const Scalars& scalars) const;
-  /// Calls `enqueue()`; if it fails, names the device and the work.
+  /// Calls `enqueue()`. If it fails, throws an error that names the device and the attempted work.
   template <typename Enqueue>
   void give(std::string_view attempted, const Enqueue& enqueue);
   void note_run(const PreparedKernel& kernel);
-  /// As Gpu::check, and names the ops that an error of earlier work may come from.
+  /// Like Gpu::check(), but names also the ops whose earlier work may have caused the error.
   void check(cudaError_t result, std::string_view attempted);
-  /// Called before an error is thrown, because its handler may free host memory that is being copied.
+  /// Called before an error is thrown, because the error's handler may free host memory that is being copied.
   void handle_failure();
-  /// Lets the calling thread use the GPU.
+  /// Chooses the GPU for the calling thread.
   void use();
   [[nodiscard]] std::string suspects() const;
-  /// A free event; makes more if there is none.
+  /// Takes an event from `free`; makes more if there is none.
   [[nodiscard]] cudaEvent_t take(std::vector<cudaEvent_t>& free, unsigned flags);
   [[nodiscard]] const Mark* find(std::uint64_t number) const;
   void add_pending(Pending pending);
-  /// Sets the GPU's clock by the host's. REQUIRES: the stream has no work.
+  /// Sets the GPU's clock to the host's. REQUIRES: the stream has no work.
   void set_clock();
-  /// Calls `copy(is_pinned)` for memory of the host. `to`: the destination, for messages.
+  /// Calls `copy(is_pinned)` for host memory. `to` names the destination in messages.
   template <typename Copy>
   void copy_bytes(std::span<const std::byte> on_host, const char* to, const Copy& copy);
   void write_progress();
-  /// Forgets the functions of the driver that are refused: a driver that has them may do so, for a virtual GPU.
+  /// Tries the driver's functions for waits and writes, and forgets those that fail, as they may on a virtual GPU.
   void try_stream_values();
   void release() noexcept;
 
@@ -147,19 +147,19 @@ class CudaQueue final : public Queue {
   const graph::Attributes no_attributes_;
   const Scalars no_scalars_;
   cudaStream_t stream_ = nullptr;
-  std::uint64_t given_ = 0;  ///< works so far
+  std::uint64_t given_ = 0;  ///< pieces of work given so far
 
   Ring<Mark> marks_;  ///< by number
   std::vector<cudaEvent_t> free_marks_;
-  std::size_t made_ = 0;  ///< events
+  std::size_t made_ = 0;  ///< events made so far
 
   std::mutex pending_mutex_;
   Ring<Pending> pending_;                ///< in the stream's order
-  std::vector<cudaEvent_t> timers_;      ///< free
+  std::vector<cudaEvent_t> timers_;      ///< free events
   cudaEvent_t last_ = nullptr;           ///< the event of the last known time
   std::int64_t last_time_ = 0;           ///< nanoseconds of the monotonic clock
-  bool stamped_ = false;                 ///< whether times were taken since the GPU's clock was set
-  std::vector<std::size_t> free_flags_;  ///< of Pinned::finite
+  bool stamped_ = false;                 ///< times were taken since the GPU's clock was set
+  std::vector<std::size_t> free_flags_;  ///< free flags of Pinned::finite
 
   HostCopies host_copies_;
 
@@ -167,15 +167,15 @@ class CudaQueue final : public Queue {
 
   std::mutex gates_mutex_;
   std::uint64_t gates_ = 0;
-  std::uint64_t opened_ = 0;          ///< all gates up to it are open
-  std::vector<std::uint64_t> early_;  ///< gates that are open behind one that is not
+  std::uint64_t opened_ = 0;          ///< all gates up to this number are open
+  std::vector<std::uint64_t> early_;  ///< open gates behind one that is still closed
 
   static constexpr std::uint64_t runs_a_note = 16;
   std::int64_t step_ = no_step;
   std::uint64_t runs_ = 0;
   std::vector<Run> latest_;  ///< by number modulo its size
 
-  struct Pinned;  ///< what the GPU and the host both address
+  struct Pinned;  ///< memory that both the GPU and the host can address
   Pinned* pinned_ = nullptr;
 };
 

@@ -8,14 +8,14 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// If none can be used, the text is why.
+/// Opens the first usable file. If there is none, the result's text says why.
 OpenedLibrary open_files(const LibraryChoice& choice, const std::function<std::string(void*)>& take) {
   std::string lacks = choice.lacks;
   for (const char* const file : choice.files) {
     void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == nullptr) {
       const char* const why = dlerror();
-      // The linker's message says what is wrong with a file that exists.
+      // For a file that exists, the linker's message says what is wrong with it.
       const bool is_missing = std::string_view(why).find("No such file") != std::string_view::npos;
       if (lacks.empty() || !is_missing) {
         lacks = is_missing ? fmt::format("{} is not found", file) : why;

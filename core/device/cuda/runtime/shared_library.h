@@ -11,16 +11,16 @@
 
 #include "core/base/error.h"
 
-/// Libraries that are opened while the program runs, if they are there and a variable does not choose our own kernels.
+/// Libraries that are opened while the program runs, if they exist and no environment variable chooses our own kernels.
 namespace shardrun::device::cuda {
 
 struct LibraryChoice {
   const char* name;      ///< "cuBLASLt"
-  const char* variable;  ///< chooses; not set or empty: the library where it is found
-  std::vector<std::string_view> values =
-      {};                               ///< of the variable: "own" for our own kernels, and others for the library
-  std::vector<const char*> files = {};  ///< in the order in which they are tried
-  std::string lacks = {};               ///< why there is no library, if there are no files
+  const char* variable;  ///< the variable that chooses; not set or empty: the library if it is found
+  std::vector<std::string_view> values = {};  ///< accepted values of the variable: "own" for our own kernels, others
+                                              ///< for the library
+  std::vector<const char*> files = {};                        ///< in the order in which they are tried
+  std::string lacks = {};                                     ///< why there is no library, if `files` is empty
   const char* remedy = "name its folder in LD_LIBRARY_PATH";  ///< what to do if it cannot be used
 };
 
@@ -29,16 +29,17 @@ struct LibraryChoice {
 
 struct OpenedLibrary {
   bool is_used = false;
-  std::string text = {};         ///< for people: the library's name and version, or "own kernels: " and why
+  std::string text = {};         ///< for people: the library's name and version, or "own kernels: " and the reason
   std::string_view chosen = {};  ///< the value of the variable
 };
 
-/// The variable's value, or "". Throws Error{job} if it is none of `values`.
+/// The variable's value, or "" if it is not set. Throws Error{job} if it is none of `values`.
 [[nodiscard]] std::string_view chosen_by_variable(const LibraryChoice& choice);
 
-/// Opens the first file that exists and that `take` accepts, for good: kernels of it may run until the process ends.
-/// `take` finds the library's functions and returns its name and version, or throws Error that says what the library
-/// lacks. Throws Error{job} as chosen_by_variable(), or if the variable asks for a library that cannot be used.
+/// Opens the first file that exists and that `take` accepts. It is never closed, because its kernels may run until the
+/// process ends. `take` finds the library's functions and returns its name and version, or throws an Error that says
+/// what the library lacks. Throws Error{job} as chosen_by_variable() does, or if the variable asks for a library that
+/// cannot be used.
 [[nodiscard]] OpenedLibrary open_library(const LibraryChoice& choice, const std::function<std::string(void*)>& take);
 
 template <class Function>
@@ -49,7 +50,7 @@ void find_symbol(void* library, const char* symbol, Function& to) {
   }
 }
 
-/// "13.1.0", for libraries that number it 130100. Throws Error{job} if it is older than `oldest`.
+/// Returns 130100 as "13.1.0". Throws Error{job} if the version is older than `oldest`.
 [[nodiscard]] std::string checked_version(std::size_t version, std::size_t oldest);
 
 }  // namespace shardrun::device::cuda

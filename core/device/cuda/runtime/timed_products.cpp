@@ -21,7 +21,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// Of the whole file, while it is read and added to.
+/// A lock on the whole file, held while the file is read and extended.
 class Locked {
  public:
   Locked(const files::FileDescriptor& file, const std::filesystem::path& path) : file_(file) {
@@ -102,7 +102,7 @@ void TimedProducts::read_on() {
     take(added.substr(begin, end - begin));
   }
   read_ += begin;
-  // A process that was killed has left a part of a line: nobody else writes now.
+  // A killed process has left a part of a line. It can be removed, because nobody else writes while the file is locked.
   if (begin != added.size() && ::ftruncate(file_.get(), static_cast<off_t>(read_)) != 0) {
     throw files::system_error("write", path_, errno);
   }

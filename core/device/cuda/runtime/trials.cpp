@@ -28,7 +28,7 @@ class Clock {
   Clock(const Clock&) = delete;
   Clock& operator=(const Clock&) = delete;
 
-  /// Milliseconds of one of so many runs, one after the other.
+  /// The average milliseconds of a run, measured over `times` runs in a row.
   [[nodiscard]] double of(const std::function<void(cudaStream_t stream)>& run, int times) const {
     gpu_.check(cudaEventRecord(begin_, stream_), attempted);
     for (int i = 0; i < times; ++i) {
@@ -58,7 +58,7 @@ TrialMemory::TrialMemory(const Gpu& gpu, std::span<TrialBuffer> buffers) : gpu_(
   }
   gpu.use();
   const cudaError_t result = cudaMalloc(&memory_, total);
-  static_cast<void>(cudaGetLastError());  // it does not concern later calls
+  static_cast<void>(cudaGetLastError());  // clears the error, so that later calls do not return it
   gpu.check(result, "allocating memory to time the algorithms of a library");
   try {
     fill(static_cast<std::byte*>(memory_), total);
@@ -84,8 +84,7 @@ void TrialMemory::fill(std::byte* memory, std::size_t bytes) const {
   cudaStream_t stream = nullptr;
   gpu_.check(cudaHostAlloc(&host, part, cudaHostAllocPortable), attempted);
   try {
-    // Halves of 16 bits, each with a sign, an exponent of 2^-8 to 2^-1 and 7 bits of fraction: bfloat16, or float32 in
-    // pairs.
+    // 16-bit numbers with a sign, an exponent of 2^-8 to 2^-1 and 7 bits of fraction: bfloat16, or float32 in pairs.
     std::uint64_t state = 1;
     for (std::size_t i = 0; i + 1 < part; i += 2) {
       state = state * 6364136223846793005U + 1442695040888963407U;  // Knuth, MMIX
@@ -117,7 +116,7 @@ std::vector<double> time_in_turns(const Gpu& gpu, std::span<const std::function<
   const Clock clock(gpu);
   std::vector<double> least;
   for (const auto& run : runs) {
-    static_cast<void>(clock.of(run, 1));  // the first is slower
+    static_cast<void>(clock.of(run, 1));  // the first run is slower
     least.push_back(clock.of(run, 1));
   }
   for (int turn = 0; turn < turns; ++turn) {

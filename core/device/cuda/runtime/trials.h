@@ -14,15 +14,15 @@ namespace shardrun::device::cuda {
 
 struct TrialBuffer {
   std::size_t bytes = 0;
-  std::size_t alignment = 256;  ///< of its address, and no more than this if it is below 256
+  std::size_t alignment = 256;  ///< alignment of its address: exactly this if below 256
   std::byte* data = nullptr;    ///< set by TrialMemory; null if it has no bytes
 };
 
-/// Memory for trials. Its numbers lie around 0 and have varying bits, as a job's do: the power that products take, and
-/// so their time, depends on them.
+/// Memory for trials. It holds numbers around 0 with varying bits, like a job's: the power that products take, and so
+/// their time, depends on the numbers.
 class TrialMemory {
  public:
-  /// `gpu` outlives it. Throws Error{io} when the GPU has not that much.
+  /// `gpu` outlives it. Throws Error{io} if the GPU does not have so much memory.
   TrialMemory(const Gpu& gpu, std::span<TrialBuffer> buffers);
   ~TrialMemory();
   TrialMemory(const TrialMemory&) = delete;
@@ -35,8 +35,8 @@ class TrialMemory {
   void* memory_ = nullptr;
 };
 
-/// Milliseconds of each run: the least of several turns, in which each runs for about as long as the others. So time
-/// that other work on the GPU takes is left out.
+/// Returns the milliseconds of each run: its least time of several rounds. In a round, each run is repeated for about
+/// the same time. The minimum leaves out time that other work on the GPU takes.
 [[nodiscard]] std::vector<double> time_in_turns(const Gpu& gpu,
                                                 std::span<const std::function<void(cudaStream_t stream)>> runs);
 

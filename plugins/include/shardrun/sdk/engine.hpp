@@ -44,7 +44,7 @@ concept Iterates = requires(Class& engine, std::int64_t number) {
   engine.step(number);
 };
 
-/// The opened plugin. The engines of a class are made by the host's calls.
+/// The opened plugin. The host's calls make engines of the class.
 template <class Class>
 struct EngineFactory {
   static std::vector<Option> options() {

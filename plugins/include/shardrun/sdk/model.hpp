@@ -30,7 +30,7 @@
 ///     void name_tensors(const ModelJob& job, TensorNames& names) const;
 ///
 /// shardrun/model.h says what each has to write. All are pure and deterministic. What they throw becomes the job's
-/// error: InvalidJob where the job has to change. The ops are in model/math.hpp.
+/// error: InvalidJob if the job has to change. The ops are in model/math.hpp.
 
 #include <shardrun/model.h>
 #include <shardrun/sdk/model/function.hpp>
@@ -48,15 +48,15 @@ namespace shardrun::sdk {
 
 struct ModelJob {
   OptionValues options;
-  std::uint32_t data = 0;     ///< SR_DATA_...; 0: the job has no data, because it is not trained, or only planned
-  std::int64_t vocab = 0;     ///< this and the next two: what the data says; 0: nothing
+  std::uint32_t data = 0;     ///< SR_DATA_...; 0: no data, because the job does not train, or is only planned
+  std::int64_t vocab = 0;     ///< this and the next two: what the data determines; 0: not known
   std::int64_t features = 0;  ///< values in a row of `inputs`
   std::int64_t outputs = 0;   ///< values in a row of `targets`
 };
 
-/// The losses of samples, [batch] or [batch, ...], and what their sum is divided by: the loss of a step is the sum of
-/// the losses of the whole batch by the sum of its counts, whatever microbatches and ranks it has. A batch whose counts
-/// are all 0 has the loss 0 and no gradient. Nothing flows back into counts.
+/// The losses of samples, [batch] or [batch, ...], and the counts by whose sum they are divided. The loss of a step is
+/// the sum of the whole batch's losses divided by the sum of its counts, for any microbatches and ranks. A batch whose
+/// counts are all 0 has loss 0 and no gradient. Counts get no gradient.
 struct Loss {
   Value sums;
   Value counts;  ///< f32 of any shape
@@ -70,32 +70,32 @@ struct Initial {
 
 [[nodiscard]] inline Initial constant(double value) { return {SR_INITIAL_CONSTANT, value}; }
 [[nodiscard]] inline Initial normal(double deviation) { return {SR_INITIAL_NORMAL, deviation}; }
-/// A Gaussian bump in the middle, `share` of each dimension wide.
+/// A Gaussian bump in the middle; its width is `share` of each dimension.
 [[nodiscard]] inline Initial bump(double share) { return {SR_INITIAL_BUMP, share}; }
-/// Draws from 0 to `limit`, without `limit`.
+/// Random draws from [0, limit).
 [[nodiscard]] inline Initial uniform(double limit) { return {SR_INITIAL_UNIFORM, limit}; }
 /// 1 with this probability, else 0.
 [[nodiscard]] inline Initial chance(double probability) { return {SR_INITIAL_CHANCE, probability}; }
 /// 1, 2, 3, … times `step`, in row-major order.
 [[nodiscard]] inline Initial counting(double step = 1) { return {SR_INITIAL_COUNTING, step}; }
 
-/// Declares the states of a model. All are float32.
+/// Declares the states of a model. All states are float32.
 class States {
  public:
   explicit States(const sr_state_writer& writer) : writer_(writer) {}
 
-  /// A tensor that is trained. `decay`: weight decay applies. `layer`: the repeated layer that it belongs to.
+  /// A tensor that is trained. `decay`: weight decay applies. `layer`: the repeated layer to which it belongs.
   void parameter(const std::string& name, const Dims& dims, Initial initial, bool decay = false,
                  std::int32_t layer = -1) {
     add(SR_TENSOR_PARAMETER, name, dims, initial, decay, layer);
   }
 
-  /// A tensor that is kept from step to step, and that functions write.
+  /// A tensor that is kept from step to step and that functions write.
   void field(const std::string& name, const Dims& dims, Initial initial = {}) {
     add(SR_TENSOR_STATE, name, dims, initial, false, -1);
   }
 
-  /// The number of repeated layers, which a pipeline divides.
+  /// Sets the number of repeated layers, which a pipeline divides.
   void set_layers(std::int64_t layers) {
     detail::call_host(
         [&](sr_error* error) { return writer_.set_layers(writer_.self, static_cast<std::uint32_t>(layers), error); });
@@ -142,7 +142,7 @@ concept IsApplied = requires(const Class& model, const ModelJob& job, Function& 
           raw.outputs};
 }
 
-/// A function of a class, and how it is written.
+/// A function of a class, and the code that writes it.
 template <class Class>
 struct ModelFunction {
   sr_function declared;
@@ -180,7 +180,7 @@ template <class Class>
   return functions;
 }
 
-/// The table of a class.
+/// The table of functions for a class.
 template <class Class>
 struct ModelTable {
   static_assert(IsTrained<Class> || IsIterated<Class>, "a model has a const function loss or iterate");

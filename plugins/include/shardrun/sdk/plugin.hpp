@@ -1,6 +1,6 @@
 #pragma once
 
-/// The SDK's part for plugins of every kind: options, log lines, and a safe way across the C interface. Header-only
+/// What the SDK offers to plugins of every kind: options, log lines, and a safe way across the C interface. Header-only
 /// C++20 over shardrun/plugin.h. A plugin may also use that header alone.
 
 #include <shardrun/plugin.h>
@@ -19,12 +19,11 @@
 
 namespace shardrun::sdk {
 
-/// The job asks for something that this plugin cannot do. The message says what to change, and reaches the user
-/// unchanged.
+/// The job asks for something that this plugin cannot do. The message says what to change. The user sees it unchanged.
 class InvalidJob : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-  /// For a model. `setting`: the one at fault, as "model.width", or a section, as "data".
+  /// For models. `setting` names the setting at fault, such as "model.width", or a section, such as "data".
   InvalidJob(const std::string& message, std::string setting)
       : std::runtime_error(message), setting_(std::move(setting)) {}
 
@@ -34,13 +33,13 @@ class InvalidJob : public std::runtime_error {
   std::string setting_;
 };
 
-/// A host function refused its arguments. Do not catch it: the host knows already.
+/// A host function refused its arguments. Do not catch it: the host knows already that it failed.
 class Refused : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// SR_ELEMENT_...
+/// The element types SR_ELEMENT_...
 enum class Element : std::uint32_t { f32 = SR_ELEMENT_F32, i32 = SR_ELEMENT_I32 };
 
 /// A name that an option, or one of its choices, has in another program. Since ABI 1.7.
@@ -64,7 +63,7 @@ struct Option {
   std::string default_text = {};
   std::vector<std::string> choices = {};
   std::uint32_t flags = 0;   ///< SR_OPTION_...
-  std::string aliases = {};  ///< its names in other programs, separated by spaces; since ABI 1.3
+  std::string aliases = {};  ///< names in other programs, separated by spaces; since ABI 1.3
   std::vector<OtherName> other_names = {};
 };
 
@@ -74,7 +73,7 @@ struct Option {
   return option;
 }
 
-/// Bounds are inclusive.
+/// An integer. Bounds are inclusive.
 [[nodiscard]] inline Option integer_option(std::string name, std::int64_t default_value, std::int64_t minimum,
                                            std::int64_t maximum, std::string help) {
   Option option{.type = SR_OPTION_INTEGER, .name = std::move(name), .help = std::move(help)};
@@ -84,7 +83,7 @@ struct Option {
   return option;
 }
 
-/// Bounds are inclusive. An infinite one is no bound.
+/// A real number. Bounds are inclusive; an infinite bound is none.
 [[nodiscard]] inline Option number_option(std::string name, double default_value, double minimum, double maximum,
                                           std::string help) {
   Option option{.type = SR_OPTION_NUMBER, .name = std::move(name), .help = std::move(help)};
@@ -94,7 +93,7 @@ struct Option {
   return option;
 }
 
-/// Without choices: any text.
+/// A text, one of the choices. Without choices: any text.
 [[nodiscard]] inline Option text_option(std::string name, std::string default_value, std::vector<std::string> choices,
                                         std::string help) {
   Option option{.type = SR_OPTION_TEXT, .name = std::move(name), .help = std::move(help)};
@@ -103,7 +102,7 @@ struct Option {
   return option;
 }
 
-/// One of the choices, or the path of a text file; `OptionValues::contents` returns its contents. A host of ABI 1.0
+/// One of the choices, or the path of a text file, whose contents OptionValues::contents returns. A host of ABI 1.0
 /// accepts only the choices.
 [[nodiscard]] inline Option text_or_file_option(std::string name, std::string default_value,
                                                 std::vector<std::string> choices, std::string help) {
@@ -112,47 +111,47 @@ struct Option {
   return option;
 }
 
-/// The name of a transport that this one opens (TransportHost::open_transport). The job's section [transport.NAME] is
-/// read for it. Since ABI 1.2.
+/// The name of a transport that this one opens (TransportHost::open_transport), with the job's section [transport.NAME]
+/// as its options. Since ABI 1.2.
 [[nodiscard]] inline Option transport_option(std::string name, std::string default_value, std::string help) {
   Option option = text_option(std::move(name), std::move(default_value), {}, std::move(help));
   option.flags = SR_OPTION_TRANSPORT;
   return option;
 }
 
-/// The option with its names in other programs, separated by spaces. An error about such a key suggests this one. Since
-/// ABI 1.3.
+/// Adds names of the option in other programs, separated by spaces. An error about such a key suggests it. Since ABI
+/// 1.3.
 [[nodiscard]] inline Option also_called(Option option, std::string aliases) {
   option.aliases = std::move(aliases);
   return option;
 }
 
-/// The same, for names about which more has to be said. Since ABI 1.7.
+/// The same, for names that need a note. Since ABI 1.7.
 [[nodiscard]] inline Option also_called(Option option, std::string aliases, std::vector<OtherName> other_names) {
   option.other_names = std::move(other_names);
   return also_called(std::move(option), std::move(aliases));
 }
 
-/// The option without its default: a job has to set it. Since ABI 1.7.
+/// Removes the option's default: a job must set it. Since ABI 1.7.
 [[nodiscard]] inline Option required(Option option) {
   option.flags |= SR_OPTION_REQUIRED;
   return option;
 }
 
-/// The option without its default: a job may leave it out, and OptionValues::has() says whether it did. Since ABI 1.7.
+/// Removes the option's default: a job may leave it out, which OptionValues::has() tells. Since ABI 1.7.
 [[nodiscard]] inline Option optional(Option option) {
   option.flags |= SR_OPTION_OPTIONAL;
   return option;
 }
 
-/// The option with values below its maximum only. Since ABI 1.7.
+/// Excludes the option's maximum from its values. Since ABI 1.7.
 [[nodiscard]] inline Option below_maximum(Option option) {
   option.flags |= SR_OPTION_MAXIMUM_EXCLUDED;
   return option;
 }
 
-/// Calls `take` with a copy of each element of an array with a stride. Fields that the array's writer did not know are
-/// zero in the copy.
+/// Calls `take` with a copy of each element of an array with a stride. Fields unknown to its writer are zero in the
+/// copy.
 template <class Raw, class Take>
 void for_each(const Raw* array, std::uint32_t count, std::uint32_t stride, Take take) {
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -167,7 +166,7 @@ void for_each(const Raw* array, std::uint32_t count, std::uint32_t stride, Take 
 
 namespace detail {
 
-/// Copies a struct that the other side wrote with its own struct_size. Fields that it did not know are zero.
+/// Copies a struct that the other side wrote with its own struct_size. Fields that the writer did not know are zero.
 template <class Raw>
 [[nodiscard]] Raw read_one(const Raw* from) {
   Raw read{};
@@ -205,12 +204,12 @@ class OptionValues {
     return false;
   }
 
-  // Each throws std::logic_error where no option of that name and type is declared.
+  // The following throw std::logic_error if no option of that name and type is declared.
   [[nodiscard]] bool boolean(std::string_view name) const { return at(name, SR_OPTION_BOOLEAN).integer != 0; }
   [[nodiscard]] std::int64_t integer(std::string_view name) const { return at(name, SR_OPTION_INTEGER).integer; }
   [[nodiscard]] double number(std::string_view name) const { return at(name, SR_OPTION_NUMBER).number; }
   [[nodiscard]] std::string text(std::string_view name) const { return at(name, SR_OPTION_TEXT).text; }
-  /// Of the file that a text_or_file_option names. Nothing where its value is a choice.
+  /// The contents of the file that a text_or_file_option names. Nothing if its value is a choice.
   [[nodiscard]] std::optional<std::string> contents(std::string_view name) const {
     return at(name, SR_OPTION_TEXT).contents;
   }
@@ -237,7 +236,7 @@ class OptionValues {
   std::vector<Value> values_;
 };
 
-/// The host. Copyable. Valid until the plugin is closed. Any thread.
+/// The host. Copyable. Valid until the plugin is closed. Any thread may use it.
 class Host {
  public:
   explicit Host(const sr_host* host) : host_(host) {}
@@ -264,7 +263,7 @@ inline void write_error(sr_error* error, std::string_view text,
   }
   std::size_t length = text.size() < sizeof(error->text) ? text.size() : sizeof(error->text) - 1;
   while (length < text.size() && length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
-    --length;  // not in the middle of a UTF-8 character
+    --length;  // do not cut within a UTF-8 character
   }
   std::memcpy(error->text, text.data(), length);
   error->text[length] = '\0';
@@ -273,7 +272,7 @@ inline void write_error(sr_error* error, std::string_view text,
   }
 }
 
-/// Runs `act` and turns what it throws into a status and a reason.
+/// Calls `act` and turns an exception into a status and a reason.
 template <class Act>
 std::int32_t guarded(sr_error* error, Act act) noexcept {
   try {
@@ -293,7 +292,7 @@ std::int32_t guarded(sr_error* error, Act act) noexcept {
   return SR_INTERNAL;
 }
 
-/// Calls a function of the host that takes an sr_error* and returns a status. Throws Refused.
+/// Calls a function of the host that takes an sr_error* and returns a status. Throws Refused if it fails.
 template <class Call>
 void call_host(Call call) {
   sr_error error{};
@@ -303,7 +302,7 @@ void call_host(Call call) {
   }
 }
 
-/// A plugin's class may declare options, and may take the host. Both are optional.
+/// Whether a plugin's class declares options (optional).
 template <class Class>
 concept DeclaresOptions = requires {
   { Class::options() } -> std::convertible_to<std::vector<Option>>;
@@ -396,8 +395,8 @@ std::int32_t open_instance(const sr_host* host, std::uint32_t kind, const void* 
 
 }  // namespace shardrun::sdk
 
-/// What the macros of the other headers export: a manifest, and the function that opens the plugin. `functions`: the
-/// address of the table of its kind.
+/// Used by the macros of the other headers. Defines a plugin's two symbols: the manifest, and the function that opens
+/// the plugin. `functions`: the address of the table of functions for its kind.
 #define SHARDRUN_EXPORT_PLUGIN(Class, kind, functions, plugin_name, plugin_version, aliases)                          \
   const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,       SR_ABI_MAJOR, SR_ABI_MINOR, 0, kind, \
                                             plugin_name,         plugin_version, aliases};                            \

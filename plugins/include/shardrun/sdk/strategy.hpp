@@ -9,10 +9,11 @@
 ///     };
 ///     SHARDRUN_EXPORT_STRATEGY(Rows, "rows", "1.0")
 ///
-/// A class does itself what a plan cannot express: strategy/hooks.hpp. A class that reads the job's section [sharding]
-/// declares `static constexpr bool reads_sharding = true;`. The class is constructed without arguments or from a Host.
-/// make_plan is pure and deterministic (see shardrun/strategy.h). What it throws becomes the job's error: InvalidJob
-/// where the job has to change. strategy/placements.hpp and strategy/pipeline.hpp have parts to combine.
+/// What a plan cannot express, a class does itself in hooks: strategy/hooks.hpp. A class that reads the job's section
+/// [sharding] declares `static constexpr bool reads_sharding = true;`. The class is constructed without arguments or
+/// from a Host. make_plan is pure and deterministic (see shardrun/strategy.h). What it throws becomes the job's error;
+/// it throws InvalidJob if the user has to change the job. strategy/placements.hpp and strategy/pipeline.hpp have parts
+/// to combine.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/sdk/strategy/border.hpp>
@@ -55,7 +56,7 @@ std::int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, con
 using PlanHookFunction = std::int32_t (*)(void* self, const sr_job* job, const sr_hook_group* group,
                                           const sr_hook_writer* writer, sr_error* error);
 
-/// Null for a class without hooks.
+/// The function that calls plan_hook; null for a class without hooks.
 template <class Class>
 [[nodiscard]] constexpr PlanHookFunction plan_hook_of() noexcept {
   if constexpr (requires(const Class& strategy, const Job& job, const HookGroup& group, HookWriter& writer) {

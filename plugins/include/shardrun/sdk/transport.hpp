@@ -75,7 +75,7 @@ concept SharesFirst = requires(Class& transport, std::span<std::byte> data) {
 
 namespace detail {
 
-/// As `guarded`. A TransportError becomes its own status, and so does what `act` returns.
+/// Like `guarded`, but a TransportError becomes its own status. Returns the status that `act` returns.
 template <class Act>
 std::int32_t guarded_transport(sr_error* error, Act act) noexcept {
   std::int32_t status = SR_OK;
@@ -94,14 +94,14 @@ std::int32_t guarded_transport(sr_error* error, Act act) noexcept {
   return failure != SR_OK ? failure : status;
 }
 
-/// What a group's handle points to.
+/// The object to which a group's handle points.
 struct OpenGroup {
   std::unique_ptr<Group> group;
   std::uint32_t rank = 0;
   std::uint32_t size = 0;
 };
 
-/// A handle is the address of its object, so an op needs no look-up.
+/// The object of a handle. A handle is the object's address, so no look-up is needed.
 template <class T>
 [[nodiscard]] T& object_of(std::uint64_t handle) noexcept {
   return *reinterpret_cast<T*>(static_cast<std::uintptr_t>(handle));
@@ -117,7 +117,7 @@ concept IsConfigured = requires(Class& transport, const Setup& setup) {
   transport.configure(setup);
 };
 
-/// The functions of sr_transport over an author's class.
+/// The functions of sr_transport, implemented by an author's class.
 template <TransportClass Class>
 struct TransportTable {
   static Class& self_of(void* self) noexcept { return Instance<Class>::object(self); }
@@ -251,7 +251,7 @@ struct TransportTable {
     });
   }
 
-  /// Throws where the transport does not take queues of this kind.
+  /// Throws if the transport does not support queues of this kind.
   static Queue queue_of(void* self, const sr_queue* queue) {
     if (!self_of(self).props().takes(queue->kind)) {
       throw TransportError(SR_INVALID, "queues of kind " + std::to_string(queue->kind) + " are not offered");

@@ -26,7 +26,7 @@ using Shape = std::vector<std::int64_t>;
   return count;
 }
 
-/// "[2, 3]"
+/// Formats a shape: "[2, 3]".
 [[nodiscard]] inline std::string to_string(const Shape& shape) {
   std::string text;
   for (const std::int64_t extent : shape) {
@@ -41,16 +41,16 @@ struct Part {
   std::int64_t size = 0;
 };
 
-/// Part `index` of `extent` indices in `parts` parts, as collectives cut: sizes differ by at most one, larger ones come
-/// first.
+/// Part `index` of `extent` indices cut into `parts` parts, as collectives cut them: sizes differ by at most one, and
+/// the larger parts come first.
 [[nodiscard]] inline Part part_of(std::int64_t extent, std::int64_t parts, std::int64_t index) {
   const std::int64_t least = extent / parts;
   const std::int64_t larger = extent % parts;
   return {index * least + std::min(index, larger), least + (index < larger ? 1 : 0)};
 }
 
-/// SR_ELEMENT_... of the types that an array's elements may have, and 0 of others. Half and Bfloat store numbers of 16
-/// bits: cast<float>(array) widens them.
+/// SR_ELEMENT_... for each type that an array's elements may have; 0 for other types. Half and Bfloat store 16-bit
+/// numbers: cast<float>(array) widens them.
 template <class T>
 inline constexpr std::uint32_t element_code = 0;
 template <>
@@ -68,24 +68,24 @@ inline constexpr std::uint32_t element_code<std::int64_t> = SR_ELEMENT_I64;
 template <>
 inline constexpr std::uint32_t element_code<std::uint8_t> = SR_ELEMENT_U8;
 
-/// A contiguous, row-major array of a type with an element_code. A copy has elements of its own.
+/// A contiguous, row-major array of a type with an element_code. A copy has its own elements.
 ///
-/// An array can also stand for memory that someone else owns, such as a parameter's. Then assigning to it copies values
-/// into that memory, and both shapes must be the same; a moved array stands for the same memory.
+/// An array can also refer to memory that someone else owns, such as a parameter's. Then assigning to it copies values
+/// into that memory, and both shapes must be the same; a moved array refers to the same memory.
 template <class T>
 class BasicArray {
  public:
   static_assert(element_code<T> != 0, "an array has elements of float, double, Half, Bfloat, int32, int64 or uint8");
   using Element = T;
 
-  /// Without elements.
+  /// Makes an array without elements.
   BasicArray() : shape_{0} {}
-  /// Of zeros.
+  /// Makes an array of zeros.
   explicit BasicArray(Shape shape) : shape_(std::move(shape)), own_(static_cast<std::size_t>(elements_of(shape_))) {
     data_ = own_.data();
   }
 
-  /// Stands for `data`, which outlives the array.
+  /// Makes an array that refers to `data`, which must outlive it.
   [[nodiscard]] static BasicArray over(T* data, Shape shape) {
     BasicArray array;
     array.shape_ = std::move(shape);
@@ -199,7 +199,7 @@ class Arrays : public std::map<std::string, Array> {
  public:
   using std::map<std::string, Array>::map;
 
-  /// Throws std::out_of_range with the names that there are.
+  /// Throws std::out_of_range, whose message lists the names that exist.
   [[nodiscard]] const Array& at(const std::string& name) const {
     const auto found = find(name);
     if (found == end()) {

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Arrays across the C interface, and messages that have been started.
+/// Passes arrays across the C interface, and handles messages that have been started.
 
 #include <shardrun/engine.h>
 #include <shardrun/sdk/engine/array.hpp>
@@ -16,7 +16,7 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// "f32"
+/// Formats an element type: "f32".
 [[nodiscard]] inline std::string element_name(std::uint32_t code) {
   constexpr const char* names[] = {"f32", "i32", "f64", "bf16", "f16", "i64", "u8"};
   return code >= SR_ELEMENT_F32 && code <= SR_ELEMENT_U8 ? names[code - SR_ELEMENT_F32] : std::to_string(code);
@@ -34,7 +34,7 @@ template <class T>
 
 [[nodiscard]] inline Shape shape_of(const sr_array& array) { return Shape(array.shape, array.shape + array.rank); }
 
-/// Stands for the elements.
+/// An array that refers to the elements of `array`.
 template <class T>
 [[nodiscard]] BasicArray<T> array_over(const sr_array& array) {
   if (array.element != element_code<T>) {
@@ -44,7 +44,7 @@ template <class T>
   return BasicArray<T>::over(static_cast<T*>(array.data), shape_of(array));
 }
 
-/// Receives a result.
+/// Receives a result of the host.
 template <class T>
 class Maker {
  public:
@@ -76,7 +76,7 @@ class Maker {
 
 }  // namespace detail
 
-/// A message that has been started. Movable. Destroying it before wait() leaves the message to the end of the job.
+/// A started message. Movable. If it is destroyed before wait(), the message continues until the job ends.
 class Future {
  public:
   Future(const sr_ranks* ranks, std::vector<std::uint64_t> messages) : ranks_(ranks), messages_(std::move(messages)) {}
@@ -99,7 +99,7 @@ class Future {
     return true;
   }
 
-  /// Returns once the sent array may change and the received one is there.
+  /// Returns once the sent array may change and the received one has arrived.
   void wait() {
     while (!messages_.empty()) {
       finish_last();

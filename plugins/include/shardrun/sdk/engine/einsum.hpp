@@ -18,7 +18,7 @@ namespace shardrun::sdk {
 namespace detail {
 
 /// Calls `act(place in the result, place in each operand)` for all elements of a row-major result of that shape, in
-/// order. `strides`: of each operand along the result's dimensions, in elements.
+/// order. `strides`: the strides of each operand along the result's dimensions, in elements.
 template <std::size_t operands, class Act>
 void for_elements(const Shape& shape, const std::vector<std::int64_t> (&strides)[operands], Act act) {
   Shape index(shape.size(), 0);
@@ -42,7 +42,7 @@ void for_elements(const Shape& shape, const std::vector<std::int64_t> (&strides)
   }
 }
 
-/// Of a row-major array.
+/// The strides of a row-major array, in elements.
 [[nodiscard]] inline std::vector<std::int64_t> strides_of(const Shape& shape) {
   std::vector<std::int64_t> strides(shape.size(), 1);
   for (std::size_t d = shape.size(); d-- > 1;) {
@@ -51,7 +51,7 @@ void for_elements(const Shape& shape, const std::vector<std::int64_t> (&strides)
   return strides;
 }
 
-/// An operand of einsum: a letter for each dimension.
+/// An operand of einsum, with a letter for each dimension.
 template <class T>
 struct Lettered {
   const BasicArray<T>& array;
@@ -63,8 +63,8 @@ struct Lettered {
     return found == std::string::npos ? -1 : array.shape()[found];
   }
 
-  /// The elements with a dimension for each letter of `wanted`, in that order. The others are summed over. A letter of
-  /// several dimensions stands for their diagonal.
+  /// The elements with one dimension for each letter of `wanted`, in that order. Other letters are summed over. A
+  /// letter that names several dimensions selects their diagonal.
   [[nodiscard]] BasicArray<T> arranged(const std::string& wanted) const {
     const std::vector<std::int64_t> own = strides_of(array.shape());
     std::vector<std::int64_t> strides;
@@ -85,7 +85,7 @@ struct Lettered {
         (is_wanted ? shape : summed).push_back(extent(letter));
       }
     }
-    std::vector<std::int64_t> terms;  // the places of what is added up, from the first
+    std::vector<std::int64_t> terms;  // offsets of the elements that are added up, from the first
     for_elements<1>(summed, {summed_strides},
                     [&](std::int64_t, const std::int64_t* from) { terms.push_back(from[0]); });
     BasicArray<T> result(shape);
@@ -189,8 +189,7 @@ template <class T>
     }
     return size;
   };
-  // A product of matrices for each index of the batch: [left, added] · [added, right], either of which may lie
-  // transposed.
+  // A matrix product for each index of the batch: [left, added] · [added, right], either of which may be transposed.
   BasicArray<T> own_a;
   BasicArray<T> own_b;
   const auto take = [&](const Lettered<T>& operand, const std::string& straight, const std::string& turned,
@@ -240,9 +239,9 @@ template <class T>
 
 }  // namespace detail
 
-/// numpy.einsum of one or two operands: "bd,df->bf". Each dimension has a letter, and the result has those behind the
-/// arrow. What it lacks is summed over; a letter that an operand has twice stands for its diagonal. Products of
-/// matrices are Eigen's.
+/// numpy.einsum of one or two operands: "bd,df->bf". Each dimension has a letter; the result has the letters after the
+/// arrow. Letters that the result lacks are summed over; a letter that an operand has twice selects the diagonal. Eigen
+/// computes the matrix products.
 template <class T>
 [[nodiscard]] BasicArray<T> einsum(std::string_view spec, const BasicArray<T>& a) {
   return detail::einsum_of<T>(spec, {&a});

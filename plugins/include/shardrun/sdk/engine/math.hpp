@@ -1,8 +1,8 @@
 #pragma once
 
-/// Arrays of an engine as NumPy computes with them: `einsum`, elementwise arithmetic, rearranging. Results are new
-/// arrays, whole, in memory of their own. Errors are std::invalid_argument with the function, what it was given and
-/// what it expects. Needs Eigen 3.4.
+/// NumPy's functions for an engine's arrays: `einsum`, elementwise arithmetic, rearranging. Results are new arrays with
+/// their own memory. Errors are std::invalid_argument whose message names the function, what it was given and what it
+/// expects. Needs Eigen 3.4.
 
 #include <shardrun/sdk/engine/array.hpp>
 #include <shardrun/sdk/engine/einsum.hpp>
@@ -20,7 +20,7 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// The array's strides along a shape that it is repeated to: dimensions are aligned at the last one.
+/// The strides with which the array `from` is repeated to the shape `to`. Dimensions are aligned at the last one.
 [[nodiscard]] inline std::vector<std::int64_t> broadcast_strides(const Shape& from, const Shape& to) {
   std::vector<std::int64_t> strides = strides_of(from);
   for (std::size_t d = 0; d < from.size(); ++d) {
@@ -45,7 +45,7 @@ namespace detail {
   return shape;
 }
 
-/// act(a, b) of all elements, repeated along dimensions that one lacks or of which it has one index.
+/// act(a, b) for all elements. An operand is repeated along dimensions that it lacks or in which its size is 1.
 template <class T, class Act>
 [[nodiscard]] BasicArray<T> combined(const BasicArray<T>& a, const BasicArray<T>& b, Act act) {
   if (a.shape() == b.shape()) {
@@ -78,7 +78,7 @@ template <class T, class Act>
 
 }  // namespace detail
 
-// Element by element, with the broadcasting of NumPy. A comparison gives 1 where it holds, and 0.
+// Elementwise operators, with NumPy's broadcasting. A comparison gives 1 if it holds, else 0.
 
 #define SHARDRUN_ARRAY_OPERATOR(op)                                                            \
   template <class T>                                                                           \
@@ -124,7 +124,7 @@ template <class T>
   return detail::mapped(a, [](T x) { return std::tanh(x); });
 }
 
-/// The sum of all elements, or along a dimension, which the result lacks. -1 is the last.
+/// The sum of all elements, or of those along a dimension, which the result lacks. -1 is the last dimension.
 template <class T>
 [[nodiscard]] T sum(const BasicArray<T>& a) {
   const Shape all{a.size()};
@@ -141,7 +141,7 @@ template <class T>
   return einsum(letters + "->" + kept, a);
 }
 
-/// Dimension d of the result is dimension order[d] of the array; without an order they are reversed.
+/// Dimension d of the result is dimension order[d] of the array. Without an order, dimensions are reversed.
 template <class T>
 [[nodiscard]] BasicArray<T> transpose(const BasicArray<T>& a, std::vector<std::int64_t> order = {}) {
   const auto rank = static_cast<std::int64_t>(a.shape().size());
@@ -180,7 +180,7 @@ template <class T>
   return a.slice(detail::axis_in("slice", a.shape(), axis), {begin, end - begin});
 }
 
-/// The arrays one after the other along a dimension, in which alone their extents may differ.
+/// Joins the arrays along a dimension, in which alone their sizes may differ.
 template <class T>
 [[nodiscard]] BasicArray<T> concatenate(const std::vector<BasicArray<T>>& arrays, std::int64_t axis = 0) {
   if (arrays.empty()) {

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The base class of engines. engine.hpp exports one.
+/// The base classes of engines. engine.hpp exports an engine as a plugin.
 
 #include <shardrun/engine.h>
 #include <shardrun/sdk/engine/array.hpp>
@@ -19,29 +19,29 @@
 
 namespace shardrun::sdk {
 
-/// How a parameter begins: every element is `value`, or draws of mean 0 and that deviation.
+/// The first values of a parameter: `value` everywhere, or random draws with mean 0 and the given deviation.
 struct FirstValues {
   double value = 0;
   bool is_deviation = false;
 };
 [[nodiscard]] inline FirstValues constant_values(double value) { return {value, false}; }
 [[nodiscard]] inline FirstValues normal_values(double deviation) { return {deviation, true}; }
-/// Draws of variance 2 / inputs, for weights of a layer with ReLU (He et al. 2015, section 2.2).
+/// Random draws with variance 2 / inputs, for the weights of a layer with ReLU (He et al. 2015, section 2.2).
 [[nodiscard]] inline FirstValues he_values(std::int64_t inputs) {
   return normal_values(std::sqrt(2.0 / static_cast<double>(inputs)));
 }
 
-/// What a constructor of an engine passes on to its base.
+/// What the constructor of an engine passes to its base class.
 struct EngineSetup {
   const sr_engine_job& job;
-  const sr_parameter_writer* writer = nullptr;  ///< while parameters are declared
-  const sr_named_array* parameters = nullptr;   ///< while the engine is made, with the next three
+  const sr_parameter_writer* writer = nullptr;  ///< set while parameters are declared
+  const sr_named_array* parameters = nullptr;   ///< set while the engine is made, like the next three
   std::uint32_t parameter_count = 0;
   std::uint32_t parameter_stride = 0;
   const sr_ranks* ranks = nullptr;
 };
 
-/// A rank among the others: what all engines have. All ranks call the collectives in one order.
+/// A rank among the others: what all engines have in common. All ranks must call the collectives in the same order.
 class EngineRank {
  public:
   explicit EngineRank(EngineSetup& setup)
@@ -56,7 +56,7 @@ class EngineRank {
   EngineRank& operator=(const EngineRank&) = delete;
   virtual ~EngineRank() = default;
 
-  /// The rank of this device.
+  /// The number of this rank, from 0.
   [[nodiscard]] int device_id() const noexcept { return static_cast<int>(rank_); }
   /// The number of ranks.
   [[nodiscard]] int num_devices() const noexcept { return static_cast<int>(world_size_); }
@@ -66,13 +66,13 @@ class EngineRank {
     detail::call_host([&](sr_error* error) { return ranks_->barrier(ranks_->self, error); });
   }
 
-  /// Sends an array to a rank. May return only when that rank receives it.
+  /// Sends an array to a rank. It may return only after that rank has begun to receive it.
   template <class T>
   void send(int dst, const BasicArray<T>& src) {
     Future(ranks_, {start_send(src, dst)}).wait();
   }
 
-  /// The next array from a rank.
+  /// Receives the next array from a rank.
   template <class T = float>
   [[nodiscard]] BasicArray<T> receive(int src) {
     return made<T>([&](const sr_array_maker* maker, sr_error* error) {
@@ -80,17 +80,18 @@ class EngineRank {
     });
   }
 
-  /// Starts to send `src` to a rank. `src` stays unchanged until the future is waited for.
+  /// Starts to send `src` to a rank. `src` must not change until the future has been waited for.
   template <class T>
   [[nodiscard]] Future send_async(const BasicArray<T>& src, int target_device_id) {
     return {ranks_, {start_send(src, target_device_id)}};
   }
   template <class T>
-  Future send_async(const BasicArray<T>&& src, int target_device_id) = delete;  // it would be gone before it is sent
+  Future send_async(const BasicArray<T>&& src, int target_device_id) = delete;  // deleted: a temporary would be gone
+                                                                                // before it is sent
 
-  /// As above, where every rank sends: `dst` gets what another rank sends here. That rank is as far behind this one as
-  /// the target is ahead: 2 * device_id - target_device_id, modulo num_devices; or `source_device_id`. Where both are
-  /// this rank, as with one rank, `dst` is a copy.
+  /// As above, in a pattern in which every rank sends: `dst` gets the array that another rank sends here. That rank is
+  /// as far behind this one as the target is ahead (2 * device_id - target_device_id, modulo num_devices), or it is
+  /// `source_device_id`. If target and source are this rank, as with one rank, `dst` is a copy.
   template <class T>
   [[nodiscard]] Future send_async(const BasicArray<T>& src, BasicArray<T>& dst, int target_device_id,
                                   std::optional<int> source_device_id = std::nullopt) {
@@ -106,10 +107,11 @@ class EngineRank {
     detail::call_host([&](sr_error* error) {
       return ranks_->start_receive(ranks_->self, static_cast<std::uint32_t>(source), &to, &received, error);
     });
-    return {ranks_, {sent, received}};  // received first: a rank that waits to receive lets others send to it
+    return {ranks_, {sent, received}};  // received is waited for first: a rank that waits to receive lets others send
+                                        // to it
   }
 
-  /// The arrays of all ranks, joined along the axis.
+  /// Joins the arrays of all ranks along the axis.
   template <class T>
   [[nodiscard]] BasicArray<T> all_gather(const BasicArray<T>& arr, int axis = 0) {
     return made<T>([&, from = detail::raw_array(arr)](const sr_array_maker* maker, sr_error* error) {
@@ -117,7 +119,7 @@ class EngineRank {
     });
   }
 
-  /// The elementwise reduction of the arrays of all ranks. `op`: sum, product, min or max.
+  /// Reduces the arrays of all ranks elementwise. `op`: sum, product, min or max.
   template <class T>
   [[nodiscard]] BasicArray<T> all_reduce(const BasicArray<T>& arr, std::string_view op = "sum") {
     return made<T>([&, from = detail::raw_array(arr)](const sr_array_maker* maker, sr_error* error) {
@@ -125,7 +127,7 @@ class EngineRank {
     });
   }
 
-  /// This rank's part of the sum of the arrays of all ranks, cut along the axis.
+  /// This rank's part, along the axis, of the sum of all ranks' arrays.
   template <class T>
   [[nodiscard]] BasicArray<T> reduce_scatter(const BasicArray<T>& arr, int axis = 0, std::string_view op = "sum") {
     return made<T>([&, from = detail::raw_array(arr)](const sr_array_maker* maker, sr_error* error) {
@@ -141,7 +143,7 @@ class EngineRank {
     });
   }
 
-  /// The array of rank `root`. What other ranks pass does not count.
+  /// The array of rank `root`. What other ranks pass is ignored.
   template <class T>
   [[nodiscard]] BasicArray<T> broadcast(const BasicArray<T>& arr, int root = 0) {
     return made<T>([&, from = detail::raw_array(arr)](const sr_array_maker* maker, sr_error* error) {
@@ -155,7 +157,7 @@ class EngineRank {
                                  bool decay = true) {
     return declare(name, shape, Shape(shape.size(), 0), shape, first, decay);
   }
-  /// Declares this rank's part of a parameter that is cut along the axis.
+  /// Declares this rank's part of a parameter that is cut along the axis. `whole`: the whole parameter's shape.
   [[nodiscard]] Array& sharded_parameter(const std::string& name, const Shape& whole, std::size_t axis,
                                          FirstValues first = {}, bool decay = true) {
     const Part part = part_of(whole.at(axis), num_devices(), device_id());
@@ -166,7 +168,7 @@ class EngineRank {
     return declare(name, whole, origin, shape, first, decay);
   }
 
-  /// Declares that a sample is an array of T of this shape, and a batch [samples, shape...]. -1 stands for any extent.
+  /// Declares that a sample is an array of T of this shape, and a batch [samples, shape...]. -1 stands for any size.
   template <class T = float>
   void set_sample(const Shape& shape) {
     if (setup_->writer == nullptr) {
@@ -188,7 +190,7 @@ class EngineRank {
     return whole.slice(axis, part_of(whole.extent(axis), num_devices(), device_id()));
   }
 
-  /// Values in a sample, and those that forward returns for one. 0: not known.
+  /// The number of values in a sample, and the number that forward returns for a sample. 0: not known.
   [[nodiscard]] std::int64_t features() const noexcept { return features_; }
   [[nodiscard]] std::int64_t outputs() const noexcept { return outputs_; }
   [[nodiscard]] const OptionValues& option_values() const noexcept { return options_; }
@@ -211,7 +213,7 @@ class EngineRank {
     return message;
   }
 
-  /// 0 for an unknown one, which the host refuses.
+  /// The SR_RANKS_... of a reduction's name. Throws std::invalid_argument for an unknown name.
   [[nodiscard]] static std::uint32_t reduction(std::string_view op) {
     constexpr std::string_view names[] = {"sum", "product", "min", "max"};
     const auto* const found = std::find(std::begin(names), std::end(names), op);
@@ -223,7 +225,7 @@ class EngineRank {
 
   Array& declare(const std::string& name, const Shape& whole, const Shape& origin, const Shape& shape,
                  FirstValues first, bool decay) {
-    float* data = nullptr;  // while parameters are declared
+    float* data = nullptr;  // null while parameters are declared
     if (setup_->writer != nullptr) {
       const sr_engine_parameter declared = {sizeof(sr_engine_parameter),
                                             decay ? 1U : 0U,
@@ -255,8 +257,8 @@ class EngineRank {
   std::list<Array> parameters_;
 };
 
-/// The base of an engine that predicts samples of type `In` by values of type `Out`, for [job] task = infer alone. Its
-/// constructor says by set_sample<In>(shape) what a sample is.
+/// The base of an engine that only predicts ([job] task = infer), from samples of type `In`, values of type `Out`. Its
+/// constructor declares what a sample is by set_sample<In>(shape).
 template <class In, class Out = float>
 class InferenceEngine : public EngineRank {
  public:
@@ -264,14 +266,14 @@ class InferenceEngine : public EngineRank {
   using Sample = In;
   using Prediction = Out;
 
-  /// Sets the parameters from the tensors of a checkpoint, each whole. `shard` and `slice` cut them.
+  /// Sets the parameters from the tensors of a checkpoint, each of which is whole. `shard` and `slice` cut them.
   virtual void load_checkpoint(const Arrays& params) = 0;
-  /// Predictions for a batch: x is [samples, features], or as set_sample() says, the result [samples, outputs]. Without
-  /// training it is [samples, ...].
+  /// Predictions for a batch. x is [samples, features], or as set_sample() declared; the result is [samples, outputs].
+  /// In an engine that is not trained, the result is [samples, ...].
   virtual BasicArray<Out> forward(const BasicArray<In>& x) = 0;
 
-  /// Writes the predictions for each input, in order, until there is no more. An engine may replace it: to read a few
-  /// inputs ahead, for example.
+  /// Writes the predictions for each input, in order, until there are no more inputs. An engine may override it, for
+  /// example to read a few inputs ahead.
   virtual void inference_loop(const std::function<std::optional<BasicArray<In>>()>& next_input,
                               const std::function<void(const BasicArray<Out>&)>& write_output) {
     while (const std::optional<BasicArray<In>> x = next_input()) {
@@ -280,29 +282,27 @@ class InferenceEngine : public EngineRank {
   }
 };
 
-/// The base of an engine that is trained, and infers.
+/// The base of an engine that can be trained and can infer.
 class ShardedEngine : public InferenceEngine<float> {
  public:
   using InferenceEngine<float>::InferenceEngine;
 
-  /// The gradient of each parameter of this rank, by name. `grads`: of the loss with respect to the latest predictions.
+  /// The gradient of each parameter of this rank, by name. `grads`: the loss's gradient by the latest predictions.
   virtual Arrays backward(const Array& grads) = 0;
 };
 
-/// The base of an engine for [job] task = iterate alone. A derived class declares its states in its constructor, with
-/// state() and sharded_state(), and has
-///
-///     void start();                  // may be left out: sets the states to what a run begins with
-///     void step(std::int64_t step);  // counted from 0; computes the next values of the states, in place
-///
-/// A step depends on the states alone: a run may go on from saved ones. Any other ShardedEngine with such a `step`
-/// iterates, too.
+/// The base of an engine that only iterates ([job] task = iterate). A derived class declares its states in its
+/// constructor, with state() and sharded_state(), and has
+///     void start();                  // may be left out: sets the states to the values with which a run begins
+///     void step(std::int64_t step);  // counted from 0; computes the next values of the states, in place  A step
+/// depends on the states alone, because a run may continue from saved ones. Any other ShardedEngine with such a `step`
+/// can iterate, too.
 class IteratedEngine : public EngineRank {
  public:
   using EngineRank::EngineRank;
 
  protected:
-  /// Declares a state that this rank holds whole. Ranks that hold the same state compute the same values of it.
+  /// Declares a state that this rank holds whole. Ranks that hold the same state must compute the same values for it.
   [[nodiscard]] Array& state(const std::string& name, const Shape& shape, FirstValues first = {}) {
     return parameter(name, shape, first, false);
   }

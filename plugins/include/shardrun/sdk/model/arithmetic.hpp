@@ -1,7 +1,7 @@
 #pragma once
 
-/// Elementwise mathematics of values. An operand may lack leading dimensions of the other: it is repeated along them.
-/// A number stands for a value that has it everywhere. A comparison is 1 where it holds, else 0.
+/// Elementwise mathematics of values. An operand that lacks leading dimensions of the other is repeated along them. A
+/// number stands for a tensor of equal elements. A comparison is 1 if it holds, else 0.
 ///
 ///     const Value alive = where(neighbours == 3, 1, where(neighbours == 2, cells, 0));
 
@@ -18,7 +18,7 @@ namespace detail {
   return a.function().call(op, {a, b});
 }
 
-/// An operand of an op that may be given as a number.
+/// An operand that may be given as a value or as a number.
 class Operand {
  public:
   Operand(const Value& value) : value_(value), is_value_(true) {}  // NOLINT(google-explicit-constructor)
@@ -62,7 +62,7 @@ SHARDRUN_COMPARISON(>, "greater")
 SHARDRUN_COMPARISON(>=, "greater_equal")
 #undef SHARDRUN_COMPARISON
 
-/// a where the condition is not 0, else b.
+/// a in elements whose condition is not 0, else b.
 [[nodiscard]] inline Value where(const Value& condition, const detail::Operand& a, const detail::Operand& b) {
   Function& f = condition.function();
   return f.call("where", {condition, a.in(f), b.in(f)});
@@ -103,7 +103,7 @@ SHARDRUN_COMPARISON(>=, "greater_equal")
 [[nodiscard]] inline Value abs(const Value& x) { return detail::unary("abs", x); }
 [[nodiscard]] inline Value sign(const Value& x) { return detail::unary("sign", x); }
 
-/// `tanh`: in the approximate form of GPT-2; otherwise with the exact erf.
+/// `tanh`: the approximate form of GPT-2; otherwise the exact form with erf.
 [[nodiscard]] inline Value gelu(const Value& x, bool tanh = false, const std::string& name = {}) {
   return x.function().call("gelu", {x}, {{"form", tanh ? "tanh" : "erf"}}, name);
 }

@@ -1,15 +1,16 @@
 #pragma once
 
-/// Values, and the function that they belong to. Arithmetic of values makes nodes of the function's graph:
+/// Values, and the function to which they belong. Arithmetic on values adds nodes to the function's graph:
 ///
 ///     const Value u = f.state("u");
 ///     f.write("u", 0.5 * u + 0.25 * shift(u, 0, -1) + 0.25 * shift(u, 0, 1));
 ///
-/// C++ does not say which operand of an expression is made first. Values that are variables are made in their order.
+/// C++ does not define which operand of an expression is evaluated first. To fix the order of nodes, store values in
+/// variables.
 ///
-/// A sum with multiples of values in it is one op, linear_combination, which adds from left to right; the sum of two
-/// values is the op add. A sum is made when it is first used. The other operators and all ops with a name are in
-/// math.hpp; any op can be called by Function::call.
+/// A sum that contains multiples of values is one op, linear_combination, which adds from left to right; the sum of two
+/// values is the op add. A sum's node is made when the sum is first used. The other operators and all ops with a name
+/// are in math.hpp; Function::call can call any op.
 
 #include <shardrun/model.h>
 #include <shardrun/sdk/plugin.hpp>
@@ -41,7 +42,7 @@ struct Attribute {
 
 namespace detail {
 
-/// A type in its C form. It points into `dims`.
+/// A tensor type in its C form. It points into `dims`.
 struct RawType {
   RawType(std::uint32_t element, const Dims& dims) {
     for (const Dim& dim : dims) {
@@ -92,12 +93,12 @@ namespace detail {
 struct ValueNumbers;
 }
 
-/// A tensor of a function. Copies are the same tensor. It is valid while its function is written.
+/// A tensor of a function. Copies denote the same tensor. A value is valid while its function is written.
 class Value {
  public:
   Value() = default;
 
-  /// Whether it is a tensor; a default Value is none.
+  /// Whether it denotes a tensor; a default Value does not.
   [[nodiscard]] bool exists() const noexcept { return node_ != nullptr; }
   [[nodiscard]] Dims dims() const;
   [[nodiscard]] Function& function() const {
@@ -113,17 +114,17 @@ class Value {
   friend Value operator*(double factor, const Value& value) { return value.times(factor); }
   friend Value operator*(const Value& value, double factor) { return value.times(factor); }
 
-  /// Names the node of a sum. REQUIRES: the sum was not used before.
+  /// Names the node of a sum. REQUIRES: the sum has not been used yet.
   [[nodiscard]] Value named(const std::string& name) const;
 
  private:
   friend class Function;
 
   struct Term;
-  /// A value of the host, or a sum that is not made yet.
+  /// A tensor that the host has numbered, or a sum whose node is not made yet.
   struct Node {
     Function* function = nullptr;
-    std::uint32_t number = 0;  ///< 0: a sum that is not made yet
+    std::uint32_t number = 0;  ///< 0: a sum whose node is not made yet
     std::vector<Term> terms{};
   };
   struct Term {
@@ -138,13 +139,13 @@ class Value {
     }
   }
   [[nodiscard]] static bool has_multiples(const std::vector<Term>& terms);
-  /// Of a sum that is not made yet and has multiples in it; otherwise the value itself.
+  /// The terms of a sum that contains multiples and whose node is not made yet; otherwise the value itself.
   [[nodiscard]] std::vector<Term> terms() const;
 
   std::shared_ptr<Node> node_;
 };
 
-/// One function, while it is written.
+/// A function that is being written.
 class Function {
  public:
   Function(const sr_function_writer& writer, std::int64_t rows, bool training)
@@ -152,9 +153,9 @@ class Function {
   Function(const Function&) = delete;
   Function& operator=(const Function&) = delete;
 
-  /// Samples of a call.
+  /// The number of samples in a call.
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
-  /// Whether random layers act.
+  /// Whether random layers, such as dropout, are active.
   [[nodiscard]] bool training() const noexcept { return training_; }
 
   [[nodiscard]] Value input(const std::string& name, Element element, const Dims& dims) {
@@ -171,10 +172,10 @@ class Function {
     });
   }
 
-  /// A scalar.
+  /// A scalar constant.
   [[nodiscard]] Value constant(double value) { return call("constant", {}, {{"value", value}}); }
 
-  /// Calls an op. Without a name the node is called as the parameters that it reads, or as the op.
+  /// Calls an op. If no name is given, the node is named after the parameters that it reads, or after the op.
   [[nodiscard]] std::vector<Value> call_all(const char* op, const std::vector<Value>& operands,
                                             const std::vector<Attribute>& attributes = {},
                                             const std::string& name = {}) {
@@ -208,7 +209,7 @@ class Function {
     return values;
   }
 
-  /// The same, for an op with one result.
+  /// Calls an op with one result.
   [[nodiscard]] Value call(const char* op, const std::vector<Value>& operands,
                            const std::vector<Attribute>& attributes = {}, const std::string& name = {}) {
     const std::vector<Value> results = call_all(op, operands, attributes, name);
@@ -243,14 +244,14 @@ class Function {
     detail::call_host([&](sr_error* error) { return writer_.cut_point(writer_.self, name.c_str(), number, error); });
   }
 
-  /// The layer of what follows: -1 before the first, the number of layers behind the last.
+  /// Sets the layer of the following nodes: -1 before the first layer, the number of layers after the last.
   void set_layer(std::int64_t layer) {
     make_sums();
     detail::call_host(
         [&](sr_error* error) { return writer_.set_layer(writer_.self, static_cast<std::int32_t>(layer), error); });
   }
 
-  /// Names of what follows begin with `scope/`; "": with nothing.
+  /// Begins the names of the following nodes with `scope/`; "": with nothing.
   void set_scope(const std::string& scope) {
     make_sums();
     detail::call_host([&](sr_error* error) {
@@ -258,13 +259,13 @@ class Function {
     });
   }
 
-  /// The state's value after the function.
+  /// Sets the state's value after the function.
   void write(const std::string& state, const Value& value) {
     const std::uint32_t number = number_of(value);
     detail::call_host([&](sr_error* error) { return writer_.write(writer_.self, state.c_str(), number, error); });
   }
 
-  /// A tensor that the host reads after a call. A run saves those of `iterate` as outputs/NAME.npy.
+  /// Names a tensor that the host reads after a call. A run saves the outputs of `iterate` as outputs/NAME.npy.
   void output(const std::string& name, const Value& value) {
     const std::uint32_t number = number_of(value);
     detail::call_host([&](sr_error* error) { return writer_.output(writer_.self, name.c_str(), number, error); });
@@ -305,7 +306,7 @@ class Function {
     return Value(node);
   }
 
-  /// The host's number of a value. Makes a sum that is not made yet.
+  /// The host's number of a value. Makes the node of a sum that has none yet.
   std::uint32_t number_of(const Value& value, const std::string& name = {}) {
     value.require_set();
     Value::Node& node = *value.node_;
@@ -316,8 +317,8 @@ class Function {
     return node.number;
   }
 
-  /// A sum of two values is the op add. Multiples of values of one rank are added up by linear_combination; the op add
-  /// then adds those that lack leading dimensions.
+  /// Makes the node of a sum. A sum of two values is the op add. Multiples of values with the same rank are added by
+  /// linear_combination; the op add then adds the terms that lack leading dimensions.
   [[nodiscard]] std::uint32_t make_sum(const std::vector<Value::Term>& terms, const std::string& name) {
     if (!Value::has_multiples(terms) && terms.size() <= 2) {
       return terms.size() == 1 ? number_of(Value(terms[0].value))
@@ -353,7 +354,7 @@ class Function {
     return call("linear_combination", operands, {{"coefficients", std::move(factors)}}, name);
   }
 
-  /// Makes the sums that something still holds, before the layer or scope changes.
+  /// Makes the nodes of all sums that are still in use, before the layer or the scope changes.
   void make_sums() {
     for (const std::weak_ptr<Value::Node>& each : std::exchange(sums_, {})) {
       if (const std::shared_ptr<Value::Node> node = each.lock()) {
@@ -376,7 +377,7 @@ class Function {
   const sr_function_writer& writer_;
   std::int64_t rows_;
   bool training_;
-  std::vector<std::weak_ptr<Value::Node>> sums_;  ///< that may not be made yet
+  std::vector<std::weak_ptr<Value::Node>> sums_;  ///< sums whose nodes may not be made yet
 };
 
 inline Dims Value::dims() const { return function().dims_of(*this); }

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Models in folders that Hugging Face's libraries write and read: config.json, and the names of tensors.
+/// Models in the folders of Hugging Face's libraries: config.json, and the names of tensors.
 
 #include <shardrun/model.h>
 #include <shardrun/sdk/plugin.hpp>
@@ -16,7 +16,7 @@
 
 namespace shardrun::sdk {
 
-/// sr_config_value as a value.
+/// The C++ form of sr_config_value.
 struct ConfigValue {
   std::uint32_t type = SR_CONFIG_NULL;  ///< SR_CONFIG_...
   std::string key;
@@ -25,7 +25,7 @@ struct ConfigValue {
   bool operator==(const ConfigValue&) const = default;
 };
 
-/// sr_part as a value.
+/// The C++ form of sr_part.
 struct TensorPart {
   std::uint32_t dim = 0;
   std::int64_t first = 0;
@@ -34,7 +34,7 @@ struct TensorPart {
   bool operator==(const TensorPart&) const = default;
 };
 
-/// sr_tensor_name as a value.
+/// The C++ form of sr_tensor_name.
 struct TensorName {
   std::string state;  ///< empty: tensors of this name are left out
   std::string name;
@@ -52,7 +52,7 @@ namespace detail {
   return {raw.type, raw.key != nullptr ? raw.key : "", raw.text != nullptr ? raw.text : ""};
 }
 
-/// It points into `value`.
+/// The C form. It points into `value`.
 [[nodiscard]] inline sr_config_value write(const ConfigValue& value) noexcept {
   return {sizeof(sr_config_value), value.type, value.key.c_str(), value.text.c_str()};
 }
@@ -74,7 +74,7 @@ namespace detail {
   return name;
 }
 
-/// It points into `name`.
+/// The C form. It points into `name`.
 [[nodiscard]] inline sr_tensor_name write(const TensorName& name) noexcept {
   return {sizeof(sr_tensor_name),
           name.transposed ? SR_NAME_TRANSPOSED : 0U,
@@ -89,8 +89,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// The config.json of a model that others made. What a model asks for, or ignores, counts as known; the host refuses
-/// the rest by name.
+/// The config.json of a model that others made. Keys that a model asks for, or ignores, count as known; the host
+/// refuses the others by name.
 class HubConfig {
  public:
   HubConfig(const sr_config_value* values, std::uint32_t count, std::uint32_t stride, const sr_config_reader& reader)
@@ -104,7 +104,7 @@ class HubConfig {
     return value != nullptr && value->type != SR_CONFIG_NULL;
   }
 
-  // Each throws InvalidJob where the key is missing or of another type. With `otherwise`: that where it is missing.
+  // The following throw InvalidJob if the key has another type, or is missing and there is no `otherwise`.
 
   [[nodiscard]] std::string text(std::string_view key) const { return at(key, SR_CONFIG_TEXT, "a string").text; }
   [[nodiscard]] bool boolean(std::string_view key) const {
@@ -127,7 +127,7 @@ class HubConfig {
     return has(key) ? number(key) : otherwise;
   }
 
-  /// Throws InvalidJob unless the key is missing, null, or has this value: others would be another model.
+  /// Throws InvalidJob unless the key is missing, is null, or has this value: any other value would mean another model.
   void require(std::string_view key, std::string_view text) const {
     if (has(key) && find(key)->text != text) {
       throw InvalidJob("config.json: " + std::string(key) + " = " + find(key)->text + ": only " + std::string(text) +
@@ -135,7 +135,7 @@ class HubConfig {
     }
   }
 
-  /// Keys that change nothing. One that ends in `*` stands for all that begin so.
+  /// Marks keys that change nothing as known. A key that ends in `*` stands for all keys with that beginning.
   void ignore(std::initializer_list<std::string_view> keys) const {
     for (const ConfigValue& value : values_) {
       for (const std::string_view key : keys) {
@@ -147,8 +147,8 @@ class HubConfig {
     }
   }
 
-  /// Keys of Hugging Face's libraries that change nothing in what any model computes: versions, tokens that generation
-  /// starts and ends with, and how its own code runs.
+  /// Marks the keys of Hugging Face's libraries that change nothing in what any model computes: versions, the tokens
+  /// that start and end generation, and settings for the libraries' own code.
   void ignore_usual() const {
     ignore({"_name_or_path",
             "_model_name_or_path",
@@ -204,7 +204,7 @@ class HubConfig {
   void set(const std::string& option, std::int64_t value) const { set(option, std::to_string(value)); }
   void set(const std::string& option, double value) const { set(option, digits(value)); }
 
-  /// The shortest text that is read as this number.
+  /// The shortest text that reads as this number.
   [[nodiscard]] static std::string digits(double value) {
     char text[64] = {};
     const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
@@ -274,7 +274,7 @@ class ConfigOutput {
   const sr_config_writer& writer_;
 };
 
-/// Lists what others call the parameters.
+/// Lists the names that the parameters have in such folders.
 class TensorNames {
  public:
   explicit TensorNames(const sr_tensor_namer& namer) : namer_(namer) {}
@@ -283,11 +283,11 @@ class TensorNames {
     const sr_tensor_name raw = detail::write(name);
     detail::call_host([&](sr_error* error) { return namer_.add(namer_.self, &raw, error); });
   }
-  /// The whole state, whose elements are in the same order there.
+  /// Names a whole state, whose elements have the same order there.
   void add(const std::string& state, const std::string& name, std::vector<std::int64_t> shape) const {
     add(TensorName{.state = state, .name = name, .shape = std::move(shape)});
   }
-  /// Tensors that folders may have and models do not need. `*` is any run of characters.
+  /// Names tensors that folders may contain and that the model does not need. `*` stands for any characters.
   void leave_out(const std::string& name) const { add(TensorName{.state = "", .name = name}); }
 
  private:

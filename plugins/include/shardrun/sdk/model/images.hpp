@@ -10,13 +10,13 @@
 
 namespace shardrun::sdk {
 
-/// How a window slides. Each list has an entry per dimension that slides; `padding` may have two, low and high. An
-/// empty list means strides of 1, or a pool's own size; no padding; a dilation of 1.
+/// How a window slides. Each list has one entry per sliding dimension; `padding` may have two, low and high. An empty
+/// list means: strides 1, or the pool's own size; padding 0; dilation 1.
 struct Sliding {
   std::vector<std::int64_t> strides = {};
   std::vector<std::int64_t> padding = {};
-  std::vector<std::int64_t> dilation = {};  ///< of conv
-  std::int64_t groups = 1;                  ///< of conv
+  std::vector<std::int64_t> dilation = {};  ///< for conv
+  std::int64_t groups = 1;                  ///< for conv
 };
 
 namespace detail {
@@ -26,7 +26,7 @@ namespace detail {
   return given.empty() ? otherwise : given;
 }
 
-/// Low and high of each dimension, in turn.
+/// For each dimension, its low and its high padding.
 [[nodiscard]] inline std::vector<std::int64_t> both_sides(const std::vector<std::int64_t>& padding, std::size_t count) {
   if (padding.size() != count || count == 0) {
     return or_else(padding, std::vector<std::int64_t>(2 * count));
@@ -45,7 +45,7 @@ namespace detail {
           {"padding", both_sides(sliding.padding, size.size())}};
 }
 
-/// Those over which a channel has one mean: all but the second.
+/// The dimensions over which a channel's mean is taken: all except the second.
 [[nodiscard]] inline std::vector<std::int64_t> dimensions_of_a_channel(const Value& x) {
   std::vector<std::int64_t> dims = all_dimensions(x);
   dims.erase(dims.begin() + 1);
@@ -69,13 +69,13 @@ namespace detail {
                            name);
 }
 
-/// The largest element of each window of the last dimensions, as many as `size` has.
+/// The largest element of each window. Windows cover the last dimensions, as many as `size` has.
 [[nodiscard]] inline Value max_pool(const Value& x, const std::vector<std::int64_t>& size, const Sliding& sliding = {},
                                     const std::string& name = {}) {
   return x.function().call_all("max_pool", {x}, detail::pool_attributes(size, sliding), name).front();
 }
 
-/// The mean of each window. `counts_padding`: padding counts as zeros, otherwise as nothing.
+/// The mean of each window. `counts_padding`: padding counts as zeros; otherwise it is left out of the mean.
 [[nodiscard]] inline Value average_pool(const Value& x, const std::vector<std::int64_t>& size,
                                         const Sliding& sliding = {}, bool counts_padding = false,
                                         const std::string& name = {}) {
@@ -112,8 +112,8 @@ namespace detail {
   const Value centred = x - expand(statistics.mean, x, detail::dimensions_of_a_channel(x));
   return detail::normalize(centred, statistics.variance, gain, bias, epsilon);
 }
-/// The same with the statistics of the whole batch of the call (a microbatch), however it is split. A model that wants
-/// running statistics keeps them as states.
+/// The same with the statistics of the call's whole batch (a microbatch), even if the batch is split. A model that
+/// needs running statistics keeps them as states.
 [[nodiscard]] inline Value batch_norm(const Value& x, const Value& gain, const Value& bias, double epsilon = 1e-5) {
   const std::vector<std::int64_t> dims = detail::dimensions_of_a_channel(x);
   const Value centred = x - expand(mean(x, dims), x, dims);

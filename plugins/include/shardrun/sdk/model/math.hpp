@@ -1,8 +1,8 @@
 #pragma once
 
-/// The ops as functions of values: elementwise ones in arithmetic.hpp, those of whole tensors in tensors.hpp, those of
-/// images in images.hpp, and other layers here. 'shardrun help ops' says what each op computes. A last argument `name`
-/// names the node; without it the node is called as the parameters that it reads, or as the op.
+/// The ops as functions of values: elementwise ops in arithmetic.hpp, ops on whole tensors in tensors.hpp, ops on
+/// images in images.hpp, and other layers here. 'shardrun help ops' says what each op computes. The last argument,
+/// `name`, names the node; without it the node is named after the parameters that it reads, or after the op.
 
 #include <shardrun/sdk/model/images.hpp>
 #include <shardrun/sdk/model/tensors.hpp>
@@ -18,13 +18,13 @@ namespace shardrun::sdk {
                                   const std::string& name = {}) {
   return x.function().call("matmul", {x, w}, {{"contract", contract}, {"transpose", std::int64_t{0}}}, name);
 }
-/// The same with w[N…, K…].
+/// The same as matmul with w[N…, K…].
 [[nodiscard]] inline Value matmul_transposed(const Value& x, const Value& w, std::int64_t contract = 1,
                                              const std::string& name = {}) {
   return x.function().call("matmul", {x, w}, {{"contract", contract}, {"transpose", std::int64_t{1}}}, name);
 }
 
-/// The rows of `table` [vocab, embed] that the integers name.
+/// The rows of `table` [vocab, embed] with these numbers.
 [[nodiscard]] inline Value embedding(const Value& tokens, const Value& table, const std::string& name = {}) {
   return tokens.function().call("embedding", {tokens, table}, {}, name);
 }
@@ -38,8 +38,8 @@ namespace shardrun::sdk {
   return x.function().call_all("layer_norm", {x, gain, bias}, {{"epsilon", epsilon}}, name).front();
 }
 
-/// Zeroes elements at this rate, and divides the others by 1 − rate. Draws are keyed by the seed, `stream`, the step
-/// and the sample: two dropouts of a function have different streams.
+/// Zeroes elements at this rate, and divides the others by 1 − rate. Random draws depend on the seed, `stream`, the
+/// step and the sample. Two dropouts of a function must have different streams.
 [[nodiscard]] inline Value dropout(const Value& x, double rate, const std::string& stream,
                                    const std::string& name = {}) {
   return x.function().call("dropout", {x}, {{"rate", rate}, {"stream", stream}}, name);
@@ -51,7 +51,7 @@ namespace shardrun::sdk {
   return qkv.function().call_all("attention", {qkv}, {{"dropout", dropout}, {"stream", stream}}, name).front();
 }
 
-/// The row at the run-time position. x: [1, seq, embed]   result: [1, embed]
+/// The row at the position that is set at run time. x: [1, seq, embed]   result: [1, embed]
 [[nodiscard]] inline Value take_position(const Value& x, const std::string& name = {}) {
   return x.function().call("take_position", {x}, {}, name);
 }
@@ -74,10 +74,10 @@ namespace shardrun::sdk {
   return scalar.function().gradients(scalar, {of}).front();
 }
 
-/// The values that shift() reads past the ends of a dimension.
+/// What shift() reads past the ends of a dimension.
 struct Boundary {
-  bool periodic = true;  ///< the other end
-  double value = 0;      ///< otherwise this
+  bool periodic = true;  ///< the elements at the other end
+  double value = 0;      ///< used if not periodic
 };
 
 /// The element at index i + offset along dimension `dim`, for each i.
@@ -91,7 +91,7 @@ struct Boundary {
                            name);
 }
 
-/// exp(x) over its sum along the last dimension, and its logarithm.
+/// softmax: exp(x) divided by its sum along the last dimension; log_softmax: the logarithm of that.
 [[nodiscard]] inline Value softmax(const Value& x, const std::string& name = {}) {
   return x.function().call("softmax", {x}, {}, name);
 }
@@ -112,18 +112,18 @@ struct Boundary {
   return x.function().call_all("rms_norm", {x, gain}, {{"epsilon", epsilon}}, name).front();
 }
 
-/// How rope() turns.
+/// How rope() rotates.
 struct Rope {
   double base = 10000;
   std::int64_t offset = 0;   ///< the position of index 0
-  bool interleaved = false;  ///< pairs of neighbours; otherwise i and i + head_dim / 2, as in Llama
-  /// The angle of each of the head_dim / 2 pairs at position 1, for scaled rotations; none: by `base`. Hosts know these
-  /// and `factor` since 1.9.
+  bool interleaved = false;  ///< pairs are neighbours; otherwise i and i + head_dim / 2, as in Llama
+  /// The angle of each of the head_dim / 2 pairs at position 1, for scaled rotations. Empty: `base` determines the
+  /// angles. Hosts support this and `factor` since 1.9.
   std::vector<double> frequencies = {};
-  double factor = 1;  ///< what the result is multiplied by
+  double factor = 1;  ///< multiplies the result
 };
 
-/// Rotary position embedding: pair i of the last dimension turned by the angle position / base^(2i / head_dim). `dim`:
+/// Rotary position embedding: rotates pair i of the last dimension by the angle position / base^(2i / head_dim). `dim`:
 /// the dimension of positions.
 [[nodiscard]] inline Value rope(const Value& x, std::size_t dim, const Rope& how = {}, const std::string& name = {}) {
   std::vector<Attribute> attributes = {{"dim", static_cast<std::int64_t>(dim)},
@@ -140,11 +140,11 @@ struct Rope {
   return x.function().call("rope", {x}, attributes, name);
 }
 
-/// Which keys a query attends to, and what else changes its probabilities.
+/// Which keys a query attends to, and how scores are scaled and dropped.
 struct Attention {
   bool causal = true;       ///< query i attends to keys 0 to i
-  std::int64_t window = 0;  ///< to keys that are less than this away from i; 0: no such limit
-  double scale = 0;         ///< the factor of the scores; 0: 1 / sqrt(head_dim)
+  std::int64_t window = 0;  ///< only keys at a distance below this; 0: no limit
+  double scale = 0;         ///< multiplies the scores; 0: 1 / sqrt(head_dim)
   double dropout = 0;
   std::string stream = "attention";  ///< of dropout's random numbers
 };
@@ -167,12 +167,13 @@ namespace detail {
 }  // namespace detail
 
 /// Attention of queries [batch, seq, kv_heads, group, head_dim] to keys and values [batch, keys, kv_heads, head_dim].
-/// The heads of a group share a head of keys and values; a group of 1 is multi-head attention. result: as the queries
+/// The heads of a group share one head of keys and values; with a group of 1 this is multi-head attention. The result
+/// has the shape of the queries.
 [[nodiscard]] inline Value scaled_dot_product_attention(const Value& q, const Value& k, const Value& v,
                                                         const Attention& how = {}, const std::string& name = {}) {
   return detail::attend({q, k, v}, how, name);
 }
-/// The same with a mask [seq, keys] added to the scores. It gets no gradient.
+/// The same with a mask [seq, keys] that is added to the scores. The mask gets no gradient.
 [[nodiscard]] inline Value scaled_dot_product_attention(const Value& q, const Value& k, const Value& v,
                                                         const Value& mask, const Attention& how = {},
                                                         const std::string& name = {}) {

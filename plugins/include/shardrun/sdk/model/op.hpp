@@ -44,17 +44,17 @@ namespace shardrun::sdk {
 /// An operand. Checks draw its elements from [low, high).
 struct OpOperand {
   Element element = Element::f32;
-  double low = 0;  ///< both 0: from the normal distribution
+  double low = 0;  ///< if both are 0: from the normal distribution
   double high = 0;
 };
 
-/// Declares an attribute, with the value that checks use.
+/// Declares an attribute. It has the value that checks use.
 struct OpAttribute {
   std::string help;
   Attribute example;
-  std::int64_t minimum = 0;  ///< of an integer; both 0: no bounds
+  std::int64_t minimum = 0;  ///< for an integer; if both are 0: no bounds
   std::int64_t maximum = 0;
-  std::vector<std::string> choices = {};  ///< of a text; none: any text
+  std::vector<std::string> choices = {};  ///< for a text; empty: any text
 };
 
 [[nodiscard]] inline OpAttribute integer_attribute(std::string name, std::string help, std::int64_t example,
@@ -69,7 +69,7 @@ struct OpAttribute {
   return {std::move(help), {std::move(name), std::move(example)}, 0, 0, std::move(choices)};
 }
 
-/// The attributes of a use of an op.
+/// The attributes of a call of an op.
 class OpAttributes {
  public:
   OpAttributes(const sr_attribute* attributes, std::uint32_t count, std::uint32_t stride)
@@ -102,15 +102,15 @@ class OpAttributes {
   std::uint32_t stride_;
 };
 
-/// A tensor of a kernel, or one shard of one. Its elements lie in row-major order without gaps.
+/// A tensor of a kernel, or one shard of one. Its elements are in row-major order without gaps.
 class OpTensor {
  public:
   explicit OpTensor(const sr_tensor_view& raw) : raw_(raw) {}
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return raw_.rank; }
-  /// The length of a dimension; a negative number counts from the last.
+  /// The size of a dimension. A negative number counts dimensions from the last.
   [[nodiscard]] std::int64_t size(int dim) const noexcept { return raw_.shape[at(dim)]; }
-  /// The place of the first element in the whole tensor, and the whole tensor's length.
+  /// The index of the shard's first element in the whole tensor, and the size of the whole tensor.
   [[nodiscard]] std::int64_t origin(int dim) const noexcept { return raw_.origin[at(dim)]; }
   [[nodiscard]] std::int64_t whole(int dim) const noexcept { return raw_.whole[at(dim)]; }
   [[nodiscard]] std::int64_t elements() const noexcept {
@@ -130,7 +130,7 @@ class OpTensor {
   const sr_tensor_view& raw_;
 };
 
-/// One execution of a kernel whose real numbers are `Real`: float or double.
+/// One execution of a kernel whose real numbers have type `Real`: float or double.
 template <class Real>
 class KernelCall {
  public:
@@ -145,7 +145,7 @@ class KernelCall {
   [[nodiscard]] const std::int32_t* integers(std::size_t operand) const {
     return static_cast<const std::int32_t*>(this->operand(operand).data());
   }
-  /// A result's elements, all of which the kernel writes: of type Real, or std::int32_t.
+  /// The elements of a result, as type Real or std::int32_t. The kernel writes all of them.
   template <class T = Real>
   [[nodiscard]] T* results(std::size_t index = 0) const {
     return static_cast<T*>(result(index).data());
@@ -155,8 +155,8 @@ class KernelCall {
   }
   [[nodiscard]] Real* scratch() const noexcept { return static_cast<Real*>(raw_.scratch); }
 
-  /// Calls body(begin, end) for ranges that make up [0, count), on the rank's threads. A range has at least `grain`,
-  /// except the last. `body` must not throw.
+  /// Calls body(begin, end) for ranges that together cover [0, count), on the rank's threads. A range has at least
+  /// `grain` indices, except the last. `body` must not throw.
   template <class Body>
   void split(std::int64_t count, std::int64_t grain, const Body& body) const {
     raw_.split(
@@ -174,18 +174,18 @@ class KernelCall {
   const sr_kernel_call& raw_;
 };
 
-/// Which gradient is wanted.
+/// The gradient that is asked for.
 struct GradientRequest {
-  std::size_t operand = 0;  ///< with respect to this one
+  std::size_t operand = 0;  ///< the operand with respect to which it is taken
   std::vector<Value> operands;
   std::vector<Value> results;
-  std::vector<Value> result_gradients;  ///< none (Value::exists) where nothing flows back
+  std::vector<Value> result_gradients;  ///< a Value that does not exist (Value::exists): no gradient arrives there
   OpAttributes attributes;
 };
 
 namespace detail {
 
-/// Values by the host's numbers.
+/// Converts between values and the host's numbers.
 struct ValueNumbers {
   static Value value(Function& f, std::uint32_t number) { return number == 0 ? Value() : f.value_of(number); }
   static std::uint32_t number(Function& f, const Value& value) { return value.exists() ? f.number_of(value) : 0; }
@@ -226,7 +226,7 @@ struct OpFunctions {
     return guarded(error, [&] { Class::kernel(KernelCall<Real>(*call)); });
   }
 
-  /// Checks ask for tensors of both types of real numbers. One with integers alone is asked for floats.
+  /// Checks ask about tensors of both real types. A call without real tensors counts as float.
   static std::uint64_t scratch(void*, const sr_kernel_call* call) noexcept {
     if constexpr (HasScratch<Class>) {
       const auto is_double = [](const sr_tensor_view* views, std::uint32_t stride, std::uint32_t count) {
@@ -264,7 +264,7 @@ struct OpFunctions {
   }
 };
 
-/// What an sr_model_op points to.
+/// The lists to which an sr_model_op points.
 struct OpLists {
   std::vector<OpAttribute> attributes;
   std::vector<std::vector<const char*>> choices;
@@ -304,7 +304,7 @@ inline void add_operands(sr_model_op& op, OpLists& lists, const std::vector<OpOp
   op.operand_stride = sizeof(sr_operand);
 }
 
-/// As many operands as the rule names.
+/// One real operand for each that the rule names.
 [[nodiscard]] inline std::vector<OpOperand> real_operands(const std::string& rule) {
   const auto arrow = rule.begin() + static_cast<std::ptrdiff_t>(std::min(rule.find("->"), rule.size()));
   return std::vector<OpOperand>(static_cast<std::size_t>(std::count(rule.begin(), arrow, ',')) + 1);
@@ -347,7 +347,7 @@ template <class Class>
 
 }  // namespace detail
 
-/// The ops of a model, each a class. Call it once for each class.
+/// The ops of a model, one class each. Call it once per list of classes.
 template <class... Classes>
 [[nodiscard]] std::vector<sr_model_op> own_ops() {
   return {detail::op_of<Classes>()...};

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Ops that contract, reduce, rearrange and index tensors. Dimensions are counted from 0; a negative one is counted
-/// from the end, so that -1 is the last.
+/// Ops that contract, reduce, rearrange and index tensors. Dimensions are counted from 0; a negative number counts from
+/// the end, so that -1 is the last.
 
 #include <shardrun/sdk/model/arithmetic.hpp>
 
@@ -49,7 +49,7 @@ namespace detail {
 
 /// The sum of all elements.
 [[nodiscard]] inline Value sum(const Value& x) { return x.function().call("sum_all", {x}, {{"scale", 1.0}}); }
-/// The sum over these dimensions, which the result lacks. So for the next three.
+/// The sum over these dimensions, which the result lacks. The next three functions take dimensions in the same way.
 [[nodiscard]] inline Value sum(const Value& x, const std::vector<std::int64_t>& dims) {
   return detail::reduce("sum", x, dims);
 }
@@ -62,17 +62,17 @@ namespace detail {
 [[nodiscard]] inline Value min(const Value& x, const std::vector<std::int64_t>& dims) {
   return detail::reduce("min", x, dims);
 }
-/// Of all elements.
+/// The mean of all elements.
 [[nodiscard]] inline Value mean(const Value& x) { return mean(x, detail::all_dimensions(x)); }
 [[nodiscard]] inline Value max(const Value& x) { return max(x, detail::all_dimensions(x)); }
 [[nodiscard]] inline Value min(const Value& x) { return min(x, detail::all_dimensions(x)); }
 
-/// The index of the first of the largest elements along a dimension, which the result lacks: i32.
+/// The index along a dimension, which the result lacks, of the first of the largest elements: i32.
 [[nodiscard]] inline Value argmax(const Value& x, std::int64_t dim) {
   return x.function().call("argmax", {x}, {{"dim", detail::dimension(x, dim)}});
 }
 
-/// x, repeated along dimensions of `like` that it lacks: what a reduction over `dims` took away.
+/// x repeated along the dimensions `dims` of `like`, which x lacks. The reverse of a reduction over `dims`.
 [[nodiscard]] inline Value expand(const Value& x, const Value& like, const std::vector<std::int64_t>& dims) {
   return x.function().call("broadcast", {x, like}, {{"dims", detail::dimensions(like, dims)}, {"scale", 1.0}});
 }
@@ -98,12 +98,12 @@ namespace detail {
   return x.function().call("reshape", {x}, {{"shape", shape}, {"axes", axes}});
 }
 
-/// All values one after the other along a dimension.
+/// Joins the values along a dimension.
 [[nodiscard]] inline Value concatenate(const std::vector<Value>& values, std::int64_t dim) {
   return values.at(0).function().call("concatenate", values, {{"dim", detail::dimension(values[0], dim)}});
 }
 
-/// Indices `begin` to `end`, without `end`, of a dimension. A negative index is counted from the end.
+/// The indices from `begin` to `end` - 1 of a dimension. Negative indices count from the end.
 [[nodiscard]] inline Value slice(const Value& x, std::int64_t dim, std::int64_t begin, std::int64_t end) {
   dim = detail::dimension(x, dim);
   const std::int64_t size = x.dims().at(static_cast<std::size_t>(dim)).size;
@@ -111,39 +111,39 @@ namespace detail {
       "slice", {x}, {{"dim", dim}, {"begin", begin < 0 ? begin + size : begin}, {"end", end < 0 ? end + size : end}});
 }
 
-/// x with `low` elements before and `high` elements after those of a dimension.
+/// x with `low` more elements before and `high` more after those of a dimension.
 [[nodiscard]] inline Value pad(const Value& x, std::int64_t dim, std::int64_t low, std::int64_t high,
                                double value = 0) {
   return x.function().call("pad", {x},
                            {{"dim", detail::dimension(x, dim)}, {"low", low}, {"high", high}, {"value", value}});
 }
 
-/// The elements of x at these i32 indices of a dimension; the dimensions of the indices stand in its place.
+/// The elements of x at these i32 indices of a dimension. The dimensions of the indices replace that dimension.
 [[nodiscard]] inline Value gather(const Value& indices, const Value& x, std::int64_t dim = 0) {
   return x.function().call("gather", {indices, x}, {{"dim", detail::dimension(x, dim)}});
 }
-/// The reverse of gather: for each index of `rows`, the sum of the elements of x that have it.
+/// The reverse of gather: for each index of `rows`, the sum of the elements of x that have this index.
 [[nodiscard]] inline Value scatter_add(const Value& indices, const Value& x, std::int64_t dim, const Dim& rows) {
   return x.function().call("scatter_add", {indices, x},
                            {{"dim", detail::dimension(x, dim)}, {"rows", rows.size}, {"axis", rows.axis}});
 }
-/// A last dimension `rows` that is 1 at each index, else 0.
+/// Adds a last dimension `rows`, which is 1 at the index and 0 elsewhere.
 [[nodiscard]] inline Value one_hot(const Value& indices, const Dim& rows) {
   return indices.function().call("one_hot", {indices}, {{"rows", rows.size}, {"axis", rows.axis}});
 }
-/// 0, 1, 2, …
+/// The numbers 0, 1, 2, …
 [[nodiscard]] inline Value iota(Function& f, const Dim& rows, Element element = Element::f32) {
   return f.call("iota", {},
                 {{"rows", rows.size}, {"axis", rows.axis}, {"dtype", element == Element::f32 ? "f32" : "i32"}});
 }
-/// x as another element type. Real numbers lose their fractions when they become i32.
+/// x as another element type. Fractions are cut off when real numbers become i32.
 [[nodiscard]] inline Value cast(const Value& x, Element element) {
   return x.function().call("cast", {x}, {{"dtype", element == Element::f32 ? "f32" : "i32"}});
 }
 
 namespace detail {
 
-/// An einsum, taken apart: the letters of each operand and of the result.
+/// Computes an einsum from the letters of its operands and of its result.
 class Contraction {
  public:
   Contraction(const std::string& spec, std::vector<Value> operands) : spec_(spec), operands_(std::move(operands)) {
@@ -162,7 +162,7 @@ class Contraction {
     if (operands_.size() == 1) {
       return single();
     }
-    // From left to right. A letter is kept as long as the result or a later operand has it.
+    // Contracts from left to right. A letter is kept as long as the result or a later operand has it.
     for (std::size_t i = 1; i < operands_.size(); ++i) {
       std::string later = result_;
       for (std::size_t j = i + 1; j < operands_.size(); ++j) {
@@ -181,7 +181,7 @@ class Contraction {
     throw std::invalid_argument("einsum \"" + spec_ + "\": " + why);
   }
 
-  /// The letters of `text` that `other` has too, once each.
+  /// The letters that are in both texts, once each.
   [[nodiscard]] static std::string common(const std::string& text, const std::string& other) {
     std::string found;
     for (const char c : text) {
@@ -227,8 +227,8 @@ class Contraction {
     refuse("it has too many dimensions");
   }
 
-  /// "..." stands for the dimensions that an operand has beside its letters. Those of several operands are the same
-  /// ones, counted from the last.
+  /// Replaces "..." by letters for the dimensions that an operand has in addition to its letters. Those of several
+  /// operands are the same letters, counted from the last.
   void expand_ellipses() {
     for (std::size_t i = 0; i < letters_.size(); ++i) {
       const std::size_t at = letters_[i].find("...");
@@ -250,8 +250,8 @@ class Contraction {
     }
   }
 
-  /// A letter that stands again in an operand means its diagonal: the sum over another letter of the operand times the
-  /// identity of both.
+  /// A letter that occurs twice in an operand means its diagonal. The second becomes a new letter, and the operand is
+  /// multiplied by the identity of both and summed over the new one.
   void take_diagonals(std::size_t i) {
     std::string& letters = letters_[i];
     std::string pairs;
@@ -279,7 +279,7 @@ class Contraction {
     }
   }
 
-  /// Of one operand: sums over the letters that the result lacks, and the order of the others.
+  /// An einsum of one operand: sums over the letters that the result lacks, and orders the others.
   [[nodiscard]] Value single() const {
     std::vector<std::int64_t> summed;
     std::string left;
@@ -304,14 +304,14 @@ class Contraction {
 
   std::string spec_;
   std::vector<Value> operands_;
-  std::vector<std::string> letters_;  ///< of each operand
+  std::vector<std::string> letters_;  ///< the letters of each operand
   std::string result_;
-  std::string ellipsis_;  ///< the letters that "..." stands for
+  std::string ellipsis_;  ///< the letters for which "..." stands
 };
 
 }  // namespace detail
 
-/// Einstein's sum: each letter is a dimension, and the result is the sum over the letters that it lacks.
+/// Einstein's sum: each letter names a dimension, and the result is the sum over the letters that it lacks.
 ///
 ///     einsum("bd,df->bf", {x, w})    einsum("...ij->...ji", {x})    einsum("ii->", {x})
 [[nodiscard]] inline Value einsum(const std::string& spec, const std::vector<Value>& operands) {

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Jobs and graphs to and from their C form.
+/// Converts jobs and graphs to and from their C form.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/sdk/strategy/plan.hpp>
@@ -40,7 +40,7 @@ namespace shardrun::sdk::detail {
   return job;
 }
 
-/// A job in its C form. It points into `job` and into its `options`, which outlive it.
+/// A job in its C form. It points into `job` and its `options`, which must outlive it.
 class WrittenJob {
  public:
   WrittenJob(const Job& job, const RawOptions& options) {
@@ -111,10 +111,10 @@ class WrittenJob {
   return graph;
 }
 
-/// A graph in its C form. It points into `graph`, which outlives it.
+/// A graph in its C form. It points into `graph`, which must outlive it.
 class WrittenGraph {
  public:
-  /// Throws std::logic_error for a tensor or cut point that does not have one axis per dimension.
+  /// Throws std::logic_error if a tensor or cut point does not have one axis per dimension.
   explicit WrittenGraph(const Graph& graph) : before_(write(graph.before)), behind_(write(graph.behind)) {
     for (const Tensor& tensor : graph.tensors) {
       tensors_.push_back({sizeof(sr_tensor), tensor.kind, tensor.name.c_str(), tensor.shape.data(), axes_of(tensor),

@@ -28,17 +28,17 @@ enum class Exchange : std::uint32_t {
   all_to_all = SR_EXCHANGE_ALL_TO_ALL,
 };
 
-/// A hook state's first value.
+/// The first value of a hook state.
 enum class Begins : std::uint32_t { zero = SR_HOOK_STATE_ZERO, tensor = SR_HOOK_STATE_TENSOR };
 
-/// One of a group's tensors: this rank's part, which begins at element `first` of the group.
+/// One of a group's tensors: this rank's part of it, which begins at element `first` of the group.
 struct HookTensor {
   std::string name;
   std::vector<std::int64_t> shape;
   std::uint64_t first = 0;
 };
 
-/// Tensors that are contiguous; see sr_hook_group.
+/// A group of tensors that are contiguous in memory; see sr_hook_group.
 struct HookGroup {
   Hook hook = Hook::sync_gradients;
   std::uint64_t elements = 0;
@@ -76,8 +76,8 @@ class HookWriter {
     detail::call_host([&](sr_error* error) { return writer_.add_call(writer_.self, call, error); });
   }
 
-  /// `send`, `receive`: buffer numbers. 0 is the group's tensors, then come the hook's states, then what add_buffer
-  /// returned.
+  /// Adds an exchange between buffers, which are given by number: 0 is the group's tensors, then come the hook's
+  /// states, then the buffers of add_buffer.
   void add_exchange(Exchange kind, std::uint32_t send, std::uint32_t receive) {
     const sr_exchange exchange{sizeof(sr_exchange), static_cast<std::uint32_t>(kind), send, receive};
     detail::call_host([&](sr_error* error) { return writer_.add_exchange(writer_.self, &exchange, error); });
@@ -88,7 +88,7 @@ class HookWriter {
   std::uint32_t next_;
 };
 
-/// A call of the hook's function. What it points to is valid until that returns.
+/// A call of the hook's function. What it points to is valid until the function returns.
 class HookCall {
  public:
   explicit HookCall(const sr_hook_call& call) : call_(call) {}
@@ -96,18 +96,18 @@ class HookCall {
   /// The number that add_call was given.
   [[nodiscard]] std::uint32_t number() const noexcept { return call_.call; }
   [[nodiscard]] std::uint32_t members() const noexcept { return call_.group->members; }
-  /// Every call makes a new vector.
+  /// The tensors of the group, in a new vector at each call.
   [[nodiscard]] std::vector<HookTensor> tensors() const { return detail::read(*call_.group).tensors; }
   [[nodiscard]] std::uint32_t member() const noexcept { return call_.member; }
   [[nodiscard]] std::int64_t step() const noexcept { return call_.step; }
-  /// In the step, over all ranks; and those that this rank's gradients come from.
+  /// The number of samples in the step over all ranks, and of those from which this rank's gradients come.
   [[nodiscard]] std::uint64_t samples() const noexcept { return call_.samples; }
   [[nodiscard]] std::uint64_t own_samples() const noexcept { return call_.own_samples; }
   [[nodiscard]] OptionValues options() const {
     return {call_.job->options, call_.job->option_count, call_.job->option_stride};
   }
 
-  // Buffers by number. REQUIRE: the buffer has that element type.
+  // Buffers by number. REQUIRES: the buffer has that element type.
   [[nodiscard]] std::span<float> floats(std::uint32_t buffer) const { return span_of<float>(buffer); }
   [[nodiscard]] std::span<std::int32_t> whole_numbers(std::uint32_t buffer) const {
     return span_of<std::int32_t>(buffer);
@@ -135,7 +135,7 @@ concept NamesAfterStep = requires {
   &Class::after_step;
 };
 
-/// Null for a class without that hook.
+/// The function that calls the class's hook; null for a class without it.
 template <class Class>
 [[nodiscard]] constexpr HookFunction sync_gradients_of() noexcept {
   if constexpr (requires(const Class& strategy, const HookCall& call) { strategy.sync_gradients(call); }) {

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Pipelines for strategies: layers split into chunks of similar cost; the usual schedules as lists of actions, or the
-/// user's own lists.
+/// Pipelines for strategies: splits layers into chunks of similar cost, and makes the usual schedules as lists of
+/// actions, or uses lists that the user wrote.
 
 #include <shardrun/sdk/strategy/pipeline_csv.hpp>
 #include <shardrun/sdk/strategy/plan.hpp>
@@ -20,8 +20,8 @@
 
 namespace shardrun::sdk {
 
-/// Relative costs of what comes before the layers, of each layer, and of what comes behind them: their predicted times,
-/// or else their FLOPs. Bytes of parameters decide between equals.
+/// Relative costs of what comes before the layers, of each layer, and of what comes after them: predicted times if
+/// known, else FLOPs. Bytes of parameters decide between equal costs.
 [[nodiscard]] inline std::vector<double> relative_costs(const Graph& graph) {
   constexpr double little = 1e-4;
   std::vector<Layer> parts = {graph.before};
@@ -49,15 +49,15 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// The least that the chunks' weighed costs combine to, and the ends of these chunks. Of equal cuts, one with more
-/// layers in earlier chunks: a slow stage delays those before it when a step ends. A cost with an infinite weight is
-/// refused. `costs`: as of relative_costs.
+/// Finds the cut into chunks whose weighed costs combine to the least value. Returns that value and the ends of the
+/// chunks. Among equal cuts it prefers more layers in earlier chunks, because a slow stage delays the stages before it
+/// when a step ends. A chunk of infinite weight is refused. `costs`: as relative_costs returns them.
 template <class Combine, class Weigh>
 [[nodiscard]] std::pair<double, std::vector<std::size_t>> best_cut(const std::vector<double>& costs,
                                                                    std::uint32_t chunks, Combine combine, Weigh weigh) {
-  constexpr double rounding = 1 + 1e-9;  // sums in another order are not less
+  constexpr double rounding = 1 + 1e-9;  // sums in another order do not count as less
   const std::size_t layers = costs.size() - 2;
-  // best[l]: of the chunks so far over the first l layers; from[c][l]: where chunk c begins.
+  // best[l]: the least value for the chunks so far over the first l layers; from[c][l]: where chunk c then begins.
   std::vector<double> best(layers + 1, std::numeric_limits<double>::infinity());
   best[0] = 0;
   std::vector<std::vector<std::size_t>> from;
@@ -86,7 +86,7 @@ template <class Combine, class Weigh>
   return {best[layers], ends};
 }
 
-/// The numbers of "10, 11,11". Throws InvalidJob.
+/// Parses a list such as "10, 11,11". Throws InvalidJob.
 [[nodiscard]] inline std::vector<std::size_t> layer_counts(const std::string& text) {
   std::vector<std::size_t> counts;
   const char* at = text.data();
@@ -113,9 +113,9 @@ template <class Combine, class Weigh>
 
 }  // namespace detail
 
-/// Splits the layers into consecutive chunks so that the largest cost is as small as possible, and the others then are
-/// as even as possible. Chunk c is on stage c mod `stages`. The first chunk includes what comes before the layers, the
-/// last what comes behind them.
+/// Splits the layers into consecutive chunks so that the largest cost is as small as possible, and then the others as
+/// even as possible. Chunk c is on stage c mod `stages`. The first chunk includes what comes before the layers, the
+/// last what comes after them.
 [[nodiscard]] inline std::vector<Chunk> balanced_chunks(const Graph& graph, std::uint32_t chunks,
                                                         std::uint32_t stages) {
   const std::vector<double> costs = relative_costs(graph);
@@ -130,7 +130,7 @@ template <class Combine, class Weigh>
   return result;
 }
 
-/// The chunks as the option `layers` says; as balanced_chunks if it is empty. Throws InvalidJob.
+/// The chunks that the option `layers` describes; those of balanced_chunks if it is empty. Throws InvalidJob.
 [[nodiscard]] inline std::vector<Chunk> wanted_chunks(const Job& job, const Graph& graph, std::uint32_t chunks,
                                                       std::uint32_t stages) {
   const std::string text = job.options.text("layers");
@@ -155,7 +155,7 @@ template <class Combine, class Weigh>
   return result;
 }
 
-/// GPipe (Huang et al. 2018, arXiv:1811.06965): all forwards, then all backwards. One chunk a stage.
+/// GPipe (Huang et al. 2018, arXiv:1811.06965): all forwards, then all backwards. One chunk per stage.
 [[nodiscard]] inline std::vector<Action> gpipe_actions(std::uint32_t stage, std::uint32_t microbatches) {
   std::vector<Action> actions;
   for (const Action::Kind kind : {Action::Kind::forward, Action::Kind::backward}) {
@@ -167,9 +167,9 @@ template <class Combine, class Weigh>
 }
 
 /// One forward, one backward (PipeDream-flush: Narayanan et al. 2021, arXiv:2104.04473, section 2.2). With several
-/// chunks a stage it is interleaved (same section): microbatches go through the chunks in groups of as many as there
-/// are stages. A smaller last group leaves the time slots of the missing microbatches empty. Without these gaps stages
-/// could wait for each other.
+/// chunks per stage it is interleaved (same section): microbatches go through the chunks in groups of as many as there
+/// are stages. If the last group is smaller, the time slots of its missing microbatches stay empty. Without these gaps,
+/// stages could wait for each other.
 [[nodiscard]] inline std::vector<Action> one_forward_one_backward(std::uint32_t stage, std::uint32_t stages,
                                                                   std::uint32_t chunks_per_stage,
                                                                   std::uint32_t microbatches) {
@@ -198,8 +198,8 @@ template <class Combine, class Weigh>
   return actions;
 }
 
-/// ZB-H1 (Qi et al. 2023, arXiv:2401.10241, section 2.3): one forward, one backward. The gradients of parameters are
-/// computed where the stage would be idle, delayed by as many microbatches as there are stages before it.
+/// ZB-H1 (Qi et al. 2023, arXiv:2401.10241, section 2.3): one forward, one backward. Gradients of parameters are
+/// computed when the stage would otherwise be idle, delayed by as many microbatches as there are stages before it.
 [[nodiscard]] inline std::vector<Action> zero_bubble_h1(std::uint32_t stage, std::uint32_t stages,
                                                         std::uint32_t microbatches) {
   std::vector<Action> actions;
@@ -246,8 +246,8 @@ inline constexpr std::int64_t default_chunks = 2;
           "pipeline_model_parallel_layout split_points layers_per_stage")};
 }
 
-/// Throws InvalidJob where `chunks` is set to another value than the schedule requires. The default passes, as the job
-/// file's own setting cannot be told from it.
+/// Throws InvalidJob if `chunks` has another value than the schedule requires. The default value is accepted, because
+/// it cannot be distinguished from the same value in the job file.
 inline void check_pipeline_options(const Job& job) {
   const std::string schedule = job.options.text("schedule");
   const std::int64_t chunks = job.options.integer("chunks");
@@ -259,7 +259,7 @@ inline void check_pipeline_options(const Job& job) {
   }
 }
 
-/// Uses the user's own lists. The number of chunks and their stages follow from them.
+/// Uses lists of actions that the user wrote. They determine the number of chunks and the chunks' stages.
 inline void place_written_pipeline(const Job& job, const Graph& graph, const std::string& mesh_axis,
                                    std::uint32_t stages, std::string_view csv, PlanWriter& plan) {
   const std::vector<std::vector<Action>> actions = actions_from_csv(csv);

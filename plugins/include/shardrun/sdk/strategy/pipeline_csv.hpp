@@ -1,8 +1,8 @@
 #pragma once
 
-/// Lists of actions as text, in the notation that torch.distributed.pipelining writes and reads: one line per stage,
-/// with cells separated by commas. A cell is CHUNK, a letter, MICROBATCH, such as 2F0. The letters: F forward, B
-/// backward, or its parts I (gradients of activations) and W (gradients of parameters). An empty cell is idle time.
+/// Lists of actions as text, in the notation of torch.distributed.pipelining: one line per stage, with cells separated
+/// by commas. A cell is CHUNK, a letter, MICROBATCH, such as 2F0. The letters are F forward, B backward, and backward's
+/// parts I (gradients of activations) and W (gradients of parameters). An empty cell is idle time.
 
 #include <shardrun/sdk/strategy/plan.hpp>
 
@@ -21,7 +21,7 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// Removes a number from the start of `text` into `number`. Returns false where there is none.
+/// Removes a number from the start of `text` and stores it in `number`. Returns false if there is none.
 [[nodiscard]] inline bool take_number(std::string_view& text, std::uint32_t& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
@@ -55,8 +55,7 @@ namespace detail {
   return action;
 }
 
-/// Removes the part of `text` before `separator`, and the separator, and returns the part. Without a separator: all of
-/// it.
+/// Removes the part of `text` before `separator`, and the separator, and returns that part; without one, all of `text`.
 [[nodiscard]] inline std::string_view take_until(std::string_view& text, char separator) {
   const std::string_view part = text.substr(0, text.find(separator));
   text.remove_prefix(std::min(text.size(), part.size() + 1));
@@ -95,7 +94,7 @@ namespace detail {
   return stages;
 }
 
-/// The stage of each chunk: the one whose list contains it. Throws InvalidJob where two lists contain it, or none does.
+/// The stage of each chunk: the one whose list has it. Throws InvalidJob if two lists have a chunk, or none does.
 [[nodiscard]] inline std::vector<std::uint32_t> stages_of_chunks(const std::vector<std::vector<Action>>& actions) {
   std::map<std::uint32_t, std::uint32_t> stages;
   for (std::uint32_t stage = 0; stage < actions.size(); ++stage) {

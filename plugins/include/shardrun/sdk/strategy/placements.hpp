@@ -35,7 +35,7 @@ inline void place_axes(const AxisRules& rules, PlanWriter& plan) {
 }
 
 /// Splits every cut point along the sequence (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2), and its batch
-/// over the mesh axes `batch`. Throws InvalidJob where no cut point has a sequence.
+/// over the mesh axes `batch`. Throws InvalidJob if no cut point has a sequence axis.
 inline void place_sequence(const Graph& graph, const std::string& mesh_axis, const std::vector<std::string>& batch,
                            PlanWriter& plan) {
   bool any = false;
@@ -61,14 +61,14 @@ inline void place_sequence(const Graph& graph, const std::string& mesh_axis, con
 /// How parameters are split over ranks that compute the same (Rajbhandari et al. 2019, arXiv:1910.02054, section 5).
 struct ZeroSettings {
   std::int64_t stage = 0;     ///< 1: optimizer states; 2: gradients too; 3: parameters too
-  std::string mesh_axis;      ///< that splits them
-  bool unit_is_layer = true;  ///< stage 3: gathers a layer at a time; otherwise each tensor by itself
-  std::string keep;           ///< stage 3: a glob; matched tensors stay gathered from forward to backward
+  std::string mesh_axis;      ///< the mesh axis that splits them
+  bool unit_is_layer = true;  ///< stage 3: gathers a whole layer at a time; otherwise each tensor separately
+  std::string keep;           ///< stage 3: a glob; tensors that match stay gathered from forward to backward
 };
 
 namespace detail {
 
-/// A tensor's dimensions as `rules` split them. A mesh axis goes to the first dimension whose rule names it.
+/// The mesh axes that split each dimension by `rules`. A mesh axis goes to the first dimension whose rule names it.
 [[nodiscard]] inline std::vector<std::vector<std::string>> split_by_rules(const Tensor& tensor,
                                                                           const AxisRules& rules) {
   std::vector<std::vector<std::string>> dims(tensor.shape.size());
@@ -96,8 +96,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// Places every parameter by the rules. In the roles that the stage splits, it also splits them over the mesh axis.
-/// That splits the flattened elements: parts have equal size for any shape, and are contiguous.
+/// Places every parameter by the rules. In the roles that the ZeRO stage splits, also splits it over the mesh axis, by
+/// its flattened elements: parts have equal size for any shape, and are contiguous.
 inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSettings& settings, PlanWriter& plan) {
   for (const Tensor& tensor : graph.tensors) {
     if (tensor.kind != SR_TENSOR_PARAMETER || tensor.shape.empty() || settings.stage == 0) {
@@ -131,7 +131,7 @@ inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSet
   }
 }
 
-/// The options of strategies with these placements.
+/// Options of strategies that use these placements.
 [[nodiscard]] inline Option bucket_option() {
   return also_called(
       number_option("bucket_mb", 4, 0, 1 << 20,
@@ -151,8 +151,7 @@ inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSet
                       "forward to backward; empty: none")};
 }
 
-/// Throws InvalidJob where one of `gather_options` is set although `stage`, the value of the job's option `zero`,
-/// splits no parameters.
+/// Throws InvalidJob if a `gather_options` is set although `stage`, the option `zero`, splits no parameters.
 inline void check_gather_options(const Job& job, std::int64_t stage) {
   for (const Option& option : gather_options()) {
     const std::string value = job.options.text(option.name);
@@ -172,7 +171,7 @@ inline void check_gather_options(const Job& job, std::int64_t stage) {
   return settings;
 }
 
-/// Splits the batch. Throws InvalidJob where the graph has none.
+/// Splits the batch over the mesh axes. Throws InvalidJob if the graph has no batch.
 inline void place_batch(const Graph& graph, const std::vector<std::string>& mesh_axes, PlanWriter& plan) {
   if (!graph.has_axis("batch")) {
     throw InvalidJob(

@@ -1,6 +1,6 @@
 #pragma once
 
-/// A strategy reads a job and a graph, and writes a plan.
+/// What a strategy reads, a job and a graph, and what it writes, a plan.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/sdk/strategy/hooks.hpp>
@@ -14,7 +14,7 @@
 
 namespace shardrun::sdk {
 
-/// sr_mesh_axis.
+/// The C++ form of sr_mesh_axis.
 struct MeshAxis {
   std::string name;
   std::uint32_t size = 1;
@@ -22,26 +22,26 @@ struct MeshAxis {
   bool operator==(const MeshAxis&) const = default;
 };
 
-/// sr_sharding: a line of the section [sharding].
+/// The C++ form of sr_sharding: a line of the section [sharding].
 struct Sharding {
   std::string key;
   std::string value;
-  std::string where;  ///< prefix of a message about it
+  std::string where;  ///< how a message about it begins
 
   bool operator==(const Sharding&) const = default;
 };
 
-/// sr_job.
+/// The C++ form of sr_job.
 struct Job {
   std::uint32_t ranks = 1;
-  std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it does not
+  std::vector<MeshAxis> mesh;  ///< as in the job file; empty if it has none
   OptionValues options;
-  std::uint32_t microbatches = 1;    ///< in an optimizer step
+  std::uint32_t microbatches = 1;    ///< per optimizer step
   std::vector<Sharding> sharding{};  ///< in the order of the file
 };
 
-/// The only axis that splits the ranks: its name in the job's mesh, or `otherwise` without one. Throws InvalidJob where
-/// the mesh has several.
+/// The only axis that splits the ranks: its name in the job's mesh, or `otherwise` without a mesh. Throws InvalidJob if
+/// the mesh has several axes.
 [[nodiscard]] inline std::string only_mesh_axis(const Job& job, std::string otherwise) {
   std::string name = std::move(otherwise);
   for (const MeshAxis& axis : job.mesh) {
@@ -56,7 +56,7 @@ struct Job {
   return name;
 }
 
-/// sr_axis.
+/// The C++ form of sr_axis.
 struct Axis {
   std::string name;
   std::int64_t size = 0;
@@ -64,12 +64,12 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
-/// sr_tensor.
+/// The C++ form of sr_tensor.
 struct Tensor {
   std::uint32_t kind = 0;  ///< SR_TENSOR_...
   std::string name;
   std::vector<std::int64_t> shape;
-  std::vector<std::string> axes;  ///< one per dimension; "" where it has none
+  std::vector<std::string> axes;  ///< one per dimension; "" for a dimension without one
   std::uint64_t bytes = 0;
   std::int32_t layer = -1;
   std::uint32_t tied_set = 0;
@@ -77,7 +77,7 @@ struct Tensor {
   bool operator==(const Tensor&) const = default;
 };
 
-/// sr_cut_point.
+/// The C++ form of sr_cut_point.
 struct CutPoint {
   std::string name;
   std::vector<std::int64_t> shape;
@@ -88,7 +88,7 @@ struct CutPoint {
   bool operator==(const CutPoint&) const = default;
 };
 
-/// sr_layer.
+/// The C++ form of sr_layer.
 struct Layer {
   std::string name;
   std::uint64_t parameter_bytes = 0;
@@ -100,14 +100,14 @@ struct Layer {
   bool operator==(const Layer&) const = default;
 };
 
-/// sr_graph.
+/// The C++ form of sr_graph.
 struct Graph {
   std::vector<Tensor> tensors;
   std::vector<Axis> axes;
   std::vector<CutPoint> cut_points;
   std::vector<Layer> layers;
   Layer before;  ///< what comes before the first layer
-  Layer behind;  ///< what comes behind the last
+  Layer behind;  ///< what comes after the last layer
 
   [[nodiscard]] bool has_axis(std::string_view name) const {
     for (const Axis& axis : axes) {
@@ -121,7 +121,7 @@ struct Graph {
   bool operator==(const Graph&) const = default;
 };
 
-/// Consecutive layers on one stage of a pipeline, up to the next chunk's first.
+/// Consecutive layers on one stage of a pipeline, up to the first layer of the next chunk.
 struct Chunk {
   std::uint32_t first_layer = 0;
   std::uint32_t stage = 0;
@@ -147,7 +147,7 @@ enum class Role : std::uint32_t {
   optimizer = SR_ROLE_OPTIMIZER,
 };
 
-/// One dimension, by its logical axis or (where that is "") by its index, split over mesh axes, major to minor.
+/// One dimension, split over mesh axes, major to minor, and named by its logical axis or, if that is "", by its index.
 struct Split {
   std::string axis;
   std::uint32_t dim = 0;
@@ -162,7 +162,7 @@ struct Split {
   return {{}, dim, std::move(mesh_axes)};
 }
 
-/// Splits the tensor's elements in row-major order; of those that other splits leave to a rank.
+/// Splits the tensor's elements in row-major order. If other splits apply, too, it splits what they leave to a rank.
 [[nodiscard]] inline Split split_flat(std::vector<std::string> mesh_axes) {
   return {{}, SR_DIM_FLAT, std::move(mesh_axes)};
 }
@@ -179,7 +179,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// Wraps sr_plan_writer, whose rules apply. Every function throws Refused.
+/// The C++ form of sr_plan_writer, whose rules apply. Every function throws Refused.
 class PlanWriter {
  public:
   explicit PlanWriter(const sr_plan_writer& writer) : writer_(writer) {}
@@ -196,7 +196,7 @@ class PlanWriter {
     });
   }
 
-  /// Without splits the tensors are whole on every rank in this role.
+  /// Places the tensors that match `glob` in this role. Without splits, every rank has them whole.
   void place_tensor(const std::string& glob, Role role, const std::vector<Split>& splits) {
     const RawSplits raw(splits);
     detail::call_host([&](sr_error* error) {
@@ -217,9 +217,10 @@ class PlanWriter {
     detail::call_host([&](sr_error* error) { return writer_.set_bucket_bytes(writer_.self, bytes, error); });
   }
 
-  // The following throw Refused where the host is older than 1.1.
+  // The following throw Refused if the host is older than ABI 1.1.
 
-  /// An empty unit: each tensor by itself.
+  /// Gathers the parameters that match `glob` just before use, with all others of `unit`. An empty unit: each
+  /// separately.
   void gather_at_use(const std::string& glob, const std::string& unit, bool keep = false) {
     require_host(SR_HAS(&writer_, sr_plan_writer, gather_at_use), "gather tensors at use");
     detail::call_host([&](sr_error* error) {

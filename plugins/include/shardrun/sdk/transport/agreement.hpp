@@ -1,7 +1,7 @@
 #pragma once
 
-/// Agreement of a group's members on an op. Members compare what they have prepared before anything moves. So a
-/// mismatch is an error on all of them. The error names both ops, or, where only others disagree, those members.
+/// How a group's members agree on an op. They compare what they have prepared before any data moves. So a mismatch is
+/// an error on all of them. The error names both ops or, if only other members disagree, those members.
 
 #include <shardrun/sdk/transport/op.hpp>
 
@@ -15,7 +15,7 @@
 
 namespace shardrun::sdk {
 
-/// One member's description of a collective, for one other member. Plain bytes; the size does not depend on the op.
+/// One member's description of a collective, for one other member. Plain bytes, whose size does not depend on the op.
 struct Claim {
   std::uint32_t opcode = 0;
   std::uint32_t dtype = 0;
@@ -23,7 +23,7 @@ struct Claim {
   std::uint32_t peer = 0;
   std::uint64_t id = 0;
   std::uint64_t count = 0;
-  std::uint64_t counts_hash = 0;  ///< of the counts that all members share
+  std::uint64_t counts_hash = 0;  ///< hash of the counts that all members share
   std::uint64_t sends = 0;        ///< elements from the claiming member to the reading one
   std::uint64_t receives = 0;
   char text[184] = {};  ///< describe(op), cut to fit
@@ -53,7 +53,7 @@ struct Claim {
   return claim;
 }
 
-/// Why this member's op and the claim of member `from` do not match; nothing where they do.
+/// Why this member's op and the claim of member `from` do not match; nothing if they match.
 [[nodiscard]] inline std::optional<std::string> mismatch(const OpSpec& op, std::uint32_t rank, std::uint32_t from,
                                                          const Claim& claim) {
   const Claim own = claim_of(op, rank, from);
@@ -79,9 +79,9 @@ struct Claim {
 }
 
 /// The exchange by which all members agree. In each of two rounds a member sends a message to every other member and
-/// receives one from it. The first round exchanges claims. The second tells whether a member found a mismatch: two
-/// members may disagree about their exchange, which a third cannot see, and it would wait for an op that those two
-/// refuse.
+/// receives one from it. In the first round they exchange claims. In the second they tell each other whether they found
+/// a mismatch: two members may disagree about an exchange between them, which a third cannot see, and the third would
+/// wait for an op that those two refuse.
 class Agreement {
  public:
   static constexpr std::uint32_t rounds = 2;
@@ -104,7 +104,7 @@ class Agreement {
     return round == 0 ? static_cast<void*>(&theirs_[from]) : &verdicts_[from];
   }
 
-  /// Call it after each round.
+  /// Evaluates the messages received. Call it after each round.
   void conclude(std::uint32_t round) {
     if (round == 0) {
       difference_ = own_difference();
@@ -114,7 +114,7 @@ class Agreement {
     }
   }
 
-  /// After the last round: why the ops do not match. Set on all members or on none.
+  /// After the last round: why the ops do not match, set on all members or on none.
   [[nodiscard]] const std::optional<std::string>& difference() const noexcept { return difference_; }
 
  private:
@@ -148,7 +148,7 @@ class Agreement {
   std::uint32_t rank_;
   std::vector<Claim> mine_;  ///< one for each member
   std::vector<Claim> theirs_;
-  std::vector<std::uint8_t> verdicts_;  ///< by member: 1 where it found a mismatch
+  std::vector<std::uint8_t> verdicts_;  ///< by member: 1 if it found a mismatch
   std::optional<std::string> difference_;
 };
 

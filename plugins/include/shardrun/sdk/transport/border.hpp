@@ -1,7 +1,7 @@
 #pragma once
 
-/// The values of transports to and from their C form, which points into the value. Deadlines stay as they are: each
-/// side counts them by its own clock, and converts its own.
+/// Converts the values of transports to and from their C form, which points into the value. Deadlines are not converted
+/// here: each side counts them by its own clock, and converts its own.
 
 #include <shardrun/sdk/transport/group.hpp>
 #include <shardrun/transport.h>
@@ -26,7 +26,7 @@ namespace shardrun::sdk::detail {
   return {sizeof(sr_buffer), buffer.kind, buffer.data, buffer.bytes, buffer.registration, buffer.device, 0};
 }
 
-/// `n`: the size of its group.
+/// `n`: the size of the op's group.
 [[nodiscard]] inline OpSpec read(const sr_op& raw, std::uint32_t n) {
   const auto counts = [&](const std::uint64_t* from, bool wanted) {
     return wanted && from != nullptr ? std::vector<std::uint64_t>(from, from + n) : std::vector<std::uint64_t>();
@@ -47,7 +47,7 @@ namespace shardrun::sdk::detail {
           .label = raw.label != nullptr ? raw.label : ""};
 }
 
-/// Ops in their C form. It points into `ops`, which outlive it.
+/// Ops in their C form. It points into `ops`, which must outlive it.
 class WrittenOps {
  public:
   explicit WrittenOps(std::span<const OpSpec> ops) : buffers_(ops.size() * 3) {
@@ -135,7 +135,7 @@ inline void write(const Props& props, sr_transport_props& to) noexcept {
           .host = TransportHost(raw.host)};
 }
 
-/// `options`: those of `setup`.
+/// `options`: those of `setup`, in their C form.
 [[nodiscard]] inline sr_transport_setup write(const Setup& setup, const RawOptions& options) noexcept {
   return {.struct_size = sizeof(sr_transport_setup),
           .world_size = setup.world_size,
@@ -164,7 +164,7 @@ inline void write(const Props& props, sr_transport_props& to) noexcept {
   return config;
 }
 
-/// `options`: those of `config`.
+/// `options`: those of `config`, in their C form.
 [[nodiscard]] inline sr_transport_config write(const Config& config, const RawOptions& options) noexcept {
   return {.struct_size = sizeof(sr_transport_config),
           .rank = config.rank,

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The clock for deadlines. It stands still while the process does.
+/// The clock for deadlines. It stops while the process does not run.
 
 #include <algorithm>
 #include <atomic>
@@ -18,16 +18,16 @@ namespace shardrun::sdk {
       .count();
 }
 
-/// The most that the clock advances between two reads of it. A thread that waits for a deadline reads it at least
-/// this often. So a longer gap means that the process did not run (it was suspended, or the machine was), or waited for
-/// no one; the clock leaves it out. A wait inside another plugin reads that plugin's clock and not this one, so such
-/// waits are cut into slices too.
+/// The longest time that the clock advances between two readings. A thread that waits for a deadline reads it at least
+/// this often. So a longer gap means that the process did not run (it or the machine was suspended), or that nothing
+/// waited; the clock leaves the gap out. A wait inside another plugin reads that plugin's clock and not this one, so
+/// such waits are cut into slices, too.
 inline constexpr std::chrono::nanoseconds longest_gap = std::chrono::milliseconds(100);
 
 namespace detail {
 
-/// Nanoseconds of `Source` without the gaps between reads. Never goes backwards. Any thread. Only tests use another
-/// source than monotonic_now().
+/// Nanoseconds of `Source` without the gaps between readings. Never goes backwards. Any thread may use it. Only tests
+/// use a source other than monotonic_now().
 template <class Source>
 class RunningClock {
  public:
@@ -47,7 +47,7 @@ class RunningClock {
     return note();
   }
 
-  /// How far it is behind its source.
+  /// The nanoseconds by which it is behind its source.
   [[nodiscard]] std::int64_t behind() noexcept {
     static_cast<void>(now());
     return behind_.load();
@@ -65,10 +65,10 @@ class RunningClock {
   static constexpr std::int64_t never = INT64_MIN;
   static constexpr std::int64_t worth_noting = 1'000'000;
 
-  /// Never, or a time before any process: the same by every clock.
+  /// Whether a deadline is never, or a time before any process: such a deadline is the same by every clock.
   static bool is_fixed(std::int64_t deadline) noexcept { return deadline == INT64_MAX || deadline <= 0; }
 
-  /// The clock changes only here, under the lock, so that no thread leaves out time that another one has read.
+  /// Changes the clock. It changes only here, under the lock, so that no thread leaves out time that another has read.
   std::int64_t note() noexcept {
     const std::lock_guard lock(noting_);
     const std::int64_t seen = seen_.load();
@@ -88,7 +88,7 @@ class RunningClock {
   std::atomic<std::int64_t> seen_ = never;
 };
 
-/// One for each plugin. The host and its plugins do not share it.
+/// The clock of this plugin. The host and its plugins do not share a clock.
 inline auto& running_clock() noexcept {
   static constinit RunningClock clock(&monotonic_now);
   return clock;
@@ -96,38 +96,38 @@ inline auto& running_clock() noexcept {
 
 }  // namespace detail
 
-/// A time of this plugin's clock, by which something is due: CLOCK_MONOTONIC without the gaps between reads. It falls
-/// behind that clock whenever the process is suspended, so it is no number that a wait of the system could take. Wait
-/// in slices:
+/// A time of this plugin's clock by which something is due: CLOCK_MONOTONIC without the gaps between readings. It falls
+/// behind CLOCK_MONOTONIC whenever the process is suspended, so a wait of the operating system cannot take it as a
+/// number. Wait in slices:
 ///
 ///     while (!is_done && !deadline.passed()) {
 ///       changed.wait_for(lock, deadline.slice());
 ///     }
 class Deadline {
  public:
-  /// Never.
+  /// A deadline that never passes.
   constexpr Deadline() = default;
   [[nodiscard]] static constexpr Deadline never() noexcept { return {}; }
-  /// Long ago: asking about it reads no clock.
+  /// A deadline long ago: asking about it reads no clock.
   [[nodiscard]] static constexpr Deadline past() noexcept { return Deadline(0); }
   [[nodiscard]] static Deadline now() noexcept { return Deadline(detail::running_clock().now()); }
 
-  /// `deadline`: of the C interface.
+  /// Converts a deadline of the C interface.
   [[nodiscard]] static Deadline from_border(std::int64_t deadline) noexcept {
     return Deadline(std::max<std::int64_t>(0, detail::running_clock().from_border(deadline)));
   }
-  /// For the C interface. Convert at the time of the call: a later gap makes the result wrong.
+  /// Converts to the C interface's form. Do it right before the call: a later gap makes the result wrong.
   [[nodiscard]] std::int64_t to_border() const noexcept { return detail::running_clock().to_border(time_); }
 
   [[nodiscard]] bool passed() const noexcept { return time_ <= 0 || (*this != never() && *this <= now()); }
-  /// 0 once it has passed; nanoseconds::max() for never.
+  /// The time left: 0 once it has passed; nanoseconds::max() for never.
   [[nodiscard]] std::chrono::nanoseconds left() const noexcept {
     return *this == never() ? std::chrono::nanoseconds::max() : *this - std::min(*this, now());
   }
-  /// How long a single wait for it may take.
+  /// The longest time that a single wait for it may take.
   [[nodiscard]] std::chrono::nanoseconds slice() const noexcept { return std::min(left(), longest_gap / 2); }
 
-  /// A `time` of nanoseconds::max() leads to never.
+  /// Adding nanoseconds::max() gives never.
   [[nodiscard]] friend Deadline operator+(Deadline deadline, std::chrono::nanoseconds time) noexcept {
     return time.count() > INT64_MAX - deadline.time_ ? never() : Deadline(deadline.time_ + time.count());
   }

@@ -39,7 +39,7 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// Whether an op takes one stage, because a message costs more than its bytes. The same on all members.
+/// Whether an op takes one stage, because a message costs more than its bytes. All members get the same answer.
 [[nodiscard]] inline bool is_small(const OpSpec& op, std::uint32_t n) {
   constexpr std::uint32_t most_members = 16;
   constexpr std::uint64_t most_bytes_of_message = 8192;
@@ -67,7 +67,7 @@ namespace detail {
   }
 }
 
-/// The pieces in which blocks are exchanged in order. All blocks are cut at the same places.
+/// The pieces in which blocks are exchanged if ops run in order. All blocks are cut at the same places.
 struct Pieces {
   Pieces(std::uint32_t dtype, std::uint64_t largest) {
     constexpr std::uint64_t small_bytes = std::uint64_t{256} << 10U;
@@ -77,7 +77,7 @@ struct Pieces {
     elements = count == 0 ? 0 : (largest + count - 1) / count;
   }
 
-  /// The part of a block that is in that piece.
+  /// The part of a block that belongs to a piece.
   [[nodiscard]] BufferRegion part(const BufferRegion& block, std::uint64_t piece) const noexcept {
     const std::uint64_t begin = std::min(block.count, piece * elements);
     return {block.buffer, block.offset + begin, std::min(elements, block.count - begin)};
@@ -87,7 +87,7 @@ struct Pieces {
   std::uint64_t elements = 0;  ///< of each piece except the last
 };
 
-/// Writes a member's schedule. Both sides know regions without elements and leave them out.
+/// Writes a member's schedule. Regions without elements are left out; both sides know them.
 class Scheduler {
  public:
   Scheduler(const OpSpec& op, std::uint32_t rank, std::uint32_t n) : op_(op), rank_(rank), n_(n) {
@@ -185,8 +185,8 @@ class Scheduler {
     }
   }
 
-  // Trees: members are numbered from the root. A member's parent has the same number without its lowest bit. Its
-  // children have one more bit, below that.
+  // In trees, members are numbered from the root. The parent of a member has the same number without its lowest set
+  // bit. Its children have one more bit, below that one.
   [[nodiscard]] std::uint32_t from_root() const noexcept { return (rank_ + n_ - op_.peer) % n_; }
   [[nodiscard]] std::uint32_t lowest_bit() const noexcept {
     std::uint32_t bit = 1;
@@ -250,7 +250,7 @@ class Scheduler {
     }
   }
 
-  /// Block i of the result, split evenly. The first blocks are one element larger where needed.
+  /// Block i of an evenly split result. If the sizes differ, the first blocks are one element larger.
   [[nodiscard]] BufferRegion even_block(std::uint32_t i) const noexcept {
     const std::uint64_t size = op_.count / n_;
     const std::uint64_t larger = op_.count % n_;
@@ -313,7 +313,7 @@ class Scheduler {
     }
   }
 
-  /// Passes blocks around the ring until all members have all. Starts at a member that has block rank + `ahead`.
+  /// Passes blocks around the ring until all members have all blocks. A member starts with block rank + `ahead`.
   /// `held`: where a block is sent from; `block`: where it is received.
   template <class HeldAt, class BlockOf>
   void pass_around(HeldAt held, BlockOf block, std::uint32_t ahead) {
@@ -324,7 +324,7 @@ class Scheduler {
     }
   }
 
-  /// Block i starts at member i + 1 and reaches member i last. Each member on its way adds its own.
+  /// Block i starts at member i + 1 and reaches member i last. Each member on its way adds its own values.
   void reduce_scatter() {
     const auto given = [this](std::uint32_t i) {
       const Block block = send_block(op_, rank_, i);
@@ -353,14 +353,14 @@ class Scheduler {
     }
   }
 
-  /// Member i receives block_of(i) from every member and reduces it, piece by piece. `largest`: elements of the largest
-  /// block.
+  /// Member i receives block_of(i) from every member and reduces it, piece by piece. `largest`: the largest block's
+  /// elements.
   template <class BlockOf>
   void exchange_and_reduce(BlockOf block_of, const BufferRegion& result, std::uint64_t largest) {
     const Pieces pieces(op_.dtype, largest);
     const auto reduce_piece = [&](std::uint64_t piece) { reduce_arrived(pieces, piece, block_of(rank_), result); };
     for (std::uint64_t piece = 0; piece < pieces.count; ++piece) {
-      const auto tag = static_cast<std::uint32_t>(2 * n_ + piece);  // pass_around uses the smaller ones
+      const auto tag = static_cast<std::uint32_t>(2 * n_ + piece);  // pass_around uses the smaller tags
       stage();
       for (std::uint32_t distance = 1; distance < n_; ++distance) {
         const std::uint32_t to = member(distance);
@@ -377,7 +377,7 @@ class Scheduler {
     }
   }
 
-  /// Where a piece of another member is kept until it is reduced, which is while the next piece arrives.
+  /// Where a piece from another member is kept until it is reduced, while the next piece arrives.
   [[nodiscard]] BufferRegion arrived_from(std::uint32_t from, const Pieces& pieces, std::uint64_t piece,
                                           std::uint64_t count) {
     const std::uint64_t place = piece % 2 * (n_ - 1) + from - (from > rank_ ? 1 : 0);
@@ -419,7 +419,7 @@ class Scheduler {
     exchange_and_reduce(given, {OpBuffer::recv, 0, given(rank_).count}, op_.count);
   }
 
-  /// Every block goes directly to its destination.
+  /// Sends every block directly to its destination.
   void exchange() {
     stage();
     for (std::uint32_t distance = 1; distance < n_; ++distance) {
@@ -443,7 +443,7 @@ class Scheduler {
 
 }  // namespace detail
 
-/// The schedule in order. REQUIRES: check(op, n) passed.
+/// The schedule of an op that runs in order. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline Schedule schedule_in_order_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   detail::Scheduler scheduler(op, rank, n);
   if (detail::is_small(op, n)) {
@@ -452,7 +452,7 @@ class Scheduler {
   return n == 1 ? scheduler.write() : scheduler.write_in_order();
 }
 
-/// Whether the schedule of an op that reduces is in order.
+/// Whether an op that reduces uses the schedule in order.
 [[nodiscard]] inline bool runs_in_order(const OpSpec& op, std::uint32_t n) {
   return has_wide_partials(op, n) || detail::is_small(op, n);
 }
@@ -470,10 +470,10 @@ class Scheduler {
   return SR_OP_INFO_ROUNDED_ONCE | (runs_in_order(op, n) ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0);
 }
 
-/// Scratch bytes in order, of the member that needs most. REQUIRES: check(op, n) passed.
+/// The scratch bytes of an op that runs in order, for the member that needs most. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline std::uint64_t scratch_bytes_in_order_of(const OpSpec& op, std::uint32_t n);
 
-/// Scratch bytes of the member that needs most. REQUIRES: check(op, n) passed.
+/// The scratch bytes for the member that needs most. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline std::uint64_t scratch_bytes_of(const OpSpec& op, std::uint32_t n) {
   if (n == 1) {
     return 0;

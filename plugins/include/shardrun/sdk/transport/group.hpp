@@ -1,6 +1,6 @@
 #pragma once
 
-/// The objects that a transport's class works with: its settings, the host, groups and ops.
+/// The objects with which a transport's class works: its settings, the host, groups and ops.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/sdk/transport/clock.hpp>
@@ -22,7 +22,7 @@
 
 namespace shardrun::sdk {
 
-/// A prepared op or batch. Its destructor is op_free.
+/// A prepared op or batch. Its destructor implements op_free.
 class Op {
  public:
   Op() = default;
@@ -32,20 +32,20 @@ class Op {
 
   virtual void start(void* queue, Deadline deadline) = 0;
   [[nodiscard]] virtual bool test() = 0;
-  /// Returns false where `deadline` passed first; the op continues. Throws TransportError{SR_TIMEOUT} where the op
-  /// failed by its own deadline.
+  /// Returns false if `deadline` passed before the op was complete; the op continues. Throws TransportError{SR_TIMEOUT}
+  /// if the op missed its own deadline.
   [[nodiscard]] virtual bool wait(Deadline deadline) = 0;
-  /// For transports whose Props have kinds of queues: sr_transport::op_enqueue and op_join.
+  /// Implement sr_transport::op_enqueue and op_join, for transports whose Props have queue_kinds.
   virtual void enqueue(const Queue&, std::chrono::nanoseconds /*timeout*/) { refuse_queues(); }
   virtual void join(const Queue&) { refuse_queues(); }
-  /// Of a complete op. Nothing where it is not known.
+  /// The times of a complete op. Nothing if they are not known.
   [[nodiscard]] virtual std::optional<OpTimes> times() const { return std::nullopt; }
 
  private:
   [[noreturn]] static void refuse_queues() { throw TransportError(SR_UNIMPLEMENTED, "ops in queues are not offered"); }
 };
 
-/// A group of ranks. Its destructor is group_destroy. Any thread calls abort and error.
+/// A group of ranks. Its destructor implements group_destroy. Any thread may call abort and error.
 class Group {
  public:
   Group() = default;
@@ -56,16 +56,16 @@ class Group {
   /// REQUIRES: the ops have passed `validate`.
   [[nodiscard]] virtual std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, Deadline deadline) = 0;
   virtual void abort(std::string_view reason) noexcept = 0;
-  /// Why the group failed; nothing where it has not.
+  /// Why the group failed; nothing if it has not failed.
   [[nodiscard]] virtual std::optional<TransportError> error() = 0;
 };
 
-/// sr_transport_props.
+/// The C++ form of sr_transport_props.
 struct Props {
   std::uint32_t flags = 0;  ///< SR_TRANSPORT_...
   std::uint32_t memory_kinds = std::uint32_t{1} << SR_MEMORY_HOST;
-  /// That Op::enqueue and Op::join take: 1 << SR_QUEUE_... for each. A transport around another whose ops lack these
-  /// functions sets it to 0.
+  /// The kinds of queues that Op::enqueue and Op::join accept: 1 << SR_QUEUE_... for each. A transport that wraps
+  /// another and whose ops lack these functions sets it to 0.
   std::uint32_t queue_kinds = 0;
 
   [[nodiscard]] bool has(std::uint32_t flag) const noexcept { return (flags & flag) != 0; }
@@ -77,7 +77,7 @@ struct Props {
   bool operator==(const Props&) const = default;
 };
 
-/// sr_group.
+/// The C++ form of sr_group.
 struct GroupSpec {
   std::uint32_t rank = 0;  ///< index into `members`
   std::vector<std::uint32_t> members;
@@ -94,15 +94,16 @@ struct GroupSpec {
   bool operator==(const GroupSpec&) const = default;
 };
 
-/// Wraps sr_transport_host. Copyable. Valid until the transport is closed. Any thread. Failures throw TransportError.
+/// The C++ form of sr_transport_host. Copyable. Valid until the transport is closed. Any thread may use it. Failures
+/// throw TransportError.
 class TransportHost {
  public:
   TransportHost() = default;
   explicit TransportHost(const sr_transport_host* host) : host_(host) {}
 
-  /// The present time by the host's clock, which is Deadline::now() outside of tests.
+  /// The present time by the host's clock, which outside of tests is Deadline::now().
   [[nodiscard]] Deadline now() const noexcept { return Deadline::from_border(host_->now(host_->self)); }
-  /// Whether the job is to end.
+  /// Whether the job is ending.
   [[nodiscard]] bool aborted() const noexcept { return host_->aborted(host_->self) != 0; }
 
   void store_set(const std::string& key, std::string_view value) const {
@@ -110,8 +111,8 @@ class TransportHost {
         [&](sr_error* error) { return host_->store_set(host_->self, key.c_str(), value.data(), value.size(), error); });
   }
 
-  /// Waits until the key is set. Its value has at most `capacity` bytes. Throws SR_ABORTED soon after the job is to
-  /// end.
+  /// Waits until the key is set, and returns its value, which has at most `capacity` bytes. Throws SR_ABORTED soon
+  /// after the job begins to end.
   [[nodiscard]] std::string store_get(const std::string& key, Deadline deadline, std::size_t capacity = 4096) const {
     std::string value(capacity, '\0');
     const Deadline begin = now();
@@ -121,7 +122,7 @@ class TransportHost {
       bool is_slice_over = false;
       detail::call_transport([&](sr_error* error) {
         const std::int32_t status = host_->store_get(host_->self, key.c_str(), value.data(), &bytes, until, error);
-        // A host that gives up before `until` has its own reason, which is passed on.
+        // If the host gives up before `until`, it has its own reason, which is passed on.
         is_slice_over = status == SR_TIMEOUT && host_->now(host_->self) >= until;
         return is_slice_over ? SR_OK : status;
       });
@@ -141,7 +142,7 @@ class TransportHost {
     }
   }
 
-  /// A new transport, not opened yet, for one that wraps another.
+  /// A new transport, not opened yet, for a transport that wraps another.
   [[nodiscard]] const sr_plugin& open_transport(const std::string& name) const {
     const sr_plugin* plugin = nullptr;
     detail::call_transport(
@@ -149,8 +150,8 @@ class TransportHost {
     return *plugin;
   }
 
-  /// The job's options for a transport opened so, to pass to its `open`. Valid until this transport is closed.
-  /// REQUIRES: a host of ABI 1.2.
+  /// The job's options for a transport from open_transport(), to pass to its `open`. Valid until this transport is
+  /// closed. REQUIRES: a host of ABI 1.2.
   [[nodiscard]] RawOptions transport_options(const std::string& name) const {
     RawOptions options;
     detail::call_transport([&](sr_error* error) {
@@ -165,7 +166,7 @@ class TransportHost {
   const sr_transport_host* host_ = nullptr;
 };
 
-/// sr_transport_config.
+/// The C++ form of sr_transport_config.
 struct Config {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
@@ -175,12 +176,12 @@ struct Config {
   std::string address;
   OptionValues options;
   Deadline deadline;
-  std::vector<std::uint32_t> machines = {};  ///< of each rank of the world; empty: not known
+  std::vector<std::uint32_t> machines = {};  ///< the machine of each rank of the world; empty: not known
   std::optional<std::array<std::uint8_t, 32>> secret = std::nullopt;
   TransportHost host;
 };
 
-/// sr_transport_setup.
+/// The C++ form of sr_transport_setup.
 struct Setup {
   std::uint32_t world_size = 0;  ///< 0: not known
   OptionValues options;

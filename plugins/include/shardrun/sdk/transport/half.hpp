@@ -55,7 +55,7 @@ struct Bfloat {
   return detail::bits_as<float>(sign | (exponent == 0 ? subnormal : normal));
 }
 
-/// Rounds to nearest, ties to even; subnormal results too.
+/// Rounds to nearest, ties to even, also if the result is subnormal.
 [[nodiscard]] SHARDRUN_ALSO_ON_GPUS inline Half narrow_to_half(float value) noexcept {
   const auto bits = detail::bits_as<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16U) & 0x8000U;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The ops of a group share its link, the threads that use it, and the agreement of the members on an op. For
+/// What the ops of a group share: its link, the threads that use it, and the agreement of the members on an op. For
 /// transports of two functions (two_function_transport.hpp).
 
 #include <shardrun/sdk/transport/agreement.hpp>
@@ -25,7 +25,7 @@
 
 namespace shardrun::sdk {
 
-/// Whether waits are to give up.
+/// Tells whether waits should give up.
 class Cancel {
  public:
   /// `sender` may be null.
@@ -35,7 +35,7 @@ class Cancel {
   [[nodiscard]] bool requested() const noexcept {
     return worker_.failed() || (sender_ != nullptr && sender_->failed()) || host_.aborted();
   }
-  /// Throws TransportError{SR_ABORTED}.
+  /// Throws TransportError{SR_ABORTED} if waits should give up.
   void check() const {
     if (requested()) {
       throw TransportError(SR_ABORTED, "the group was aborted");
@@ -65,7 +65,7 @@ concept UnblockedLink = std::constructible_from<Link, const Config&, const Group
 
 namespace detail {
 
-/// Precedes every message, so that an unexpected one is detected.
+/// Precedes every message, so that an unexpected message is detected.
 struct MessageHeader {
   std::uint64_t id = 0;
   std::uint64_t bytes = 0;
@@ -77,7 +77,7 @@ struct LinkMessage {
   LinkMessage(std::uint32_t to_or_from, std::uint64_t id, void* at, std::uint64_t bytes)
       : peer(to_or_from), header{id, bytes}, data(static_cast<std::byte*>(at)) {}
 
-  /// Bytes of the data that were sent or received.
+  /// Bytes of data that were sent or received, without the header.
   [[nodiscard]] std::uint64_t bytes_passed() const noexcept {
     return passed < sizeof(header) ? 0 : passed - sizeof(header);
   }
@@ -87,15 +87,15 @@ struct LinkMessage {
   MessageHeader header;
   std::byte* data;
 
-  // Of its latest run.
+  // State of the latest run:
   std::uint64_t passed = 0;    ///< bytes of header and data
-  MessageHeader arrived = {};  ///< what came as its header
+  MessageHeader arrived = {};  ///< the header that arrived
 };
 
-/// How much of a long message is passed on at a time. A multiple of every element's size.
+/// The bytes of a long message that are passed on at a time. A multiple of every element's size.
 constexpr std::uint64_t piece_bytes = std::uint64_t{256} << 10U;
 
-/// Runs `act` and prefixes the text of a TransportError that it throws.
+/// Calls `act`, and puts `prefix` before the text of a TransportError that it throws.
 template <class Act>
 void naming(const std::string& prefix, Act act) {
   try {
@@ -105,8 +105,8 @@ void naming(const std::string& prefix, Act act) {
   }
 }
 
-/// A group's link and the threads that use it: a worker, and for a link that blocks one that sends. A task that uses
-/// the link holds `in_use`.
+/// A group's link and its threads: a worker and, for a link that blocks, a second one that sends. A task that uses the
+/// link holds `in_use`.
 template <class Link>
 class LinkGroup {
   static constexpr bool blocks = !UnblockedLink<Link>;
@@ -128,9 +128,9 @@ class LinkGroup {
   [[nodiscard]] Worker& worker() noexcept { return worker_; }
   [[nodiscard]] std::mutex& in_use() noexcept { return in_use_; }
 
-  /// Passes messages on, those to or from one member in their order, in both directions at once. Calls `meanwhile` once
-  /// sending has begun, and `arrived(message)` when more of it has come. Throws what the link throws, with the peer
-  /// before it.
+  /// Sends and receives messages at the same time; those to or from one member keep their order. Calls `meanwhile` once
+  /// sending has begun, and `arrived(message)` when more of a message has come. Throws what the link throws, with the
+  /// peer's name before it.
   template <class Meanwhile, class Arrived>
   void exchange(std::vector<LinkMessage>& sends, std::vector<LinkMessage>& receives, Deadline deadline,
                 Meanwhile meanwhile, Arrived arrived) {
@@ -167,7 +167,7 @@ class LinkGroup {
     LinkGroup& group_;
   };
 
-  /// However an exchange ends, the sender no longer accesses its buffers after it.
+  /// However an exchange ends, the sender does not access the exchange's buffers afterwards.
   struct SenderRelease {
     Worker& sender;
     Sending& sending;
@@ -192,7 +192,7 @@ class LinkGroup {
     (void)sender_->wait(sending_, Deadline::never());
   }
 
-  /// Runs `act`, which exchanges data with `peer` only. An exception names that member.
+  /// Calls `act`, which exchanges data with `peer` only. An exception then names that member.
   template <class Act>
   void with_peer(const char* what, std::uint32_t peer, Act act) {
     try {
@@ -215,12 +215,12 @@ class LinkGroup {
     }
   }
 
-  /// The end of the next piece of a message, in bytes of its data.
+  /// The end of a message's next piece, in bytes of its data.
   [[nodiscard]] static std::uint64_t end_of_piece(const LinkMessage& message) noexcept {
     return std::min(message.header.bytes, (message.bytes_passed() / piece_bytes + 1) * piece_bytes);
   }
 
-  // For a link that blocks.
+  // Exchanges over a link that blocks.
 
   void send(std::vector<LinkMessage>& messages, Deadline deadline) {
     for (LinkMessage& message : messages) {
@@ -250,7 +250,7 @@ class LinkGroup {
     }
   }
 
-  // For a link that does not block.
+  // Exchanges over a link that does not block.
 
   template <class Meanwhile, class Arrived>
   void pass_on(std::vector<LinkMessage>& sends, std::vector<LinkMessage>& receives, Deadline deadline,
@@ -288,8 +288,8 @@ class LinkGroup {
     }
   }
 
-  /// Passes on what it can of each member's first message. `waiting`: the members that have more. Returns whether any
-  /// byte was passed on.
+  /// Passes on as much as possible of each member's first message. `waiting`: gets the members with more to pass on.
+  /// Returns whether any byte was passed on.
   template <class Pass>
   bool advance(std::vector<LinkMessage>& messages, std::vector<std::uint32_t>& waiting, const char* what, Pass pass) {
     bool moved = false;
@@ -307,7 +307,7 @@ class LinkGroup {
     return moved;
   }
 
-  /// The rest of a message's current piece. `header`: the one to send, or memory for the one that comes.
+  /// The rest of a message's current piece. `header`: the header to send, or memory for the header to receive.
   [[nodiscard]] std::span<const iovec> next_piece(LinkMessage& message, MessageHeader& header) noexcept {
     const std::uint64_t header_passed = std::min<std::uint64_t>(message.passed, sizeof(header));
     const std::uint64_t at = message.bytes_passed();
@@ -317,7 +317,7 @@ class LinkGroup {
     return parts_[0].iov_len == 0 ? parts.subspan(1) : message.header.bytes == 0 ? parts.first(1) : parts;
   }
 
-  /// The members that this one waits for: names the first.
+  /// Throws if the deadline has passed; the error names the members that this one waits for.
   void require_time(Deadline deadline) {
     if (!deadline.passed()) {
       return;
@@ -352,7 +352,7 @@ class AgreeTask final : public Worker::Task {
       : group_(group), op_(op), agreement_(op, group.rank(), group.size()) {}
   ~AgreeTask() override { group_.worker().drop(*this); }
 
-  /// Throws TransportError.
+  /// Waits for the agreement. Throws TransportError.
   void finish(Deadline deadline) {
     group_.worker().start(*this, deadline);
     (void)group_.worker().wait(*this, Deadline::never());

@@ -16,7 +16,7 @@
 
 namespace shardrun::sdk {
 
-/// For host memory. Its ops are copies that run in `start`.
+/// A group for host memory. Its ops are copies that run in `start`.
 class LoneGroup final : public Group {
  public:
   std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, Deadline) override {

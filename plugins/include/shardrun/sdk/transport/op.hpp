@@ -1,7 +1,6 @@
 #pragma once
 
-/// sr_op as a C++ value, and functions of it: who sends and receives how much, whether it is in place, and its text for
-/// messages.
+/// sr_op as a C++ value, and functions of an op: who sends and receives how much, whether it is in place, and its text.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/transport.h>
@@ -17,13 +16,13 @@
 
 namespace shardrun::sdk {
 
-/// A transport's failure: an SR_... status and its reason. The reason names the op, the peer and what was waited for.
+/// A transport's failure: an SR_... status and its reason. The reason names the op, the peer, and what was waited for.
 class TransportError : public std::runtime_error {
  public:
   /// `awaited`: see sr_error::awaited; a rank of the world, not an index into a group.
   TransportError(std::int32_t status, const std::string& text, std::optional<std::uint32_t> awaited = std::nullopt)
       : std::runtime_error(text), status_(status), awaited_(awaited) {}
-  /// From the `error` that a plugin or the host has filled in.
+  /// Takes the reason from the `error` that a plugin or the host has filled in.
   TransportError(std::int32_t status, const sr_error& error)
       : TransportError(status, std::string(error.text, ::strnlen(error.text, sizeof(error.text))),
                        error.awaited != 0 ? std::optional(error.awaited - 1) : std::nullopt) {}
@@ -56,7 +55,7 @@ void call_transport(Call call) {
 
 }  // namespace detail
 
-/// The ranks that an op waits for: their names for a message, separated by ", ", and the first rank.
+/// The ranks for which an op waits: their names for a message, separated by ", ", and the first rank.
 struct AwaitedRanks {
   std::string names;
   std::optional<std::uint32_t> first;
@@ -67,7 +66,7 @@ struct AwaitedRanks {
   }
 };
 
-/// sr_buffer.
+/// The C++ form of sr_buffer.
 struct Buffer {
   void* data = nullptr;
   std::uint64_t bytes = 0;
@@ -78,7 +77,7 @@ struct Buffer {
   bool operator==(const Buffer&) const = default;
 };
 
-/// sr_op.
+/// The C++ form of sr_op.
 struct OpSpec {
   std::uint32_t opcode = 0;
   std::uint32_t dtype = 0;
@@ -97,7 +96,7 @@ struct OpSpec {
   bool operator==(const OpSpec&) const = default;
 };
 
-/// sr_op_info.
+/// The C++ form of sr_op_info.
 struct OpInfo {
   std::uint32_t flags = 0;  ///< SR_OP_INFO_...
   std::uint64_t scratch_bytes = 0;
@@ -105,7 +104,7 @@ struct OpInfo {
   bool operator==(const OpInfo&) const = default;
 };
 
-/// When an op's latest run was in progress, by monotonic_now(): sr_op_times.
+/// The C++ form of sr_op_times: when an op's latest run was in progress, by monotonic_now().
 struct OpTimes {
   std::int64_t begun = 0;
   std::int64_t ended = 0;
@@ -141,7 +140,7 @@ inline constexpr std::array<OpcodeTraits, 14> opcodes = {{
     {SR_OP_SCATTER, "scatter", true, false, true},
 }};
 
-/// Null for an unknown opcode.
+/// Returns null for an unknown opcode.
 [[nodiscard]] constexpr const OpcodeTraits* find_opcode(std::uint32_t opcode) noexcept {
   for (const OpcodeTraits& traits : opcodes) {
     if (traits.opcode == opcode) {
@@ -204,7 +203,7 @@ inline constexpr std::array<ReductionTraits, 4> reductions = {{
          (op.reduction == SR_REDUCE_SUM || op.reduction == SR_REDUCE_PRODUCT);
 }
 
-/// A run of elements within a buffer.
+/// A range of elements within a buffer.
 struct Block {
   std::uint64_t offset = 0;
   std::uint64_t count = 0;
@@ -289,7 +288,7 @@ namespace detail {
   }
 }
 
-/// Number of elements that member `rank` of n gets in its recv buffer. REQUIRES: check(op, n) passed.
+/// Number of elements that member `rank` of n receives in its recv buffer. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline std::uint64_t recv_elements(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   switch (op.opcode) {
     case SR_OP_RECV:
@@ -308,7 +307,7 @@ namespace detail {
   }
 }
 
-/// "all_reduce (sum) of 12 f32 'layer.0.weight'"
+/// A text for messages: "all_reduce (sum) of 12 f32 'layer.0.weight'".
 [[nodiscard]] inline std::string describe(const OpSpec& op) {
   const OpcodeTraits* traits = find_opcode(op.opcode);
   std::string text = traits != nullptr ? std::string(traits->name) : "op " + std::to_string(op.opcode);
@@ -343,7 +342,7 @@ namespace detail {
   return static_cast<const unsigned char*>(buffer.data);
 }
 
-/// Offset of `send` relative to `recv` in place, in elements. Nothing for ops that are never in place.
+/// The offset of `send` relative to `recv` if the op is in place, in elements. Nothing for ops that are never in place.
 [[nodiscard]] inline std::optional<std::int64_t> in_place_offset(const OpSpec& op, std::uint32_t rank) {
   switch (op.opcode) {
     case SR_OP_BROADCAST:
@@ -359,7 +358,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// Whether member `rank`'s send and recv are in place. REQUIRES: validate(op, rank, n) passed.
+/// Whether member `rank`'s send and recv buffers are in place. REQUIRES: validate(op, rank, n) passed.
 [[nodiscard]] inline bool is_in_place(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   const std::optional<std::int64_t> offset = detail::in_place_offset(op, rank);
   if (!offset || send_elements(op, rank, n) == 0 || recv_elements(op, rank, n) == 0) {

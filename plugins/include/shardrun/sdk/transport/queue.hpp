@@ -1,6 +1,6 @@
 #pragma once
 
-/// sr_queue as C++ values: a device's queue, in which a transport puts ops in order, and gates that hold it.
+/// sr_queue as C++ values: a device's queue, into which a transport orders its ops, and gates at which the queue waits.
 
 #include <shardrun/sdk/transport/op.hpp>
 #include <shardrun/transport.h>
@@ -13,11 +13,11 @@
 
 namespace shardrun::sdk {
 
-/// Where a queue waits. Copyable. Valid as long as its queue.
+/// A point at which a queue waits. Copyable. Valid as long as its queue.
 class Gate {
  public:
   Gate(const sr_queue& queue, std::uint64_t number) : queue_(&queue), number_(number) {}
-  /// The queue goes on. Any thread, once.
+  /// Lets the queue continue. Any thread may call it, once.
   void open() const noexcept { queue_->open_gate(queue_->self, number_); }
 
  private:
@@ -25,7 +25,8 @@ class Gate {
   std::uint64_t number_;
 };
 
-/// Copyable. Valid until the ops that were enqueued in it or joined into it are freed. Failures throw TransportError.
+/// A device's queue. Copyable. Valid until the ops that were enqueued in it or joined into it are freed. Failures throw
+/// TransportError.
 class Queue {
  public:
   explicit Queue(const sr_queue& queue) : queue_(&queue) {}
@@ -33,14 +34,14 @@ class Queue {
   /// SR_QUEUE_...
   [[nodiscard]] std::uint32_t kind() const noexcept { return queue_->kind; }
   [[nodiscard]] std::uint32_t device() const noexcept { return queue_->device; }
-  /// For SR_QUEUE_CUDA: its CUstream.
+  /// The CUstream of a SR_QUEUE_CUDA.
   [[nodiscard]] void* native() const noexcept { return queue_->native; }
 
   /// See sr_queue::call.
   void call(void (*run)(void* argument), void* argument) const {
     detail::call_transport([&](sr_error* error) { return queue_->call(queue_->self, run, argument, error); });
   }
-  /// Work that the queue is given later waits until the gate is open.
+  /// Makes work that the queue gets later wait until the gate is open.
   [[nodiscard]] Gate add_gate() const {
     std::uint64_t number = 0;
     detail::call_transport([&](sr_error* error) { return queue_->add_gate(queue_->self, &number, error); });
@@ -51,14 +52,15 @@ class Queue {
   const sr_queue* queue_;
 };
 
-/// A call that can be cancelled: a queue may come to it after what it is about has been freed. It can be given again
-/// without allocating anything.
+/// A call in a queue that can be cancelled: the queue may reach it after the objects that it uses have been freed. It
+/// can be given again without allocating anything.
 class PendingCall {
  public:
-  /// `act` throws nothing, and neither gives nor cancels the call. Once it has begun, other threads can.
+  /// `act` throws nothing, and neither gives nor cancels the call. Once it has begun, other threads may do so.
   explicit PendingCall(std::function<void()> act) : act_(std::move(act)) {}
 
-  /// REQUIRES: no queue has it; one has it until `act` begins. Throws TransportError, and then the call is not made.
+  /// Gives the call to a queue, which has it until `act` begins. REQUIRES: no queue has it. Throws TransportError; then
+  /// the call is not made.
   static void give(const std::shared_ptr<PendingCall>& call, const Queue& queue) {
     call->keep(call);
     try {
@@ -69,7 +71,7 @@ class PendingCall {
     }
   }
 
-  /// Once this returns, the call is not under way and will do nothing.
+  /// Once this returns, the call is not running and will do nothing.
   void cancel() noexcept {
     const std::lock_guard lock(mutex_);
     act_ = nullptr;
@@ -82,7 +84,7 @@ class PendingCall {
   }
 
   static void make(void* argument) {
-    std::shared_ptr<PendingCall> self;  // destroyed after the lock
+    std::shared_ptr<PendingCall> self;  // destroyed after the lock is released
     PendingCall& call = *static_cast<PendingCall*>(argument);
     const std::lock_guard lock(call.mutex_);
     self.swap(call.self_);

@@ -43,7 +43,7 @@ struct Product {
   }
 };
 
-/// A NaN differs from itself, and all its comparisons are false: as `a` it stays.
+/// A NaN differs from itself, and all its comparisons are false: so if `a` is NaN, `a` is kept.
 template <class T>
 struct Min {
   T operator()(T a, T b) const noexcept { return b < a || b != b ? b : a; }
@@ -54,7 +54,7 @@ struct Max {
   T operator()(T a, T b) const noexcept { return a < b || b != b ? b : a; }
 };
 
-/// Computes, one element at a time, what the vectors below compute.
+/// Computes, one element at a time, the same results as the vectors below.
 template <class T, template <class> class Combine>
 struct Scalar {
   [[nodiscard]] static T reduced(T a, T b) noexcept {
@@ -131,10 +131,10 @@ namespace avx512 {
 
 }  // namespace detail
 
-/// Instruction sets that reductions are compiled for.
+/// Instruction sets for which reductions are compiled.
 enum class Vectors : std::uint32_t { baseline, avx2, avx512 };
 
-/// The best of this processor and its operating system.
+/// The best instruction set that this processor and its operating system support.
 [[nodiscard]] inline Vectors best_vectors() noexcept {
 #ifdef SHARDRUN_X86_VECTORS
   static const Vectors best = [] {
@@ -157,8 +157,8 @@ enum class Vectors : std::uint32_t { baseline, avx2, avx512 };
 #endif
 }
 
-/// Reduces `count` elements of a and b into `to`, and into `also` unless it is null. A target is a or b itself, or
-/// overlaps neither. Any alignment.
+/// Reduces `count` elements of a and b into `to`, and also into `also` unless it is null. A target is a or b itself, or
+/// overlaps neither. Addresses may have any alignment.
 using Reduction = void (*)(void* to, void* also, const void* a, const void* b, std::uint64_t count) noexcept;
 
 namespace detail {
@@ -197,7 +197,7 @@ template <class Left, class Right, class To>
 template <class T>
 using Partial = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>, float, T>;
 
-/// The number as an element of type T, rounded where T is narrower.
+/// The number as an element of type T, rounded if T is narrower.
 template <class T>
 T element_of(double number) noexcept {
   if constexpr (std::is_same_v<T, Half>) {
@@ -209,8 +209,8 @@ T element_of(double number) noexcept {
   }
 }
 
-/// Calls `act` with a null pointer to the type of the dtype's elements. Where the dtype is not known, returns a zero of
-/// the result.
+/// Calls `act` with a null pointer to the type of the dtype's elements. If the dtype is not known, returns a zero of
+/// the result's type.
 template <class Act>
 auto with_type(std::uint32_t dtype, const Act& act) {
   switch (dtype) {
@@ -230,7 +230,7 @@ auto with_type(std::uint32_t dtype, const Act& act) {
 
 }  // namespace detail
 
-/// Null for an unknown code. f16 and bf16 are computed in float and rounded to nearest, ties to even.
+/// Returns null for an unknown code. f16 and bf16 are computed in float and rounded to nearest, ties to even.
 [[nodiscard]] inline Reduction find_reduction(std::uint32_t dtype, std::uint32_t reduction,
                                               Vectors vectors = best_vectors()) noexcept {
   return detail::with_type(dtype, [&](auto* type) {
@@ -252,7 +252,7 @@ inline void reduce(std::uint32_t dtype, std::uint32_t reduction, void* to, const
 class Reducer {
  public:
   Reducer() = default;
-  /// For unknown codes `run` must not be called.
+  /// For unknown codes it can be constructed, but `run` must not be called.
   Reducer(std::uint32_t dtype, std::uint32_t reduction, Vectors vectors = best_vectors()) noexcept
       : pair_(find_reduction(dtype, reduction, vectors)) {
     detail::with_type(dtype, [&](auto* type) {
@@ -272,7 +272,7 @@ class Reducer {
   template <class SourceOf, class TargetOf>
   void run(std::size_t sources, SourceOf source_of, std::size_t targets, TargetOf target_of,
            std::uint64_t count) const noexcept {
-    // The partial result of a tile stays in the L1 cache.
+    // Works on tiles whose partial result stays in the L1 cache.
     const std::uint64_t tile = sources == 2 && targets <= 2 ? count : tile_bytes / partial_bytes_;
     for (std::uint64_t done = 0; done < count; done += tile) {
       const std::uint64_t offset = done * element_bytes_;
@@ -290,7 +290,7 @@ class Reducer {
   }
   static void* to(void* base, std::uint64_t offset) noexcept { return static_cast<unsigned char*>(base) + offset; }
 
-  /// Reads each source before it writes a target that may be the same memory.
+  /// Reads each source before it writes a target that may share the source's memory.
   template <class SourceOf, class TargetOf>
   void run_tile(std::size_t sources, SourceOf source_of, std::size_t targets, TargetOf target_of,
                 std::uint64_t count) const noexcept {
@@ -311,7 +311,7 @@ class Reducer {
     }
   }
 
-  Reduction pair_ = nullptr;  ///< of two sources
+  Reduction pair_ = nullptr;  ///< reduces two sources
   Reduction first_ = nullptr;
   Reduction next_ = nullptr;
   Reduction last_ = nullptr;

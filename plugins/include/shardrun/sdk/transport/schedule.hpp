@@ -1,6 +1,6 @@
 #pragma once
 
-/// A member's part in a collective as data: stages of sends, receives and local steps; and the memory that they use.
+/// A member's part in a collective as data: stages of sends, receives and local steps, and the memory that they use.
 /// collectives.hpp makes schedules.
 
 #include <shardrun/sdk/transport/op.hpp>
@@ -16,7 +16,7 @@ namespace shardrun::sdk {
 
 enum class OpBuffer { send, recv, scratch };
 
-/// Elements of one of an op's buffers.
+/// A range of elements of one of an op's buffers.
 struct BufferRegion {
   OpBuffer buffer = OpBuffer::send;
   std::uint64_t offset = 0;
@@ -25,18 +25,18 @@ struct BufferRegion {
 
 struct Movement {
   std::uint32_t peer = 0;
-  std::uint32_t tag = 0;  ///< the same on both sides; unique among the op's messages between the two
+  std::uint32_t tag = 0;  ///< the same on both sides; unique among the op's messages between two members
   BufferRegion region;
 };
 
-/// Work of a stage after its transfers are complete.
+/// Local work of a stage, done after its transfers are complete.
 struct LocalStep {
-  bool reduces = false;            ///< reduces all of `from`, in their order, into `to`; otherwise copies the only one
-  std::vector<BufferRegion> from;  ///< of as many elements as `to`
-  BufferRegion to;                 ///< of a reduction: one of `from`, or overlaps none
+  bool reduces = false;            ///< true: reduces all of `from`, in order, into `to`; false: copies the only one
+  std::vector<BufferRegion> from;  ///< each has as many elements as `to`
+  BufferRegion to;                 ///< in a reduction it is one of `from`, or overlaps none of them
 };
 
-/// Transfers without order among them, at most one to and one from each peer. Then local steps, in order.
+/// Transfers that may run in any order, at most one to and one from each peer. Then local steps, in order.
 struct ScheduleStage {
   std::vector<Movement> sends = {};
   std::vector<Movement> receives = {};
@@ -45,14 +45,14 @@ struct ScheduleStage {
 
 struct Schedule {
   std::uint32_t dtype = 0;             ///< of the regions
-  std::uint64_t scratch_elements = 0;  ///< of the op's scratch that this member uses
+  std::uint64_t scratch_elements = 0;  ///< elements of the op's scratch that this member uses
   std::vector<ScheduleStage> stages;
 };
 
-/// The buffers of a prepared op. Finds a region's address and runs local steps.
+/// The buffers of a prepared op. Computes the addresses of regions and runs local steps.
 class OpBuffers {
  public:
-  /// `op` has its buffers, with enough scratch for the schedule.
+  /// REQUIRES: `op` has its buffers, with enough scratch for the schedule.
   OpBuffers(const OpSpec& op, std::uint32_t dtype) : reducer_(dtype, op.reduction), size_(dtype_size(dtype)) {
     bases_[0] = op.send ? static_cast<unsigned char*>(op.send->data) : nullptr;
     bases_[1] = op.recv ? static_cast<unsigned char*>(op.recv->data) : nullptr;
@@ -65,7 +65,7 @@ class OpBuffers {
   [[nodiscard]] std::uint64_t bytes(const BufferRegion& region) const noexcept { return region.count * size_; }
 
   void run(const LocalStep& step) const noexcept { run(step, 0, step.to.count); }
-  /// The same for `count` of the step's elements, from number `first` on.
+  /// Runs the step for `count` of its elements, from number `first` on.
   void run(const LocalStep& step, std::uint64_t first, std::uint64_t count) const noexcept {
     const auto source_of = [&](std::size_t i) { return data(step.from[i]) + first * size_; };
     const auto target_of = [&](std::size_t) { return data(step.to) + first * size_; };
@@ -82,7 +82,7 @@ class OpBuffers {
   std::uint64_t size_;
 };
 
-/// Throws TransportError{SR_INVALID} where the op's scratch is too small for `schedule`.
+/// Throws TransportError{SR_INVALID} if the op's scratch is too small for `schedule`.
 inline void require_scratch(const OpSpec& op, const Schedule& schedule) {
   const std::uint64_t needed = schedule.scratch_elements * dtype_size(schedule.dtype);
   if (needed != 0 && (!op.scratch || op.scratch->data == nullptr || op.scratch->bytes < needed)) {

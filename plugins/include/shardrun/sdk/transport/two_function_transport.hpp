@@ -13,7 +13,7 @@
 /// There is one object per group; `peer` is an index into GroupSpec::members. Both functions return when all bytes are
 /// passed on, and keep the order of the bytes from one member to another. Two threads may call them at the same time;
 /// each function is called by one thread at a time. Wherever they (or the constructor) wait, they check `cancel` at
-/// least ten times a second. They throw TransportError{SR_TIMEOUT} past the deadline, {SR_PEER_LOST} where the peer has
+/// least ten times a second. They throw TransportError{SR_TIMEOUT} past the deadline, {SR_PEER_LOST} if the peer has
 /// ended. Options and Props may be declared as for any transport: `static std::vector<Option> options()`, `static Props
 /// props()`.
 ///
@@ -56,7 +56,8 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// The messages of a stage, and the steps around them, each as early as those before it and the messages allow.
+/// The messages of a stage, and local steps around them. Each step runs as early as the steps before it and the
+/// messages allow.
 struct MessageStage {
   std::vector<LinkMessage> sends = {};
   std::vector<LinkMessage> receives = {};
@@ -65,7 +66,7 @@ struct MessageStage {
   std::vector<LocalStep> late = {};
 };
 
-/// Makes stages of messages from those of a schedule.
+/// Makes stages of messages from the stages of a schedule.
 class StageWriter {
  public:
   StageWriter(const OpBuffers& buffers, std::uint64_t id) : buffers_(buffers), id_(id) {}
@@ -153,7 +154,7 @@ class LinkOp final : public Op, private Worker::Task {
     group_.worker().drop(*this);
   }
 
-  /// Gives the op that is left to its wait to the worker, since something else is to come after it.
+  /// Gives an op that was left to its wait to the worker, because another op is to come after it.
   static void hand_over(LinkGroup<Link>& group, LinkOp*& deferred) {
     if (LinkOp* const op = std::exchange(deferred, nullptr)) {
       group.worker().start(*op, op->own_deadline_);
@@ -237,8 +238,8 @@ class LinkOp final : public Op, private Worker::Task {
     }
   }
 
-  /// Messages between two members are in the same order on both sides: by id, then as given. Peers are served in the
-  /// order of their distance, so that at any time some message can be passed on.
+  /// Adds sends and receives. Messages between two members have the same order on both sides: by id, then as given.
+  /// Peers are served in the order of their distance, so that at any time some message can be passed on.
   void add_batch(std::span<const OpSpec> ops) {
     MessageStage stage;
     const std::uint32_t n = group_.size();
@@ -300,7 +301,7 @@ class LinkOp final : public Op, private Worker::Task {
   [[nodiscard]] std::string what() const override { return what_; }
 
   LinkGroup<Link>& group_;
-  LinkOp*& deferred_;  ///< of the group: started, and left to its wait, which runs it on the caller's thread
+  LinkOp*& deferred_;  ///< the group's op that is started but left to its wait, which runs it on the caller's thread
   std::string what_;
   OpBuffers buffers_;
   std::uint64_t element_bytes_ = 1;
@@ -308,7 +309,7 @@ class LinkOp final : public Op, private Worker::Task {
   bool communicates_ = false;
   bool is_blocking_;
 
-  // Of the latest run.
+  // State of the latest run:
   Deadline own_deadline_;
   bool ran_on_caller_ = false;
   OpTimes times_;

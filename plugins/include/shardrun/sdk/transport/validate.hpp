@@ -1,6 +1,6 @@
 #pragma once
 
-/// Whether an op is valid. The host's calls are checked before an author's class gets them.
+/// Checks of ops. The host's calls are checked before they reach an author's class.
 
 #include <shardrun/sdk/transport/op.hpp>
 
@@ -77,8 +77,8 @@ inline void check(const OpSpec& op, std::uint32_t n) {
   detail::check_counts(op, op.recv_counts, traits->has_recv_counts, n, "recv_counts");
 }
 
-/// As `check`, and checks what concerns member `rank`: buffers that are missing, too small, or overlap without being in
-/// place, and a send to itself.
+/// Like `check`, and also checks what concerns member `rank`: buffers that are missing, too small, or overlap without
+/// being in place, and a send to itself.
 inline void validate(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   check(op, n);
   if (!find_opcode(op.opcode)->collective && op.peer == rank) {
@@ -100,7 +100,7 @@ inline void validate(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   }
 }
 
-/// For ops that are prepared together: one collective, or sends and receives.
+/// Checks ops that are prepared together: one collective, or sends and receives.
 inline void validate(std::span<const OpSpec> ops, std::uint32_t rank, std::uint32_t n) {
   if (ops.empty()) {
     throw TransportError(SR_INVALID, "nothing was given to prepare");

@@ -23,9 +23,10 @@
 namespace shardrun::sdk {
 
 /// Runs tasks one after the other, in the order of their starts. A failed worker stays failed: its tasks, running or
-/// new, end with that failure. One thread at a time starts, joins, waits for and drops a task; any thread calls fail
-/// and failure. A thread of a queue lets the tasks begin that were started in it. Functions of queues are called
-/// without a lock. `start` and `wait` allocate nothing, `start_in` and `join` only for a task's first runs.
+/// new, end with that failure. Only one thread at a time may start, join, wait for and drop a task; any thread may call
+/// fail and failure. A task that was started in a queue begins when a thread of that queue lets it. Functions of queues
+/// are called without holding a lock. `start` and `wait` allocate nothing; `start_in` and `join` allocate only in a
+/// task's first runs.
 class Worker {
  public:
   class Task {
@@ -37,10 +38,10 @@ class Worker {
 
    private:
     friend class Worker;
-    /// On the worker's thread. An exception fails the worker. Check Worker::failed wherever it waits. Past the
-    /// deadline, throw SR_TIMEOUT with the rank that it waited for.
+    /// Runs on the worker's thread. An exception fails the worker. Wherever it waits, it checks Worker::failed. Past
+    /// the deadline it throws SR_TIMEOUT with the rank for which it waited.
     virtual void run(Deadline deadline) = 0;
-    /// For messages.
+    /// A description for messages.
     [[nodiscard]] virtual std::string what() const = 0;
 
     enum class State { idle, queued, running, done, failed };
@@ -49,16 +50,16 @@ class Worker {
     std::int64_t begun_ = 0;
     std::int64_t ended_ = 0;
     Task* next_ = nullptr;
-    std::shared_ptr<PendingCall> turn_ = {};  ///< lets it begin; made when it is first started in a queue
-    bool is_held_ = false;                    ///< until the queue comes to it
-    std::chrono::nanoseconds timeout_{};      ///< of a task that is held
-    std::vector<Gate> gates_ = {};            ///< to open when it has ended
+    std::shared_ptr<PendingCall> turn_ = {};  ///< lets the task begin; made when it is first started in a queue
+    bool is_held_ = false;                    ///< true until the queue reaches the task
+    std::chrono::nanoseconds timeout_{};      ///< the timeout of a held task
+    std::vector<Gate> gates_ = {};            ///< opened when the task has ended
   };
 
   /// When a task's latest run was in progress.
   using TaskTimes = OpTimes;
 
-  /// `on_failure` does not throw. It is called once, by the thread on which the worker fails.
+  /// `on_failure` must not throw. It is called once, by the thread on which the worker fails.
   explicit Worker(std::function<void()> on_failure = {})
       : on_failure_(std::move(on_failure)), thread_([this] { work(); }) {}
   Worker(const Worker&) = delete;
@@ -74,8 +75,8 @@ class Worker {
     thread_.join();
   }
 
-  /// How long past a task's deadline the worker lets it end by itself: the task knows which ranks it waits for. The
-  /// launcher aborts a job half a second after a failure, so this is shorter.
+  /// How long past its deadline a task may take to end by itself, which is better because the task knows for which
+  /// ranks it waits. The launcher aborts a job half a second after a failure, so this is shorter.
   static constexpr std::chrono::nanoseconds report_time = std::chrono::milliseconds(250);
 
   void start(Task& task, Deadline deadline) {
@@ -87,8 +88,8 @@ class Worker {
     changed_.notify_all();
   }
 
-  /// Starts the task in a queue: it runs, and so do those that are started after it, once the queue has come to it. Its
-  /// deadline is `timeout` after that; nanoseconds::max(): it has none.
+  /// Starts the task in a queue: the task, and those started after it, run once the queue has reached it. Its deadline
+  /// is `timeout` after that; nanoseconds::max() means none.
   void start_in(const Queue& queue, Task& task, std::chrono::nanoseconds timeout) {
     if (task.turn_ == nullptr) {
       task.turn_ = std::make_shared<PendingCall>([this, &task] { release(task); });
@@ -109,7 +110,7 @@ class Worker {
     }
   }
 
-  /// Work that the queue is given later waits until the task has ended, with or without an error.
+  /// Makes work that the queue gets later wait until the task has ended, with or without an error.
   void join(Task& task, const Queue& queue) {
     std::unique_lock lock(mutex_);
     if (!is_under_way(task)) {
@@ -126,14 +127,14 @@ class Worker {
     gate.open();
   }
 
-  /// Whether a task is queued or running, clean-ups aside. One that is started now would come after it.
+  /// Whether a task, other than a clean-up, is queued or running. A task that is started now would come after it.
   [[nodiscard]] bool is_busy() {
     const std::lock_guard lock(mutex_);
     return tasks_.first != nullptr || is_at_task_;
   }
 
-  /// Runs the task even if the worker has failed, and waits for it. The task runs before all that were started and
-  /// after the one that runs, or inside that one where it calls `clean_up_meanwhile`.
+  /// Runs the task even if the worker has failed, and waits for it. It runs after the running task, before all others
+  /// that were started; or within the running task when that calls `clean_up_meanwhile`.
   void clean_up(Task& task) noexcept {
     std::unique_lock lock(mutex_);
     enqueue(task, Deadline::never(), clean_ups_);
@@ -141,7 +142,7 @@ class Worker {
     changed_.wait(lock, [&] { return !is_under_way(task); });
   }
 
-  /// For a task that waits, to call now and then: runs pending clean-ups, which need not wait for it.
+  /// Runs pending clean-ups. A task that waits calls it now and then, so that they need not wait for its end.
   void clean_up_meanwhile() noexcept {
     std::unique_lock lock(mutex_);
     while (Task* const task = clean_ups_.pop()) {
@@ -149,8 +150,8 @@ class Worker {
     }
   }
 
-  /// Forgets how the task's latest run ended. For an owner who also runs it without the worker: it counts as incomplete
-  /// until it is started again. A task still running, which is possible where the worker has failed, is unaffected.
+  /// Forgets how the task's latest run ended, for an owner who also runs it without the worker: it counts as incomplete
+  /// until it is started again. A task that is still running (possible if the worker has failed) is not affected.
   void reset(Task& task) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_under_way(task)) {
@@ -163,13 +164,13 @@ class Worker {
     return is_done(task, lock);
   }
 
-  /// Returns false where `deadline` passed first. A deadline at the task's own or later counts as the end of
+  /// Returns false if `deadline` passed before the task ended. A deadline at or after the task's own counts as
   /// `report_time` after the task's own.
   [[nodiscard]] bool wait(Task& task, Deadline deadline) {
     std::unique_lock lock(mutex_);
     const auto over = [&] { return !is_under_way(task) || failure_.has_value(); };
     while (!over()) {
-      // A task gets its deadline when its queue comes to it.
+      // Read again in each round, because a task gets its deadline only when its queue reaches it.
       const Deadline until = deadline < task.deadline_ ? deadline : latest_end(task);
       if (until == Deadline::never()) {
         changed_.wait(lock);
@@ -188,8 +189,8 @@ class Worker {
     return {task.begun_, task.ended_};
   }
 
-  /// Returns once the task is neither queued nor running. Where it still was under way, the worker fails. A queue may
-  /// come to the task after this.
+  /// Returns once the task is neither queued nor running. If it was still in progress, the worker fails. A queue may
+  /// still reach the task after this.
   void drop(Task& task) noexcept {
     std::unique_lock lock(mutex_);
     if (is_under_way(task)) {
@@ -205,7 +206,7 @@ class Worker {
     }
   }
 
-  /// Only the first failure counts.
+  /// Fails the worker. Only the first failure is kept.
   void fail(const TransportError& failure) noexcept {
     {
       const std::lock_guard lock(mutex_);
@@ -238,7 +239,7 @@ class Worker {
       (last != nullptr ? last->next_ : first) = &task;
       last = &task;
     }
-    /// Null where it is empty.
+    /// Returns null if it is empty.
     Task* pop() noexcept {
       Task* const task = first;
       first = task != nullptr ? task->next_ : nullptr;
@@ -266,7 +267,7 @@ class Worker {
   /// The time at which the worker fails because this task has not ended.
   [[nodiscard]] static Deadline latest_end(const Task& task) noexcept { return task.deadline_ + report_time; }
 
-  /// An op past its own deadline fails its group, even while it is queued behind others.
+  /// If an op is past its own deadline, fails its group, even while the op is queued behind others.
   [[nodiscard]] bool is_done(const Task& task, std::unique_lock<std::mutex>& lock) {
     if (is_under_way(task) && !failure_ && latest_end(task).passed()) {
       lock.unlock();
@@ -279,7 +280,7 @@ class Worker {
     return task.state_ == Task::State::done;
   }
 
-  /// The queue has come to the task. Once this has unlocked, the task may be dropped.
+  /// Called when the queue has reached the task. Once this has unlocked, the task may be dropped.
   void release(Task& task) {
     const std::lock_guard lock(mutex_);
     task.is_held_ = false;
@@ -287,7 +288,7 @@ class Worker {
     changed_.notify_all();
   }
 
-  /// Whether there is something to do. The first task may still wait for its queue.
+  /// Whether there is something to do. The first task may still have to wait for its queue.
   [[nodiscard]] bool has_work() const noexcept {
     const bool is_held = tasks_.first != nullptr && tasks_.first->is_held_ && !failure_;
     return stopping_ || clean_ups_.first != nullptr || (tasks_.first != nullptr && !is_held);
@@ -313,7 +314,7 @@ class Worker {
     }
   }
 
-  /// Opens the gates first: their queues need not exist once the task has ended.
+  /// Ends a task. Opens its gates first, because their queues need not exist once the task has ended.
   void end(Task& task, Task::State state, std::unique_lock<std::mutex>& lock) noexcept {
     while (!task.gates_.empty()) {
       const Gate gate = task.gates_.back();
@@ -358,11 +359,11 @@ class Worker {
   std::condition_variable changed_;
   TaskList tasks_;
   TaskList clean_ups_;
-  bool is_at_task_ = false;  ///< that it has taken from `tasks_`
+  bool is_at_task_ = false;  ///< it runs a task that it took from `tasks_`
   bool stopping_ = false;
   std::optional<TransportError> failure_;
   std::atomic<bool> failed_ = false;
-  std::thread thread_;  // last: uses the members above
+  std::thread thread_;  // last, because it uses the members above
 };
 
 }  // namespace shardrun::sdk
