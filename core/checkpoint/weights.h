@@ -47,7 +47,8 @@ struct SavedPart {
   std::string tensor;
   std::vector<std::int64_t> whole;  ///< the tensor's shape
   mesh::Box box;
-  graph::StateId state;  ///< the state that has the values, on the rank that writes them
+  graph::StateId state;                ///< the state that has the values, on the rank that writes them
+  std::optional<mesh::Box> held = {};  ///< the rank's part of that state, which contains `box`; none: it is `box`
 };
 
 /// Writes a file. Each rank writes the parts that `parts_of` returns for it; together these make the file's tensors

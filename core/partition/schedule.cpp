@@ -65,7 +65,9 @@ class Scheduler {
 
   void visit(NodeId n) {
     const std::optional<Transition>& step = transition(n);
-    if (step && step->kind == Transition::Kind::exchange) {
+    const graph::Node& node = function_.nodes[n];
+    const bool is_for_state = !node.op->shifts && !node.outputs.empty() && for_states_[node.outputs[0]];
+    if (step && step->kind == Transition::Kind::exchange && step->gather < 0 && !is_for_state) {
       exchange(n);
       return;
     }

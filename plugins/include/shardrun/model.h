@@ -31,7 +31,8 @@ typedef struct sr_model_job {
 #define SR_MODEL_JOB_SIZE_1_7 UINT32_C(48)
 
 /// The shape of a tensor on the one giant device. `axes` names each dimension. Strategies place tensors by these names.
-/// The operands of an op use the same name for a dimension that they share.
+/// The operands of an op use the same name for a dimension that they share. An axis "heads/3" has one index for three
+/// indices of "heads": where "heads" is split, a rank has the indices that its part needs, and ranks may share one.
 typedef struct sr_tensor_type {
   uint32_t struct_size;
   uint32_t element; /* SR_ELEMENT_... */

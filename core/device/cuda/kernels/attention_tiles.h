@@ -241,12 +241,12 @@ struct OwnQueries {
 
 /// The number of blocks if each owns `rows` queries of one head.
 [[nodiscard]] inline std::int64_t blocks_of_queries(const Shape& shape, int rows = tile) {
-  return shape.batch * shape.heads * shape.group * shape.query_tiles(rows);
+  return shape.batch * shape.query_heads * shape.query_tiles(rows);
 }
 /// The queries of block `number`. The first blocks get the last queries, which with a causal mask see the most keys.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline OwnQueries own_queries(const Shape& shape, std::int64_t number,
                                                                int rows = tile) {
-  const std::int64_t heads = shape.batch * shape.heads * shape.group;
+  const std::int64_t heads = shape.batch * shape.query_heads;
   return {shape.head_of(number % heads), (shape.query_tiles(rows) - 1 - number / heads) * rows};
 }
 
