@@ -48,8 +48,9 @@ class ArrayCollectives final : public plugins::EngineRanks {
 
   void end() noexcept override;
 
-  /// Throws Error{plugin} if a message was started and not waited for.
-  void require_no_messages() const;
+  /// Throws Error{plugin} if a message was started and not waited for, or if one of this rank's was not received. All
+  /// ranks call it when their engines have ended.
+  void require_no_messages();
 
  private:
   /// What a rank calls, as bytes that ranks exchange. Of a message: its array.
@@ -73,6 +74,8 @@ class ArrayCollectives final : public plugins::EngineRanks {
   struct Link {
     std::size_t group = 0;
     std::uint64_t transfers = 0;  ///< so far, which both ranks count alike
+    std::uint64_t messages = 0;   ///< sent, or received
+    Facts latest;                 ///< of those that were sent
   };
 
   /// A message under way: its header, then its elements.
