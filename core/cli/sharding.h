@@ -17,12 +17,13 @@ struct PlacedRole {
   mesh::Placement placement;
 };
 
-/// A state or a cut point of the job. Its first role is drawn.
+/// A state or a cut point of the job. Its first role is drawn, or, of an engine, the parts that its ranks declare.
 struct PlacedTensor {
   std::string name;
   std::string kind;
   graph::TensorType type;
-  std::vector<PlacedRole> roles;
+  std::vector<PlacedRole> roles = {};
+  std::vector<mesh::Shard> declared = {};
   IdVector<partition::StageId, bool> stages = {};  ///< of a pipeline: whether a stage has the tensor
 
   [[nodiscard]] std::size_t element_bytes() const noexcept { return graph::element_bytes(type.dtype); }
@@ -42,7 +43,7 @@ struct RankPlace {
 
 /// Of all ranks. If the output folder has a run with as many ranks, as its summary says. Otherwise as a run would have
 /// them that is started as this process was: here, or by the launcher that has started this process, which knows the
-/// ranks of its own host.
+/// ranks of its own host. [cluster] ranks_per_machine limits those that are here.
 [[nodiscard]] std::vector<RankPlace> places_of(const job::Job& job, const compile::Compiled& compiled);
 
 /// For people: a drawing and a table of the ranks' parts. `width`: of the screen.
