@@ -11,6 +11,9 @@ namespace shardrun::job {
 /// Every section and key of the job file, from the schema that checks it. For a terminal.
 [[nodiscard]] std::string job_reference();
 
+/// What that says of one section; empty if there is none of this name.
+[[nodiscard]] std::string section_reference(std::string_view name);
+
 /// The same as the page docs/job-file.md.
 [[nodiscard]] std::string job_reference_markdown();
 
