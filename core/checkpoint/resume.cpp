@@ -238,22 +238,41 @@ std::string_view name_in(std::string_view section) {
   return begin == std::string_view::npos ? "" : section.substr(begin, section.find('\n', begin + 1) - begin);
 }
 
-/// Whether a checkpoint has exactly the parameters and fields of a graph, with the same shapes.
-bool has_values_of(const OpenCheckpoint& checkpoint, const graph::Graph& graph) {
-  std::map<std::string, std::vector<std::int64_t>> saved;
+using Shapes = std::map<std::string, std::vector<std::int64_t>>;
+
+/// The first tensor of which a checkpoint has another shape than the job, or which only one of them has; empty if there
+/// is none.
+std::string first_difference(const Shapes& saved, const Shapes& needed) {
+  const auto shape_of = [](const Shapes& shapes, const std::string& name) {
+    const auto found = shapes.find(name);
+    return found == shapes.end() ? "none" : fmt::format("[{}]", fmt::join(found->second, ", "));
+  };
+  Shapes all = saved;
+  all.insert(needed.begin(), needed.end());
+  for (const auto& [name, shape] : all) {
+    if (const std::string before = shape_of(saved, name), now = shape_of(needed, name); before != now) {
+      return fmt::format("{} is {} in the checkpoint and {} in this job", name, before, now);
+    }
+  }
+  return "";
+}
+
+/// The same of the parameters and fields of a graph.
+std::string first_difference(const OpenCheckpoint& checkpoint, const graph::Graph& graph) {
+  Shapes saved;
   for (const StoredTensor& tensor : checkpoint.manifest().tensors) {
     if (tensor.role == TensorRole::parameter || tensor.role == TensorRole::field) {
       saved.emplace(tensor.name.substr(0, tensor.name.find('@')), tensor.shape);
     }
   }
-  std::map<std::string, std::vector<std::int64_t>> needed;
+  Shapes needed;
   for (const graph::StateId id : graph.states.ids()) {
     const std::optional<TensorRole> role = role_of(graph, id);
     if (role == TensorRole::parameter || role == TensorRole::field) {
       needed.emplace(graph.states[id].name, graph.states[id].type.shape);
     }
   }
-  return saved == needed;
+  return first_difference(saved, needed);
 }
 
 std::string optimizer_of(const job::Job& job) {
@@ -368,9 +387,9 @@ RunIdentity identity_of(const job::Job& job, std::string model, const data::Data
 
 namespace {
 
-/// `has_values`: whether the checkpoint has exactly the job's parameters and fields, with the same shapes.
+/// `difference`: the first difference of the job's and the checkpoint's parameters and fields, or empty.
 std::vector<std::string> compare_runs(const job::Job& job, const OpenCheckpoint& checkpoint, const RunIdentity& run,
-                                      bool has_values) {
+                                      const std::string& difference) {
   const RunIdentity& saved = checkpoint.manifest().run;
   const auto require_same = [&](std::string_view what, const std::string& before, const std::string& now,
                                 std::string_view advice) {
@@ -385,8 +404,9 @@ std::vector<std::string> compare_runs(const job::Job& job, const OpenCheckpoint&
   if (own_section(saved.model) != own_section(run.model)) {
     const std::string before = lines_without(own_section(saved.model), own_section(run.model));
     const std::string now = lines_without(own_section(run.model), own_section(saved.model));
-    if (name_in(saved.model) != name_in(run.model) || !has_values) {
-      refuse_other(job, checkpoint, "model", before, now, "go on with the same model and options");
+    if (name_in(saved.model) != name_in(run.model) || !difference.empty()) {
+      refuse_other(job, checkpoint, "model", before, now,
+                   (difference.empty() ? "" : difference + "; ") + "go on with the same model and options");
     }
     notices.push_back(
         fmt::format("warning: {}: it has the same parameters, and the steps that follow are computed "
@@ -434,22 +454,22 @@ void load_part(const OpenCheckpoint& checkpoint, const StoredTensor& tensor, con
 
 std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint, const RunIdentity& run,
                                        const graph::Graph& graph, const partition::Partition& partition) {
-  std::vector<std::string> notices = compare_runs(job, checkpoint, run, has_values_of(checkpoint, graph));
+  std::vector<std::string> notices = compare_runs(job, checkpoint, run, first_difference(checkpoint, graph));
   std::ranges::move(StateCheck(job, checkpoint, graph, partition).run(), std::back_inserter(notices));
   return notices;
 }
 
 std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint, const RunIdentity& run,
                                        const std::vector<HeldTensor>& tensors) {
-  std::map<std::string, std::vector<std::int64_t>> saved;
+  Shapes saved;
   for (const StoredTensor& tensor : checkpoint.manifest().tensors) {
     saved.emplace(tensor.name, tensor.shape);
   }
-  std::map<std::string, std::vector<std::int64_t>> needed;
+  Shapes needed;
   for (const HeldTensor& held : tensors) {
     needed.emplace(held.saved.tensor.name, held.saved.tensor.shape);
   }
-  std::vector<std::string> notices = compare_runs(job, checkpoint, run, saved == needed);
+  std::vector<std::string> notices = compare_runs(job, checkpoint, run, first_difference(saved, needed));
   for (const auto& [name, shape] : needed) {
     if (const auto found = saved.find(name); found == saved.end() || found->second != shape) {
       refuse_resume(job,

@@ -161,7 +161,7 @@ int list_devices(std::span<const std::string> words) {
 
 const RegisterCommand devices_command({.name = "devices",
                                        .arguments = "[--json]",
-                                       .help = "the devices of this program, and what they can do",
+                                       .help = "the devices of this machine, and what they can do",
                                        .run = list_devices});
 
 }  // namespace

@@ -1,6 +1,9 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
@@ -10,6 +13,7 @@
 #include "core/graph/op_reference.h"
 #include "core/job/raw.h"
 #include "core/job/reference.h"
+#include "core/job/schema.h"
 #include "plugins/loader/model.h"
 
 namespace shardrun::cli {
@@ -87,14 +91,25 @@ int help(std::span<const std::string> words) {
     }
     names.push_back(command.name);
   }
-  throw Error(ErrorCode::usage, fmt::format("no help on '{}'{}; there is help on job, on ops and on every command",
-                                            topic, did_you_mean(topic, names)));
+  if (const std::string section = job::section_reference(topic); !section.empty()) {
+    fmt::print("{}", section);
+    return 0;
+  }
+  std::vector<std::string> sections;
+  std::ranges::transform(job::schema(), std::back_inserter(sections), &job::Section::name);
+  names.insert(names.end(), sections.begin(), sections.end());
+  throw Error(ErrorCode::usage,
+              fmt::format("no help on '{}'{}; there is help on job, on ops, on every command, and on the sections of "
+                          "the job file: {}",
+                          topic, did_you_mean(topic, names), fmt::join(sections, ", ")));
 }
 
 const RegisterCommand help_command(
     {.name = "help",
      .arguments = "[TOPIC [JOB.ini]]",
-     .help = "'help job' and 'help ops' are references; with a job file, of its models' options and ops",
+     .help =
+         "'help job' and 'help ops' are references; with a job file, of its models' options and ops; 'help SECTION' "
+         "is a section of the job file, such as mesh",
      .run = help});
 
 }  // namespace

@@ -100,7 +100,9 @@ int picture(std::span<const std::string> words) {
       to = to.filename();
     }
   }
-  require_new(parsed, to);
+  if (!given.empty() || !metrics::is_of_a_run(run)) {
+    require_new(parsed, to);  // the pictures of a run are made of what it has saved
+  }
   if (is_animation) {
     report::draw_animation(history, settings, seconds, to);
   } else if (is_over_time) {

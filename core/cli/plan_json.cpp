@@ -133,6 +133,11 @@ boost::json::object json_of(const forecast::MemoryFit& fit, const std::optional<
       if (alternative.seconds > 0) {
         each["step_s"] = alternative.seconds;
       }
+      for (const forecast::Alternative& alike : alternative.alike) {
+        json::value& same = each["same_as"];
+        (same.is_array() ? same.as_array() : same.emplace_array())
+            .emplace_back(json::array(alike.settings.begin(), alike.settings.end()));
+      }
     }
   }
   return memory;

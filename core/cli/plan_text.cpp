@@ -129,8 +129,10 @@ std::string summary_of_ranks(const forecast::Forecast& forecast, const std::vect
   }
   text += fmt::format("{:<16} {:>15.0f} {:>15.0f}   {}\n", "FLOPs a step", flops.least, flops.most,
                       range<double>(flops, human_flops));
-  text += fmt::format("fullest: {}, in {} at {}\n", title_of(fullest->members), fullest->busiest_function,
-                      fullest->busiest_instruction);
+  const bool are_all = std::ranges::all_of(
+      forecast.ranks, [&](const forecast::RankForecast& alike) { return alike.memory.peak == fullest->memory.peak; });
+  text += fmt::format("fullest: {}, in {} at {}\n", are_all ? "all alike" : title_of(fullest->members),
+                      fullest->busiest_function, fullest->busiest_instruction);
   for (auto& [axis, collectives] : sent) {
     text += fmt::format("sent each step over mesh axis {}\n", axis);
     for (auto& [collective, bytes] : collectives) {
@@ -255,15 +257,18 @@ std::string timeline_text(const Planned& planned, std::size_t width) {
     bubble.add(timeline.bubble(stage));
   }
   const std::function<std::string(double)> percent = [](double share) { return fmt::format("{:.4g} %", 100 * share); };
-  std::string working = fmt::format("stages work {} of the time", percent(timeline.working()));
+  std::string working = fmt::format("stages work {} of the time and wait {}", percent(timeline.working()),
+                                    percent(1 - timeline.working()));
   if (const auto most = forecast::most_working(planned.compiled.partition.pipeline)) {
     working += fmt::format("; if all took as long, they could work {}: {} ({})", percent(most->share), most->formula,
                            most->source);
   }
-  return fmt::format("\ntimeline of a step before the update: bubble {} of working time\n{}\ncosts: {}: {}\n",
-                     range<double>(bubble, percent), working, costs_of(forecast),
-                     forecast.step ? "an action takes what its instructions take; what is sent takes no time"
-                                   : "each forward, and each part of backward, takes 1") +
+  return fmt::format(
+             "\ntimeline of a step before the update\n{}\nbubble {}: waiting over working time of a stage\ncosts: {}: "
+             "{}\n",
+             working, range<double>(bubble, percent), costs_of(forecast),
+             forecast.step ? "an action takes what its instructions take; what is sent takes no time"
+                           : "each forward, and each part of backward, takes 1") +
          forecast::draw(timeline, std::max(width, around + least_width) - around, most_stage_rows);
 }
 
@@ -372,6 +377,9 @@ std::string head_text(const Planned& planned) {
     text += untrained + "\n";
   }
   text += planned.idle ? forecast::to_string(*planned.idle) + "\n" : "";
+  if (const std::string unsplit = forecast::unsplit_notice(compiled, planned.forecast); !unsplit.empty()) {
+    text += unsplit + "\n";
+  }
   for (const forecast::RanksWithout& without : planned.without) {
     text += forecast::to_string(without) + "\n";
   }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <shardrun/engine.h>
+
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -207,9 +209,42 @@ std::vector<std::string> matching(const std::vector<std::string>& names, const s
   return found;
 }
 
+/// The arrays that an engine's ranks declare.
+std::vector<PlacedTensor> tensors_of(const compile::JobEngine& engine) {
+  const graph::Graph whole = compile::whole_states(engine);
+  std::vector<PlacedTensor> tensors;
+  for (const graph::State& state : whole.states) {
+    PlacedTensor tensor{.name = state.name,
+                        .kind = engine.request.task == SR_ENGINE_ITERATE ? "state" : "parameter",
+                        .type = state.type};
+    for (std::size_t rank = 0; rank < engine.parameters.size(); ++rank) {
+      const auto own = std::ranges::find(engine.parameters[rank], state.name, &plugins::EngineParameter::name);
+      if (own == engine.parameters[rank].end()) {
+        continue;
+      }
+      const std::vector<std::uint32_t> holders = engine.holders_of(*own);
+      if (holders.front() == rank) {
+        tensor.declared.push_back({{.origin = own->origin, .shape = own->shape}, {holders.begin(), holders.end()}});
+      }
+    }
+    std::ranges::stable_sort(tensor.declared, {}, [](const mesh::Shard& shard) { return shard.box.origin; });
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
 }  // namespace
 
 std::vector<PlacedTensor> find_tensors(const compile::Compiled& compiled, const std::string& wanted) {
+  if (compiled.engine != nullptr) {
+    std::vector<PlacedTensor> tensors = tensors_of(*compiled.engine);
+    std::vector<std::string> names;
+    std::ranges::transform(tensors, std::back_inserter(names), &PlacedTensor::name);
+    const std::vector<std::string> found = matching(names, wanted);
+    std::erase_if(tensors,
+                  [&](const PlacedTensor& each) { return std::ranges::find(found, each.name) == found.end(); });
+    return tensors;
+  }
   const Tensors known(compiled);
   std::vector<PlacedTensor> tensors;
   for (const std::string& name : matching(known.names(), wanted)) {
@@ -224,7 +259,7 @@ std::vector<RankPlace> places_of(const job::Job& job, const compile::Compiled& c
   }
   std::vector<RankPlace> places(static_cast<std::size_t>(job.ranks));
   std::int64_t first = 0;
-  std::int64_t count = job.ranks;
+  std::int64_t count = job.cluster.ranks_per_machine > 0 ? job.cluster.ranks_per_machine : job.ranks;
   if (const std::optional<launch::World> world = launch::world_of(); world && world->size == job.ranks) {
     first = world->rank - world->local_rank.value_or(0);
     count = world->local_size.value_or(1);
@@ -239,6 +274,9 @@ std::vector<RankPlace> places_of(const job::Job& job, const compile::Compiled& c
 }
 
 std::vector<mesh::Shard> shards_of(const PlacedTensor& tensor, const compile::Compiled& compiled) {
+  if (compiled.engine != nullptr) {
+    return tensor.declared;
+  }
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   std::vector<mesh::Shard> shards = mesh::shards_of(tensor.type.shape, tensor.roles.front().placement, mesh);
   for (mesh::Shard& shard : shards) {

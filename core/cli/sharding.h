@@ -17,12 +17,13 @@ struct PlacedRole {
   mesh::Placement placement;
 };
 
-/// A state or a cut point of the job. Its first role is drawn.
+/// A state or a cut point of the job. Its first role is drawn, or, of an engine, the parts that its ranks declare.
 struct PlacedTensor {
   std::string name;
   std::string kind;
   graph::TensorType type;
-  std::vector<PlacedRole> roles;
+  std::vector<PlacedRole> roles = {};
+  std::vector<mesh::Shard> declared = {};
   IdVector<partition::StageId, bool> stages = {};  ///< for a pipeline: whether a stage has the tensor
 
   [[nodiscard]] std::size_t element_bytes() const noexcept { return graph::element_bytes(type.dtype); }
@@ -42,7 +43,8 @@ struct RankPlace {
 
 /// The places of all ranks. If the output folder has a run with as many ranks, they are those of its summary. Otherwise
 /// they are those that a run would have if it were started like this process: on this machine, or by the launcher that
-/// started this process, which only knows the ranks of its own host.
+/// started this process, which only knows the ranks of its own host. [cluster] ranks_per_machine limits the ranks of
+/// this machine.
 [[nodiscard]] std::vector<RankPlace> places_of(const job::Job& job, const compile::Compiled& compiled);
 
 /// The sharding for people: a drawing and a table of the ranks' parts. `width`: that of the screen.

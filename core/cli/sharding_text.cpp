@@ -47,7 +47,7 @@ std::string stages_having(const PlacedTensor& tensor) {
       having.push_back(stage.number());
     }
   }
-  return tensor.stages.size() == 1 ? ""
+  return tensor.stages.size() <= 1 ? ""
                                    : fmt::format("{} {} of {}\n", having.size() == 1 ? "stage    " : "stages   ",
                                                  fmt::join(having, ", "), tensor.stages.size());
 }
@@ -130,7 +130,7 @@ std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& c
                           const std::vector<RankPlace>& places, std::size_t width) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   const auto bytes = static_cast<std::uint64_t>(graph::element_count(tensor.type)) * tensor.element_bytes();
-  const mesh::Placement& placement = tensor.roles.front().placement;
+  const mesh::Placement placement = tensor.roles.empty() ? mesh::Placement() : tensor.roles.front().placement;
   const std::vector<mesh::Shard> shards = shards_of(tensor, compiled);
   std::string text =
       fmt::format("{}\n{} {}, {}\nmesh      {}\n{}{}", tensor.name, tensor.kind, graph::to_string(tensor.type),

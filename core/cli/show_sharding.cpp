@@ -24,7 +24,6 @@ int show_sharding(std::span<const std::string> words) {
     return 0;
   }
   const job::Job job = read_job(parsed);
-  compile::require_model(job, "sharding");
   const compile::Compiled compiled = compile::compile(job);
   const std::vector<PlacedTensor> tensors = find_tensors(compiled, parsed.positional[1]);
   const std::vector<RankPlace> places = places_of(job, compiled);

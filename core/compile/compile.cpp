@@ -478,7 +478,7 @@ graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled) 
 
 graph::Graph reference_graph(const job::Job& job, const Compiled& compiled) {
   return job::applies_model(job)
-             ? workload::build_kept_inference(compiled.model, compiled.settings, compiled.evaluation_rows.front())
+             ? workload::build_kept_inference(compiled.model, compiled.settings, compiled.evaluation_rows)
              : graph_without_remat(job, compiled);
 }
 

@@ -103,6 +103,16 @@ std::map<std::string, const EngineParameter*> wholes_of(const JobEngine& engine)
   return wholes;
 }
 
+/// Where the job file has a setting, as "job.ranks", or else its section; if the engine names none, the engine.
+std::string place_at_fault(const job::Job& job, const std::string& setting) {
+  const std::size_t dot = std::min(setting.find('.'), setting.size());
+  const std::string section = setting.substr(0, dot);
+  const std::string key = setting.substr(std::min(dot + 1, setting.size()));
+  return job.is_given(section, key)                      ? job.where(section, key)
+         : job.is_given(section, "") && section != "job" ? job.where(section, "")
+                                                         : job.where("job", "engine");
+}
+
 graph::State state_of(const EngineParameter& parameter) {
   graph::State state{
       .name = parameter.name, .type = {graph::DType::f32, parameter.shape, {}}, .decay = parameter.decay};
@@ -201,7 +211,7 @@ JobEngine open_engine(const job::Job& job, std::int64_t rank, const workload::Da
       }
       engine.sample = std::move(sample);
     } catch (const plugins::Invalid& invalid) {
-      throw Error(ErrorCode::job, fmt::format("{}: {}", job.where("job", "engine"), invalid.message()));
+      throw Error(ErrorCode::job, fmt::format("{}: {}", place_at_fault(job, invalid.setting()), invalid.message()));
     } catch (const Error& error) {
       if (job.task != job::Task::infer || (request.features > 0 && request.outputs > 0)) {
         throw;

@@ -29,6 +29,7 @@ void add(Traffic& traffic, const mesh::Mesh& mesh, std::int64_t rank, const part
     case partition::Collective::send:
       return send(transfer.link.to.number(), partition::sent_bytes(transfer, member, members));
     case partition::Collective::all_to_all:
+    case partition::Collective::halo:
       for (std::int64_t to = 0; to < members; ++to) {
         send(to, static_cast<std::uint64_t>(transfer.send_counts[static_cast<std::size_t>(to)]) *
                      graph::element_bytes(transfer.dtype));

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
@@ -20,10 +21,11 @@ namespace shardrun::forecast {
 namespace {
 
 constexpr std::size_t enough_fitting = 3;
-constexpr std::size_t most_plans = 20;
+constexpr std::size_t most_plans = 30;
 constexpr std::size_t most_plans_of_options = 6;
 constexpr std::size_t most_plans_of_microbatches = 3;
 constexpr std::size_t most_plans_of_meshes = 6;
+constexpr std::size_t most_plans_of_grids = 12;
 
 std::size_t idle_count(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
   const std::optional<IdleRanks> idle = idle_ranks(job, compiled, forecast);
@@ -71,6 +73,22 @@ std::vector<std::uint64_t> needs_of(const job::Job& job, const device::Device& d
   return needs;
 }
 
+/// Whether ranks have the same bytes and FLOPs and send as many, over axes of whatever names.
+bool are_alike(const std::vector<RankForecast>& some, const std::vector<RankForecast>& others) {
+  const auto traffic = [](const RankForecast& ranks) {
+    std::map<std::string, std::uint64_t> bytes;
+    for (const auto& [axis, collectives] : ranks.sent) {
+      for (const auto& [collective, count] : collectives) {
+        bytes[collective] += count;
+      }
+    }
+    return bytes;
+  };
+  return std::ranges::equal(some, others, [&](const RankForecast& a, const RankForecast& b) {
+    return a.members == b.members && a.memory == b.memory && a.flops == b.flops && traffic(a) == traffic(b);
+  });
+}
+
 double filled(const MemoryFit& fit) { return static_cast<double>(fit.most) / static_cast<double>(fit.memory); }
 
 /// `needs`: of each rank of the job. With `is_known`, local rank i is rank i; else any rank may be at each place.
@@ -101,6 +119,15 @@ MemoryFit compare(const std::vector<Shared>& memories, const std::vector<std::ui
   return worst;
 }
 
+/// The smallest above 1. REQUIRES: number > 1.
+std::int64_t smallest_factor(std::int64_t number) {
+  std::int64_t factor = 2;
+  while (number % factor != 0 && factor < number) {
+    ++factor;
+  }
+  return factor;
+}
+
 /// What is set together.
 using Settings = std::vector<std::string>;
 
@@ -127,6 +154,38 @@ class Search {
     }
   }
 
+  /// A strategy of several mesh axes has all ranks along one of them unless it is told otherwise. Plans it with two or
+  /// three axes of at least two ranks, and keeps what needs less than its usual mesh and than fewer of the axes.
+  void try_grids() {
+    const std::vector<Alternative> usual = planned_strategies_;
+    std::size_t plans = 0;
+    for (const Alternative& strategy : usual) {
+      std::map<std::string, std::uint64_t> with_axis;  // the need of the first grid of two axes, by the second
+      for (const std::vector<std::pair<std::string, std::int64_t>>& sizes : grids_of(strategy.axes, job_.ranks)) {
+        Settings settings = strategy.settings;
+        std::uint64_t bound = strategy.most;
+        const bool is_useless = std::ranges::any_of(sizes, [&](const auto& each) {
+          const auto known = with_axis.find(each.first);
+          return known != with_axis.end() && known->second >= strategy.most;
+        });
+        if (is_useless) {
+          continue;
+        }
+        for (const auto& [axis, size] : sizes) {
+          settings.push_back(fmt::format("mesh.{}={}", axis, size));
+          const auto known = with_axis.find(axis);
+          bound = sizes.size() > 2 && known != with_axis.end() ? std::min(bound, known->second) : bound;
+        }
+        if (plans++ == most_plans_of_grids) {
+          return;
+        }
+        if (const std::optional<Alternative> planned = plan(settings, bound)) {
+          with_axis.emplace(sizes[1].first, planned->most);
+        }
+      }
+    }
+  }
+
   /// Combines the best settings of each kind, the ones that save most first, one more at a time.
   void try_together() {
     std::ranges::stable_sort(best_, {}, &Alternative::most);
@@ -146,8 +205,39 @@ class Search {
   FitSearch take() && { return std::move(result_); }
 
  private:
-  /// Nothing if the settings are refused.
-  std::optional<Alternative> plan(const Settings& settings) {
+  /// The sizes of two or three axes: the smallest factor of the ranks, or all but that, along another axis than the
+  /// first; two others as even as possible; and small factors along two others.
+  static std::vector<std::vector<std::pair<std::string, std::int64_t>>> grids_of(const std::vector<std::string>& axes,
+                                                                                 std::int64_t ranks) {
+    std::vector<std::vector<std::pair<std::string, std::int64_t>>> grids;
+    const std::int64_t factor = smallest_factor(ranks);
+    if (axes.size() < 2 || factor == ranks) {
+      return grids;
+    }
+    for (const std::int64_t size : std::set<std::int64_t>{factor, ranks / factor}) {
+      for (std::size_t a = 1; a < axes.size(); ++a) {
+        grids.push_back({{axes[0], ranks / size}, {axes[a], size}});
+      }
+    }
+    const std::int64_t rest = ranks / factor;
+    const std::int64_t second = smallest_factor(rest);
+    auto even = static_cast<std::int64_t>(std::sqrt(static_cast<double>(ranks)));
+    while (ranks % even != 0) {
+      --even;
+    }
+    for (std::size_t a = 1; a < axes.size(); ++a) {
+      for (std::size_t b = a + 1; b < axes.size(); ++b) {
+        grids.push_back({{axes[a], ranks / even}, {axes[b], even}});
+        if (second < rest) {
+          grids.push_back({{axes[0], rest / second}, {axes[a], second}, {axes[b], factor}});
+        }
+      }
+    }
+    return grids;
+  }
+
+  /// Nothing if the settings are refused. Kept if it needs less than the job, and less than `most`.
+  std::optional<Alternative> plan(const Settings& settings, std::uint64_t most = UINT64_MAX) {
     if (plans_ == most_plans) {
       return std::nullopt;
     }
@@ -158,8 +248,13 @@ class Search {
     }
     // The rates of [cluster] may say nothing of an axis that these settings bring.
     planned = planned ? planned : plan(settings, false);
-    if (planned && planned->most < most_) {
-      result_.tried.push_back(*planned);
+    if (planned && settings.size() == 1 && settings.front().starts_with("job.strategy=")) {
+      planned_strategies_.push_back(*planned);
+    }
+    if (planned && planned->most < std::min(most_, most)) {
+      const auto same = std::ranges::find_if(
+          result_.tried, [&](const Alternative& other) { return are_alike(other.ranks, planned->ranks); });
+      (same == result_.tried.end() ? result_.tried : same->alike).push_back(*planned);
     }
     return planned;
   }
@@ -177,10 +272,16 @@ class Search {
         return std::nullopt;
       }
       const MemoryFit fit = memory_fit(job_, *compiled.device, forecast).value();
+      std::vector<std::string> axes;
+      for (const mesh::Axis& axis : compiled.partition.placements.mesh.axes) {
+        axes.insert(axis.size > 1 ? axes.begin() : axes.end(), axis.name);
+      }
       return Alternative{.settings = settings,
                          .most = fit.most,
                          .fits = fit.fits(),
-                         .seconds = forecast.step ? forecast.step->prediction.seconds : 0};
+                         .seconds = forecast.step ? forecast.step->prediction.seconds : 0,
+                         .axes = std::move(axes),
+                         .ranks = forecast.ranks};
     } catch (const Error& error) {
       if (error.code() != ErrorCode::job && error.code() != ErrorCode::plugin) {
         throw;
@@ -195,7 +296,8 @@ class Search {
   std::uint64_t most_;
   std::size_t plans_ = 0;
   FitSearch result_;
-  std::vector<Alternative> best_;  ///< per kind of setting
+  std::vector<Alternative> best_;                ///< per kind of setting
+  std::vector<Alternative> planned_strategies_;  ///< other strategies with their usual mesh
 };
 
 std::vector<Settings> other_remat(const job::Job& job) {
@@ -271,10 +373,7 @@ std::vector<std::vector<Settings>> other_options(const job::Job& job) {
 std::vector<Settings> other_meshes(const job::Job& job, const mesh::Mesh& mesh) {
   std::vector<Settings> all;
   for (const mesh::AxisId from : mesh.axes.ids()) {
-    std::int64_t factor = 2;
-    while (mesh.size(from) % factor != 0 && factor < mesh.size(from)) {
-      ++factor;
-    }
+    const std::int64_t factor = smallest_factor(mesh.size(from));
     for (const mesh::AxisId to : mesh.axes.ids()) {
       if (from == to || mesh.size(from) == 1 || all.size() == most_plans_of_meshes) {
         continue;
@@ -314,10 +413,18 @@ std::string in_job_file(const std::string& setting) {
                      setting.substr(equal + 1));
 }
 
-std::string text_of(const Alternative& alternative) {
+std::string settings_text(const Alternative& alternative) {
   std::vector<std::string> settings;
   std::ranges::transform(alternative.settings, std::back_inserter(settings), in_job_file);
-  return fmt::format("  {:<60} {}{}\n", fmt::format("{}", fmt::join(settings, ", ")), human_bytes(alternative.most),
+  return fmt::format("{}", fmt::join(settings, ", "));
+}
+
+std::string text_of(const Alternative& alternative) {
+  std::string text = settings_text(alternative);
+  for (const Alternative& each : alternative.alike) {
+    text += ", the same as " + settings_text(each);
+  }
+  return fmt::format("  {:<60} {}{}\n", text, human_bytes(alternative.most),
                      alternative.seconds > 0 ? ", " + human_time(alternative.seconds) + " a step" : "");
 }
 
@@ -376,6 +483,9 @@ FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, c
     search.try_each(other_strategies(job), Search::Until::all);
   }
   search.try_together();
+  if (!other_strategies(job).empty()) {
+    search.try_grids();
+  }
   return std::move(search).take();
 }
 

@@ -37,7 +37,10 @@ struct Alternative {
   std::vector<std::string> settings;  ///< "train.remat=layer", as in --set
   std::uint64_t most = 0;
   bool fits = false;
-  double seconds = 0;  ///< predicted, of a step; 0: unknown
+  double seconds = 0;                  ///< predicted, of a step; 0: unknown
+  std::vector<std::string> axes = {};  ///< of the mesh
+  std::vector<RankForecast> ranks = {};
+  std::vector<Alternative> alike = {};  ///< with the same memory, work and traffic on each rank: one split by two names
 };
 
 /// The plans of the search for settings with which every rank fits.
@@ -48,10 +51,9 @@ struct FitSearch {
 };
 
 /// Plans the job with other settings: remat, more microbatches, other values of the strategy's options, other sizes of
-/// the mesh's axes, other strategies with the same ranks; and if none of them fits, several together. At most 20 plans,
-/// each about as long as the job's own. Skips settings that are refused, and those that leave more ranks idle than the
-/// job does.
-/// REQUIRES: memory_fit() compares the job.
+/// the mesh's axes, other strategies with the same ranks; if none of them fits, several together; and other strategies
+/// along two or three axes of theirs. At most 30 plans, each about as long as the job's own. Skips settings that are
+/// refused, and those that leave more ranks idle than the job does. REQUIRES: memory_fit() compares the job.
 [[nodiscard]] FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast);
 
 /// Whether every rank fits: one line without its line break.

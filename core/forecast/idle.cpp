@@ -229,6 +229,20 @@ std::vector<RanksWithout> ranks_without(const compile::Compiled& compiled, const
   return all;
 }
 
+std::string unsplit_notice(const compile::Compiled& compiled, const Forecast& forecast) {
+  constexpr double rounding = 1e-3;
+  const std::int64_t ranks = compiled.partition.placements.mesh.ranks();
+  const double all = compile::flops_per_step(compiled);
+  const bool is_unsplit = ranks > 1 && std::ranges::all_of(forecast.ranks, [&](const RankForecast& each) {
+                            return each.flops >= (1 - rounding) * all;
+                          });
+  return is_unsplit ? fmt::format(
+                          "each of the {} ranks computes all of the job, {}: nothing is split. Split an axis, such as "
+                          "[sharding] batch = AXIS, or set [job] ranks = 1",
+                          ranks, flop(all))
+                    : "";
+}
+
 std::string to_string(const RanksWithout& without) {
   const bool is_one = without.ranks.size() == 1;
   return fmt::format(

@@ -39,6 +39,9 @@ struct RanksWithout {
 [[nodiscard]] std::vector<RanksWithout> ranks_without(const compile::Compiled& compiled, const Forecast& forecast,
                                                       const std::optional<IdleRanks>& idle);
 
+/// That all of several ranks compute the whole job, so that none of them makes it faster; empty if something is split.
+[[nodiscard]] std::string unsplit_notice(const compile::Compiled& compiled, const Forecast& forecast);
+
 /// One line without its line break.
 [[nodiscard]] std::string to_string(const IdleRanks& idle);
 [[nodiscard]] std::string to_string(const RanksWithout& without);

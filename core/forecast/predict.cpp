@@ -53,7 +53,8 @@ std::int64_t messages_of(const partition::Transfer& transfer, std::int64_t membe
     case partition::Collective::all_reduce: return 2 * (members - 1);
     case partition::Collective::reduce_scatter:
     case partition::Collective::all_gather: return members - 1;
-    case partition::Collective::all_to_all: {
+    case partition::Collective::all_to_all:
+    case partition::Collective::halo: {
       std::int64_t partners = 0;
       for (std::int64_t m = 0; m < members; ++m) {
         const auto at = static_cast<std::size_t>(m);

@@ -118,8 +118,9 @@ void FunctionBuilder::output(std::string name, ValueId value) {
   function_.outputs.push_back({.name = std::move(name), .value = value});
 }
 
-void FunctionBuilder::keep_outputs() {
-  for (const Port& port : std::exchange(function_.outputs, {})) {
+void FunctionBuilder::keep_outputs(const std::string& suffix) {
+  for (Port port : std::exchange(function_.outputs, {})) {
+    port.name += suffix;
     if (graph_.find_state(port.name).exists() || type(port.value).dtype != DType::f32) {
       throw Error(
           ErrorCode::shape_mismatch,

@@ -35,9 +35,10 @@ class FunctionBuilder {
                                               Attributes attributes = {}, std::string name = {});
 
   void output(std::string name, ValueId value);
-  /// Makes a state of each output, which the function writes: kept in place, as any state, for the host to save.
+  /// Makes a state of each output, which the function writes: kept in place, as any state, for the host to save. Its
+  /// name is the output's and `suffix`.
   /// Throws Error{shape_mismatch} for a name that a state has, and for integers.
-  void keep_outputs();
+  void keep_outputs(const std::string& suffix = "");
   void write(StateId state, ValueId value, StateWrite::Mode mode);
   /// Names a value and its node as a place whose placement a strategy may decide. Throws Error{shape_mismatch} for a
   /// name that another value of the function has.

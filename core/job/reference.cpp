@@ -171,16 +171,25 @@ std::string job_reference() {
   std::string text = fmt::format("{}\n{}\n{}\n{}", wrapped(syntax(), 0), wrapped(includes, 0), wrapped(paths, 0),
                                  wrapped(overrides, 0));
   for (const Section& section : schema()) {
-    text += fmt::format("\n[{}]\n{}", section.name, wrapped(section.help, 2));
-    for (const Setting& setting : section.settings) {
-      text += describe(setting.spec, setting.default_note);
-    }
-    for (const std::string& sentence : sentences(section)) {
-      text += wrapped(sentence, 2);
-    }
-    if (!section.of_axis.empty()) {
-      text += fmt::format("\n[{}.AXIS]\n{}", section.name, options_reference(section.of_axis));
-    }
+    text += "\n" + section_reference(section.name);
+  }
+  return text;
+}
+
+std::string section_reference(std::string_view name) {
+  const auto found = std::ranges::find(schema(), name, &Section::name);
+  if (found == schema().end()) {
+    return "";
+  }
+  std::string text = fmt::format("[{}]\n{}", found->name, wrapped(found->help, 2));
+  for (const Setting& setting : found->settings) {
+    text += describe(setting.spec, setting.default_note);
+  }
+  for (const std::string& sentence : sentences(*found)) {
+    text += wrapped(sentence, 2);
+  }
+  if (!found->of_axis.empty()) {
+    text += fmt::format("\n[{}.AXIS]\n{}", found->name, options_reference(found->of_axis));
   }
   return text;
 }

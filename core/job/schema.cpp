@@ -186,7 +186,7 @@ Section strategy_section() {
 Section engine_section() {
   return {
       .name = "engine",
-      .help = "The options of the engine that [job] engine names.",
+      .help = "The options of the engine that [job] engine names. 'shardrun plugins' lists engines with theirs.",
       .kind = SectionKind::engine,
   };
 }

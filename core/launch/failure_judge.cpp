@@ -53,7 +53,7 @@ void FailureJudge::blame(int rank, FailureKind kind, std::string text) {
 }
 
 /// A rank that names another rank is not the cause. There is one exception: if two ranks name each other, the one
-/// reported first is the cause. The text then has both reports.
+/// reported first is the cause. The text then has both reports and blames neither.
 void FailureJudge::blame_awaited(int rank, int awaited, const std::string& text) {
   const bool names_nobody = cause_ && cause_kind_ == FailureKind::consequence && !reporter_;
   const bool is_better = !cause_ || names_nobody || (reporter_ && cause_->rank == rank);
@@ -94,7 +94,9 @@ LaunchResult FailureJudge::result() const {
   if (result.cause) {
     const RankEnd& end = of(result.cause->rank).end;
     if (reporter_ && of(result.cause->rank).awaited == reporter_) {
-      result.cause->text += fmt::format("; rank {} itself: {}", result.cause->rank, end.text);
+      result.cause->text =
+          fmt::format("it and rank {0} wait for each other: rank {0} (pid {1}): {2}; rank {3} itself: {4}", *reporter_,
+                      of(*reporter_).end.pid, of(*reporter_).end.text, result.cause->rank, end.text);
     }
     if (!end.killed) {
       result.cause->exit_code = end.exit_code;

@@ -55,7 +55,7 @@ mesh::Interval origin_of(mesh::Interval missing, const Window& shift, std::int64
 /// A halo exchange. Each member sends the elements of its operand that the others' results need. Sent blocks are parts
 /// of the operand, and received blocks are parts of the result.
 Parts halos(const Window& shift, std::int64_t size, const Blocks& sources, const Blocks& results, std::size_t me) {
-  Parts parts{.collective = Collective::all_to_all,
+  Parts parts{.collective = Collective::halo,
               .sent = {sources.box, sources.dim},
               .received = {results.box, results.dim},
               .packed = true,

@@ -126,7 +126,8 @@ std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int
     }
     case Collective::reduce_scatter: elements = transfer.send.elements - of(transfer.recv_counts, member); break;
     case Collective::all_gather: elements = transfer.recv.elements - of(transfer.recv_counts, neighbour); break;
-    case Collective::all_to_all: elements = transfer.send.elements - of(transfer.send_counts, member); break;
+    case Collective::all_to_all:
+    case Collective::halo: elements = transfer.send.elements - of(transfer.send_counts, member); break;
     case Collective::send:
     case Collective::receive: break;
   }
@@ -149,6 +150,7 @@ const char* to_string(Collective collective) noexcept {
     case Collective::reduce_scatter: return "reduce_scatter";
     case Collective::all_gather: return "all_gather";
     case Collective::all_to_all: return "all_to_all";
+    case Collective::halo: return "halo";
     case Collective::send: return "send";
     case Collective::receive: return "receive";
   }

@@ -52,7 +52,15 @@ enum class Accumulate : std::uint8_t {
 };
 
 /// A collective, or one side of a point-to-point message.
-enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, send, receive };
+enum class Collective : std::uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  all_to_all,
+  halo,  ///< an all_to_all of the edges of parts, with empty blocks for ranks that are not neighbours
+  send,
+  receive
+};
 
 /// Consecutive elements in memory, from element `first` of a buffer. A bucket's region continues into the states that
 /// lie behind that buffer.

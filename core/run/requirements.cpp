@@ -160,6 +160,9 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
   for (const forecast::RanksWithout& without : forecast::ranks_without(compiled, forecast, idle)) {
     notices.push_back(to_string(without));
   }
+  if (std::string unsplit = forecast::unsplit_notice(compiled, forecast); !unsplit.empty()) {
+    notices.push_back(std::move(unsplit));
+  }
   if (job.cluster.memory > 0) {  // otherwise the memory of this machine's units has been checked
     const forecast::MemoryFit fit = forecast::memory_fit(job, *compiled.device, forecast).value();
     const std::uint64_t available = limits.memory && !compiled.device->has_units() ? limits.memory->bytes : 0;

@@ -29,6 +29,9 @@ enum CallKind : std::uint32_t {
   is_broadcast
 };
 
+/// By SR_RANKS_...
+constexpr std::array<std::string_view, 5> reduction_names = {"none", "sum", "product", "min", "max"};
+
 constexpr std::array<std::string_view, 6> call_names = {"barrier",        "all_gather", "all_reduce",
                                                         "reduce_scatter", "all_to_all", "broadcast"};
 
@@ -173,7 +176,8 @@ std::vector<ArrayCollectives::Facts> ArrayCollectives::compare(const Facts& own)
              fmt::format("with {}", first.axis));
     }
     if (each.reduction != first.reduction) {
-      differ(r, name, fmt::format("with reduction {}", each.reduction), fmt::format("with {}", first.reduction));
+      differ(r, name, fmt::format("with the op {}", reduction_names.at(each.reduction)),
+             fmt::format("with {}", reduction_names.at(first.reduction)));
     }
     if (own.call == is_broadcast || own.call == is_barrier) {
       continue;

@@ -48,8 +48,9 @@ class ArrayCollectives final : public plugins::EngineRanks {
 
   void end() noexcept override;
 
-  /// Throws Error{plugin} if a message was started but not waited for.
-  void require_no_messages() const;
+  /// Throws Error{plugin} if a message was started but not waited for, or if a message of this rank was not received.
+  /// All ranks call it when their engines have ended.
+  void require_no_messages();
 
  private:
   /// What a rank calls, as bytes that ranks exchange. For a message, it describes the array.
@@ -73,6 +74,8 @@ class ArrayCollectives final : public plugins::EngineRanks {
   struct Link {
     std::size_t group = 0;
     std::uint64_t transfers = 0;  ///< number of transfers so far, which both ranks count alike
+    std::uint64_t messages = 0;   ///< number of messages sent, or received
+    Facts latest;                 ///< facts of the message that was sent last
   };
 
   /// A message in progress: its header, then its elements.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/runtime/array_collectives.h"
 
 // Messages of an engine. Each consists of a header with the array's element type and shape, and of the elements.
@@ -80,9 +81,10 @@ void ArrayCollectives::deliver(const Message& message) {
 
 std::uint64_t ArrayCollectives::start_send(std::uint32_t to, const plugins::ArrayView& array) {
   const TimedCall call = timed(name_of(to, true), static_cast<std::int64_t>(array.bytes()));
-  static_cast<void>(link(to, true));
-  const std::uint64_t number =
-      add_message({.peer = to, .is_send = true, .facts = facts_of(message_call, array), .array = array});
+  Link& over = link(to, true);
+  over.latest = facts_of(message_call, array);
+  ++over.messages;
+  const std::uint64_t number = add_message({.peer = to, .is_send = true, .facts = over.latest, .array = array});
   Message& message = messages_.at(number);
   if (array.elements() > 0) {
     const auto* const first = static_cast<const std::byte*>(array.address);
@@ -119,9 +121,22 @@ void ArrayCollectives::advance(Message& message, bool waits) {
     if (!message.header) {
       start_header(message);
     }
-    if (!finished(message.header, waits)) {
-      return;
+    std::uint64_t& received = link(message.peer, false).messages;
+    try {
+      if (!finished(message.header, waits)) {
+        return;
+      }
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::timeout) {
+        throw;
+      }
+      throw Error(error.code(),
+                  fmt::format("message {} of rank {} to rank {} has not come; every receive needs a send of the other "
+                              "rank: {}",
+                              received + 1, message.peer, rank_, error.message()),
+                  error.awaited());
     }
+    ++received;
     message.has_header = true;
     const plugins::ArrayView sent{.element = message.facts.element, .shape = shape_of(message.facts)};
     if (message.make != nullptr) {
@@ -194,12 +209,34 @@ void ArrayCollectives::receive(std::uint32_t from, const plugins::MakeArray& mak
   end_message(add_message({.peer = from, .make = &make}));
 }
 
-void ArrayCollectives::require_no_messages() const {
+void ArrayCollectives::require_no_messages() {
   if (!messages_.empty()) {
     const Message& message = messages_.begin()->second;
     throw Error(ErrorCode::plugin,
                 fmt::format("the engine ends with {} messages for which it has not waited; the first is one {} rank {}",
                             messages_.size(), message.is_send ? "to" : "from", message.peer));
+  }
+  if (links_.empty()) {
+    return;
+  }
+  std::vector<double> received(std::size_t{world_size_} * world_size_);  // by receiver, then sender
+  for (const auto& [of, each] : links_) {
+    if (const auto& [peer, is_send] = of; !is_send) {
+      received[std::size_t{rank_} * world_size_ + peer] = static_cast<double>(each.messages);
+    }
+  }
+  add_up(received);
+  for (const auto& [of, each] : links_) {
+    const auto& [peer, is_send] = of;
+    const auto arrived = static_cast<std::uint64_t>(received[std::size_t{peer} * world_size_ + rank_]);
+    if (is_send && arrived < each.messages) {
+      throw Error(ErrorCode::plugin,
+                  fmt::format("the engine ends with {} to rank {} that it has not received: rank {} has sent {}, the "
+                              "last an array [{}] of {}",
+                              counted(static_cast<std::int64_t>(each.messages - arrived), "message"), peer, rank_,
+                              each.messages, fmt::join(shape_of(each.latest), ", "),
+                              to_string(plugins::ArrayView{.element = each.latest.element}.dtype())));
+    }
   }
 }
 

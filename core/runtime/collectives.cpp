@@ -52,6 +52,7 @@ void set_opcode(sdk::OpSpec& op, const Transfer& transfer) {
       return choose(SR_OP_REDUCE_SCATTER, SR_OP_REDUCE_SCATTERV, all_equal(transfer.recv_counts));
     case Collective::all_gather: return choose(SR_OP_ALL_GATHER, SR_OP_ALL_GATHERV, all_equal(transfer.recv_counts));
     case Collective::all_to_all:
+    case Collective::halo:
       // Always the V form: that this rank's counts are equal does not mean that the other ranks' are.
       op.opcode = SR_OP_ALL_TO_ALLV;
       op.send_counts = unsigned_counts(transfer.send_counts);

@@ -33,10 +33,13 @@ void read_text(FlightRecord& record, std::string_view text, const std::filesyste
     words >> kind;
     if (kind == "G") {
       FlightGroup& group = record.groups.emplace_back();
-      words >> group.name;
-      for (int member = 0; words >> member;) {
+      std::size_t members = 0;
+      words >> members;
+      for (int member = 0; group.members.size() < members && words >> member;) {
         group.members.push_back(member);
       }
+      words >> std::ws;
+      std::getline(words, group.name);
     } else {
       FlightOp& op = record.ops.emplace_back();
       words >> op.group >> op.bytes >> std::ws;

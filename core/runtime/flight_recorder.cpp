@@ -91,7 +91,7 @@ void FlightRecorder::append(std::string_view line) {
 }
 
 std::uint32_t FlightRecorder::add_group(std::string_view name, const std::vector<std::uint32_t>& members) {
-  append(fmt::format("G {} {}\n", name, fmt::join(members, " ")));
+  append(fmt::format("G {} {} {}\n", members.size(), fmt::join(members, " "), name));
   return groups_++;
 }
 

@@ -115,6 +115,7 @@ std::vector<std::vector<T>> outcome(const std::vector<Side>& sides, const Fault*
         }
         break;
       case Collective::all_to_all:
+      case Collective::halo:
         for (std::size_t from = 0; from < sides.size(); ++from) {
           const Side& side = sides[m == 0 ? source(from, fault) : from];
           const std::vector<T> all = sent<T>(side);

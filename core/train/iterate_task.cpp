@@ -46,6 +46,9 @@ class IterateTask : private RankTask {
       begin_steps();
       const StepsUnderWay from_here_on;
       const int signal = iterate_steps(executor, step_of(executor, engine));
+      if (engine) {
+        engine->ranks().require_no_messages();
+      }
       if (ends_with_checkpoint(signal)) {
         save_at_end(signal);
         return signal;

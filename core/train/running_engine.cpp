@@ -1,7 +1,9 @@
 #include "core/train/running_engine.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -25,7 +27,7 @@ RunningEngine::RunningEngine(const job::Job& job, const compile::Compiled& compi
   }
   instance_ = engine.plugin.create(engine.request, parameters, *ranks_);
   if (!job.checkpoint.empty()) {
-    load(job.checkpoint);
+    load(job.checkpoint, engine.own());
   }
 }
 
@@ -51,7 +53,8 @@ void RunningEngine::set_first_values(const job::Job& job, const compile::Compile
   }
 }
 
-void RunningEngine::load(const std::filesystem::path& checkpoint) {
+/// If the engine refuses the tensors, the message names the first one that has another shape than it declares.
+void RunningEngine::load(const std::filesystem::path& checkpoint, const std::vector<EngineParameter>& own) {
   const checkpoint::SafetensorsFile file(checkpoint);
   std::vector<std::vector<float>> values;
   std::vector<plugins::NamedArray> tensors;
@@ -65,7 +68,21 @@ void RunningEngine::load(const std::filesystem::path& checkpoint) {
     tensors.push_back({tensor.info.name, {.shape = tensor.info.shape, .address = of_tensor.data()}});
   }
   file.require_unchanged();
-  instance_->load_checkpoint(tensors);
+  try {
+    instance_->load_checkpoint(tensors);
+  } catch (const Error& error) {
+    for (const EngineParameter& parameter : own) {
+      const auto found = std::ranges::find(tensors, parameter.name, &plugins::NamedArray::name);
+      if (found != tensors.end() && found->array.shape != parameter.whole) {
+        throw Error(error.code(),
+                    fmt::format("{}; '{}' has {} [{}], and the engine declares it as [{}]", error.message(),
+                                file.path().string(), parameter.name, fmt::join(found->array.shape, ", "),
+                                fmt::join(parameter.whole, ", ")),
+                    error.awaited());
+      }
+    }
+    throw;
+  }
 }
 
 plugins::NamedArray array_in_arena(const EngineParameter& parameter, const std::string& prefix,

@@ -27,7 +27,7 @@ class RunningEngine {
 
  private:
   void set_first_values(const job::Job& job, const compile::Compiled& compiled, runtime::Executor& executor);
-  void load(const std::filesystem::path& checkpoint);
+  void load(const std::filesystem::path& checkpoint, const std::vector<plugins::EngineParameter>& own);
 
   std::unique_ptr<runtime::ArrayCollectives> ranks_;
   std::unique_ptr<plugins::EngineInstance> instance_;

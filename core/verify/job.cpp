@@ -123,14 +123,13 @@ class Recorder {
     checkpoint::load_parameters(compiled_.weights->source(), compiled_.graph, executor);
     write(0, Moment::begin, executor);
     const Workload workload = workload_of(job_, compiled_);
-    const std::size_t program =
-        executor.find_calls(workload::forward_function, {compiled_.evaluation_rows.front()}).front();
     for (std::int64_t step = 0; step < extent.steps; ++step) {
       begin_step(step, extent.steps);
       const Call call = update_call(workload, step);
+      const std::size_t program = executor.find_calls(call.function, {call.rows}).front();
       feed(workload, call, executor, program);
       executor.run(program, call.scalars);
-      write_predictions(job_.output, step, link_.rank(), executor, program);
+      write_predictions(job_.output, step, link_.rank(), executor, program, kept_output(workload, step));
       say(fmt::format("batch {}/{}", step + 1, extent.steps));
       if (const int signal = link_.agree_on_stop().signal) {
         return signal;
@@ -285,8 +284,9 @@ metrics::Summary record_interpreted(const job::Job& job, const compile::Compiled
     for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
       const auto number = static_cast<std::int64_t>(rank);
       if (workload.predicts() && moment == Moment::end) {
+        const Call call = update_call(workload, step);
         write_predictions(job.output, step, number, ranks.rank(rank),
-                          ranks.rank(rank).find_calls(workload::forward_function, {workload.predicted_rows}).front());
+                          ranks.rank(rank).find_calls(call.function, {call.rows}).front(), kept_output(workload, step));
       } else {
         write_snapshot(job.output, step, moment, number, compiled.graph, ranks.rank(rank));
       }
@@ -366,8 +366,7 @@ Verification prepare_verification(const job::Job& job, const JobSettings& verifi
   }
   verification.steps = verified.steps;
   if (job::applies_model(job)) {
-    verification.steps =
-        std::min(verified.steps, std::ranges::count(compiled.evaluation_rows, compiled.evaluation_rows.front()));
+    verification.steps = std::min(verified.steps, std::ssize(compiled.evaluation_rows));
   }
   const graph::Graph graph = compile::reference_graph(job, verification.reference());
   verification.selection = select(graph, verified.tensors);

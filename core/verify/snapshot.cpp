@@ -106,13 +106,13 @@ void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Mome
 }
 
 void write_predictions(const std::filesystem::path& folder, std::int64_t step, std::int64_t rank,
-                       const runtime::Executor& executor, std::size_t program) {
-  const std::string name(workload::forward_output);
+                       const runtime::Executor& executor, std::size_t program, const std::string& name) {
   std::vector<checkpoint::Tensor> tensors;
   checkpoint::Metadata metadata;
   std::optional<device::HostTensor> outputs;
   if (rank == 0) {
-    outputs.emplace(executor.queue(), executor.output(program, name), device::Access::read);
+    outputs.emplace(executor.queue(), executor.output(program, std::string(workload::forward_output)),
+                    device::Access::read);
     const device::TensorView& view = outputs->view();
     const std::vector<std::int64_t> shape(view.shape.begin(), view.shape.begin() + view.rank);
     tensors.push_back({.info = {name, checkpoint::stored_type(view.dtype), shape}, .bytes = outputs->bytes()});

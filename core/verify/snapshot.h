@@ -51,9 +51,9 @@ void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Mome
                     const graph::Graph& graph, const runtime::Executor& executor, const PlaceOf& place_of = {});
 
 /// Writes the predictions of a batch, which the first rank has whole, as its snapshot at the end of a step; other ranks
-/// have none. `program`: of the function `forward`. Throws Error{io}.
+/// have none. `program`: of the function `forward`. `name`: of the reference's state. Throws Error{io}.
 void write_predictions(const std::filesystem::path& folder, std::int64_t step, std::int64_t rank,
-                       const runtime::Executor& executor, std::size_t program);
+                       const runtime::Executor& executor, std::size_t program, const std::string& name);
 
 /// A state that the file lacks has no part. Throws Error{io} if there is no such file, Error{data} if it is not of this
 /// graph.

@@ -1,5 +1,6 @@
 #include "core/verify/workload.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "core/data/feed.h"
@@ -20,6 +21,19 @@ std::vector<Call> calls_of(std::string_view function, const std::vector<std::int
   return calls;
 }
 
+std::vector<Workload::Batch> batches_of(const std::vector<std::int64_t>& rows) {
+  std::vector<Workload::Batch> batches;
+  std::int64_t first = 0;
+  for (const std::int64_t each : rows) {
+    batches.push_back({first, each});
+    first += each;
+  }
+  if (rows.size() > 2 && rows.back() != rows.front()) {
+    std::rotate(batches.begin() + 1, batches.end() - 1, batches.end());
+  }
+  return batches;
+}
+
 }  // namespace
 
 Workload workload_of(const job::Job& job, const compile::Compiled& compiled) {
@@ -28,7 +42,7 @@ Workload workload_of(const job::Job& job, const compile::Compiled& compiled) {
           .microbatch_rows = compiled.microbatch_rows,
           .evaluation_rows = predicts ? std::vector<std::int64_t>() : compiled.evaluation_rows,
           .iterated_rows = compiled.iterated_rows,
-          .predicted_rows = predicts ? compiled.evaluation_rows.front() : 0,
+          .predicted = predicts ? batches_of(compiled.evaluation_rows) : std::vector<Workload::Batch>(),
           .dataset = compiled.dataset.get(),
           .seed = job.seed,
           .learning_rate = [&job](std::int64_t step) { return train::learning_rate(job.train, step); },
@@ -48,15 +62,22 @@ std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step) {
 
 Call update_call(const Workload& workload, std::int64_t step) {
   if (workload.predicts()) {
+    const Workload::Batch& batch = workload.predicted[static_cast<std::size_t>(step)];
     return {.function = workload::forward_function,
-            .rows = workload.predicted_rows,
-            .scalars = {.seed = workload.seed, .first_sample = step * workload.predicted_rows}};
+            .rows = batch.rows,
+            .scalars = {.seed = workload.seed, .first_sample = batch.first}};
   }
   return {.function = workload.graph.find(graph::Role::once)->name,
           .scalars = {.seed = workload.seed,
                       .step = step,
                       .learning_rate = workload.trains() ? workload.learning_rate(step) : 0,
                       .first_sample = step * workload.iterated_rows}};
+}
+
+std::string kept_output(const Workload& workload, std::int64_t step) {
+  return std::string(workload::forward_output) +
+         workload::kept_suffix(workload.predicted[static_cast<std::size_t>(step)].rows,
+                               workload.predicted.front().rows);
 }
 
 std::vector<Call> evaluation_calls(const Workload& workload) {

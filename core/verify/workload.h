@@ -19,8 +19,13 @@ struct Workload {
   const graph::Graph& graph;
   std::vector<std::int64_t> microbatch_rows = {};  ///< empty: the graph's fields are iterated
   std::vector<std::int64_t> evaluation_rows = {};
-  std::int64_t iterated_rows = 0;          ///< samples in an iteration
-  std::int64_t predicted_rows = 0;         ///< samples in a batch that a model is applied to; 0: it is not
+  std::int64_t iterated_rows = 0;  ///< samples in an iteration
+  /// Batches that a model is applied to, with their first sample: a smaller last one comes after the first.
+  struct Batch {
+    std::int64_t first = 0;
+    std::int64_t rows = 0;
+  };
+  std::vector<Batch> predicted = {};
   const data::Dataset* dataset = nullptr;  ///< for training, predictions, and iterations with samples
   std::uint64_t seed = 0;
   std::function<double(std::int64_t step)> learning_rate = {};
@@ -28,7 +33,7 @@ struct Workload {
   const checkpoint::GivenWeights* weights = nullptr;  ///< of a model that is applied
 
   [[nodiscard]] bool trains() const noexcept { return !microbatch_rows.empty(); }
-  [[nodiscard]] bool predicts() const noexcept { return predicted_rows > 0; }
+  [[nodiscard]] bool predicts() const noexcept { return !predicted.empty(); }
   [[nodiscard]] bool evaluates() const noexcept { return !evaluation_rows.empty(); }
 };
 
@@ -48,6 +53,8 @@ struct Call {
 [[nodiscard]] std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step);
 /// The update, the iteration, or the batch that a model is applied to.
 [[nodiscard]] Call update_call(const Workload& workload, std::int64_t step);
+/// The name of the reference's state that holds a batch's predictions.
+[[nodiscard]] std::string kept_output(const Workload& workload, std::int64_t step);
 [[nodiscard]] std::vector<Call> evaluation_calls(const Workload& workload);
 
 /// Writes a call's samples to an executor's inputs, whole or in parts. `number`: the call's number among those that the

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/graph/builder.h"
 #include "core/graph/precision.h"
 #include "core/graph/unused.h"
@@ -226,14 +227,21 @@ Graph build_inference(const Model& model, const ModelSettings& model_settings, c
   return graph;
 }
 
-Graph build_kept_inference(const Model& model, const ModelSettings& model_settings, std::int64_t rows) {
+Graph build_kept_inference(const Model& model, const ModelSettings& model_settings,
+                           const std::vector<std::int64_t>& calls) {
   require_forward(model, model_settings);
   Graph graph = declare(model, model_settings);
-  FunctionBuilder builder(graph, std::string(forward_function), graph::Role::on_demand, rows);
-  model.forward(builder, model_settings, rows);
-  builder.keep_outputs();
-  finish(builder);
+  for (const std::int64_t rows : std::set<std::int64_t>(calls.begin(), calls.end())) {
+    FunctionBuilder builder(graph, std::string(forward_function), graph::Role::on_demand, rows);
+    model.forward(builder, model_settings, rows);
+    builder.keep_outputs(kept_suffix(rows, calls.front()));
+    finish(builder);
+  }
   return graph;
+}
+
+std::string kept_suffix(std::int64_t rows, std::int64_t first_rows) {
+  return rows == first_rows ? "" : fmt::format(" of {}", counted(rows, "sample"));
 }
 
 Graph build_iteration(const Model& model, const ModelSettings& model_settings, std::int64_t rows) {

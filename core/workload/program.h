@@ -80,9 +80,11 @@ void add_forward(graph::Graph& graph, const Model& model, const ModelSettings& m
 /// A graph with the parameters and only the functions of add_forward().
 [[nodiscard]] graph::Graph build_inference(const Model& model, const ModelSettings& model_settings,
                                            const std::vector<std::int64_t>& calls);
-/// The same for a single number of rows. The output is a state, which the function writes.
+/// The same. The output is a state for each number of rows, which the function writes.
 [[nodiscard]] graph::Graph build_kept_inference(const Model& model, const ModelSettings& model_settings,
-                                                std::int64_t rows);
+                                                const std::vector<std::int64_t>& calls);
+/// What the name of that state has after forward_output: nothing for the rows of the first call.
+[[nodiscard]] std::string kept_suffix(std::int64_t rows, std::int64_t first_rows);
 
 /// A graph with fields and the function `iterate`, which uses `rows` samples in each call; 0: no data. Throws
 /// Error{job} if the model cannot be iterated.

@@ -33,6 +33,7 @@ TEST_CASE("misspelt commands, options and values get an error that suggests the 
   }
   CHECK_THAT(refused({"plan", "job.ini", "--all", "--all"}), Contains("--all is given more than once"));
   CHECK_THAT(refused({"help", "jobs"}), Contains("did you mean 'job'?"));
+  CHECK_THAT(refused({"help", "shrading"}), Contains("(did you mean 'sharding'?)") && Contains("job, mesh, plugins, "));
 }
 
 TEST_CASE("commands and options of other programs get an error that names ours", "[program]") {
@@ -121,6 +122,7 @@ TEST_CASE("help ops documents the ops, help job the job file", "[program]") {
   CHECK_THAT(run_program(folder.path(), {"help", "ops"}).out, Contains("\neinsum\n    result    the sum of a b"));
   CHECK_THAT(run_program(folder.path(), {"help", "ops", "--markdown"}).out, StartsWith("# Ops\n"));
   CHECK_THAT(run_program(folder.path(), {"help", "job"}).out, Contains("\n[train]\n"));
+  CHECK_THAT(run_program(folder.path(), {"help", "mesh"}).out, StartsWith("[mesh]\n") && !Contains("[train]"));
 }
 
 TEST_CASE("every command that takes a job file finds the plugins of [plugins] path", "[program]") {

@@ -7,6 +7,7 @@
 
 // Engines: the examples against the model of the same network, and an engine that makes mistakes.
 
+using Catch::Matchers::Contains;
 using namespace shardrun::test;
 
 namespace {
@@ -183,6 +184,10 @@ TEST_CASE("an engine's mistake is named", "[engines]") {
        "0"},
       {"order", "rank 1 calls barrier, and rank 0 calls all_reduce: all ranks call the collectives in one order"},
       {"op", "the op is 'mean', expected sum, product, min or max"},
+      {"ops", "rank 1 calls all_reduce with the op max, and rank 0 with sum: all ranks call the same"},
+      {"unreceived",
+       "the engine ends with 1 message to rank 1 that it has not received: rank 0 has sent 1, the last an array [2, 3] "
+       "of f32"},
       {"element", "rank 1 calls all_reduce of i32 elements, and rank 0 of f32: all ranks call the same"},
       {"rank", "send: there is no rank 7: the job has 2"},
       {"itself", "cannot exchange messages with itself"},
@@ -197,7 +202,7 @@ TEST_CASE("an engine's mistake is named", "[engines]") {
       {"gradient", "engine 'probing', backward: backward returned no gradient of 'w'"},
       {"copies", "the copies of parameter w differ"},
       {"gap", "the ranks' parts of 'cut' have 2 of its 4 elements"},
-      {"refuse", "this job is not for it"},
+      {"refuse", "--set job.ranks: engine 'probing': this job is not for it"},
   }));
   const EngineFolder folder;
   write_probing(folder);
@@ -235,13 +240,19 @@ TEST_CASE("an engine that fails may free arrays that messages still use", "[engi
   }
 }
 
-TEST_CASE("a message that never comes fails the job at its deadline", "[engines]") {
+TEST_CASE("a message that never comes fails the job at its deadline, and both waits are named", "[engines]") {
   const EngineFolder folder;
   write_probing(folder);
-  const Ended ended = folder.run("engine", mistaken(GENERATE("stuck", "polling"), "1"));
+  const std::string mistake = GENERATE("stuck", "polling");
+  const Ended ended = folder.run("engine", mistaken(mistake, "1"));
   INFO(ended.err);
   CHECK(ended.code == 1);
-  CHECK(ended.err.find("rank 1") != std::string::npos);
+  CHECK_THAT(ended.err, Contains("rank 1"));
+  if (mistake == "stuck") {
+    CHECK_THAT(ended.err, Contains("wait for each other") &&
+                              Contains("message 1 of rank 1 to rank 0 has not come; every receive needs a send") &&
+                              Contains("header of receive from rank 1 (operation 1 over 1 to 0)"));
+  }
 }
 
 TEST_CASE("settings without an effect on an engine are refused", "[engines]") {
@@ -275,15 +286,50 @@ TEST_CASE("an engine is trained on arrays", "[engines]") {
   CHECK(ended.err.find("an engine is trained on arrays: set [data] arrays") != std::string::npos);
 }
 
+TEST_CASE("show-sharding shows the parts that an engine's ranks declare", "[engines]") {
+  const EngineFolder folder;
+  const auto shown = [&](const std::string& engine) {
+    const Ended ended = run_program(folder.path(), with_settings({"show-sharding", "engine.ini", "*weights", "--json"},
+                                                                 {"job.engine=" + engine, "job.ranks=2"}));
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    const boost::json::value all = boost::json::parse(ended.out);
+    std::string text;
+    for (const boost::json::value& tensor : all.at("tensors").as_array()) {
+      text += std::string(tensor.at("name").as_string()) + boost::json::serialize(tensor.at("shape"));
+      for (const boost::json::value& rank : tensor.at("ranks").as_array()) {
+        text += boost::json::serialize(rank.at("ranges"));
+      }
+    }
+    return text;
+  };
+  CHECK(shown("data_parallel") ==
+        "layer_0/weights[6,5][[0,6],[0,5]][[0,6],[0,5]]layer_1/weights[5,2][[0,5],[0,2]][[0,5],[0,2]]");
+  CHECK(shown("tensor_parallel") ==
+        "layer_0/weights[6,5][[0,6],[0,3]][[0,6],[3,5]]layer_1/weights[5,2][[0,3],[0,2]][[3,5],[0,2]]");
+  const Ended text = run_program(folder.path(), {"show-sharding", "engine.ini", "layer_0/weights", "--set",
+                                                 "job.engine=tensor_parallel", "--set", "job.ranks=2"});
+  INFO(text.out << text.err);
+  CHECK_THAT(text.out, Contains("parameter f32 [6, 5]") && Contains("0:6, 3:5"));
+}
+
+TEST_CASE("weights of another size are refused by the name of the first tensor that differs", "[engines]") {
+  const EngineFolder folder;
+  REQUIRE(folder.run("model").code == 0);
+  const Ended ended = folder.run("engine", {"engine.hidden=4", "job.checkpoint=model/weights.safetensors"});
+  INFO(ended.err);
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("has layer_0/weights [6, 5], and the engine declares it as [6, 4]"));
+}
+
 TEST_CASE("settings of engines need an engine, and some commands a model", "[engines]") {
   const EngineFolder folder;
   CHECK(folder.run("model", {"engine.hidden=3"}).err.find("[engine] has no effect without [job] engine") !=
         std::string::npos);
   CHECK(folder.run("model", {"train.loss=mse"}).err.find("[train] loss has no effect without [job] engine") !=
         std::string::npos);
-  for (const std::vector<std::string>& words : {std::vector<std::string>{"plan", "engine.ini", "--dump", "graph"},
-                                                {"show-sharding", "engine.ini", "*"},
-                                                {"run", "engine.ini", "--dump", "plan"}}) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"plan", "engine.ini", "--dump", "graph"}, {"run", "engine.ini", "--dump", "plan"}}) {
     const Ended ended = run_program(folder.path(), words);
     INFO(words[0] << ": " << ended.err);
     CHECK(ended.code == 2);

@@ -210,14 +210,14 @@ TEST_CASE("picture draws a step, and an animation with one scale for all steps",
   CHECK(named.out == "run/pictures/temperature-000010.png\n");
   const std::filesystem::path drawn = folder / "run/pictures/temperature-000010.png";
   CHECK(std::filesystem::exists(drawn));
-  write_file(drawn, "of somebody");
-  const Ended again = picture({});
-  CHECK(again.code == 2);
-  CHECK_THAT(again.err, Contains("temperature-000010.png' exists: choose another name with --to, or replace it with "
-                                 "--replace"));
-  CHECK(read_file(drawn) == "of somebody");
-  REQUIRE(picture({"--replace"}).code == 0);
+  write_file(drawn, "an earlier picture");
+  REQUIRE(picture({}).code == 0);  // in the run's own folder
   CHECK((read_png(drawn).pixels == colors_of(expected(folder / "run", 10, std::nullopt))));
+
+  const Ended again = picture({"--to", "x.png"});
+  CHECK(again.code == 2);
+  CHECK_THAT(again.err, Contains("'x.png' exists: choose another name with --to, or replace it with --replace"));
+  REQUIRE(picture({"--to", "x.png", "--replace"}).code == 0);
 
   REQUIRE(picture({"--all", "--to", "x.gif"}).code == 0);
   std::optional<Scale> scale;

@@ -129,6 +129,14 @@ TEST_CASE("uneven splits do not count as idle ranks", "[plan]") {
   }
 }
 
+TEST_CASE("plan says that nothing is split", "[plan]") {
+  const Bare job;
+  const std::string all = "each of the 4 ranks computes all of the job";
+  const std::vector<std::string> named = {"job.strategy=named", "job.ranks=4", "mesh.data=4"};
+  CHECK_THAT(job.plan(named).out, Contains(all));
+  CHECK_THAT(job.plan(both(named, {"sharding.batch=data"})).out, !Contains(all));
+}
+
 TEST_CASE("a run reports idle ranks when it begins", "[plan]") {
   const JobFolder job;
   const Ended run = job.run(
@@ -176,6 +184,16 @@ TEST_CASE("plan compares ranks with [cluster] memory, and names settings with wh
                            Contains("it fits with one of these") && Contains("  [train] remat = "));
   const Ended none = job.plan(both(dp, {"cluster.memory=64KiB"}));
   CHECK_THAT(none.out, Contains("nothing that was tried makes it fit") && Contains("tried too, and not enough:\n"));
+}
+
+TEST_CASE("a job that does not fit is planned along two mesh axes, too, and equal splits share a line", "[plan]") {
+  const Bare job;
+  const Ended text = job.plan({"job.strategy=dp", "job.ranks=4", "data.batch=8", "cluster.memory=1KiB"});
+  INFO(text.out);
+  CHECK_THAT(text.out, Contains("[job] strategy = hsdp, the same as [job] strategy = zero3 "));
+  CHECK_THAT(text.out, Contains("[job] strategy = 3d, [mesh] data = 2, [mesh] model = 2 "));
+  CHECK_THAT(text.out, !Contains("[mesh] data = 2, [mesh] replica = 2 "));  // needs as much as along data alone
+  CHECK_THAT(text.out, Contains("\nfullest: all alike, in "));
 }
 
 TEST_CASE("settings with which ranks fit have a predicted time, other meshes among them", "[plan]") {

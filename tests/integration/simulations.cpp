@@ -57,11 +57,11 @@ States simulate(const std::filesystem::path& folder, const std::string& model, c
 /// numbers.
 std::vector<double> sent(const std::filesystem::path& folder, const std::string& job, const std::string& axis) {
   const boost::json::object plan = boost::json::parse(run_job(folder, "plan", job).out).as_object();
-  std::vector<double> bytes;  // the exchange of edges is an all_to_all between neighbours
+  std::vector<double> bytes;
   for (const boost::json::value& rank : plan.at("ranks").as_array()) {
     double total = 0;
     for (const auto& [collective, count] : rank.at("sent_bytes").at(axis).as_object()) {
-      const bool edges = collective == "all_to_all";
+      const bool edges = collective == "halo";
       CHECK((edges || count.to_number<double>() <= 8));
       total += edges ? count.to_number<double>() : 0;
     }

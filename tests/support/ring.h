@@ -47,7 +47,8 @@ class Ring {
         check_fills(received, memory_.recv_bytes, "to receive");
         check_equal(received[member], memory_.send_bytes, "to send");
         return passed_to_gather(received, member);
-      case Collective::all_to_all: {
+      case Collective::all_to_all:
+      case Collective::halo: {
         const Blocks sent = blocks_of(transfer_.send_counts);
         check_fills(received, memory_.recv_bytes, "to receive");
         check_fills(sent, memory_.send_bytes, "to send");

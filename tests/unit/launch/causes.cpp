@@ -167,8 +167,8 @@ TEST_CASE("if two ranks lose each other, the messages of both are shown", "[laun
   LaunchJob job(3, {"awaiting", "1", "0", "2"});
   kill_when_all_wait(job, 0, SIGUSR1);
   const LaunchResult result = job.run();
-  CHECK(cause_of(result) == "[1] does not answer other ranks, though it answers the launcher: rank 0 (pid " +
-                                std::to_string(pid_of(job, 0)) + "): too late; rank 1 itself: too late [code 1]");
+  CHECK(cause_of(result) == "[1] it and rank 0 wait for each other: rank 0 (pid " + std::to_string(pid_of(job, 0)) +
+                                "): too late; rank 1 itself: too late [code 1]");
 }
 
 TEST_CASE("if three ranks wait in a ring, only the message about the cause is shown", "[launch]") {

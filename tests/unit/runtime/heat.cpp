@@ -200,15 +200,14 @@ TEST_CASE("a step sends exactly its halos", "[interpreter]") {
   const graph::Graph line = heat({100000, 1, true}, true);
   const graph::Graph walled = heat({100000, 1, false}, true);
   // One cell to each side.
-  CHECK(sent(line, rows_over(4)) == Texts(4, "a all_to_all 8"));
-  CHECK(sent(line, rows_over(2)) == Texts(2, "a all_to_all 8"));
-  CHECK(sent(walled, rows_over(3)) == Texts{"a all_to_all 4", "a all_to_all 8", "a all_to_all 4"});
+  CHECK(sent(line, rows_over(4)) == Texts(4, "a halo 8"));
+  CHECK(sent(line, rows_over(2)) == Texts(2, "a halo 8"));
+  CHECK(sent(walled, rows_over(3)) == Texts{"a halo 4", "a halo 8", "a halo 4"});
   // A row of 96 cells or a column of 128 to each side; over 2 x 2 half of each.
   const graph::Graph grid = heat({128, 96, true}, false);
-  CHECK(sent(grid, rows_over(4)) == Texts(4, "a all_to_all 768"));
-  CHECK(sent(grid, plan_of({{"a", 4}}, {{"y", {"a"}}})) == Texts(4, "a all_to_all 1024"));
-  CHECK(sent(grid, plan_of({{"a", 2}, {"b", 2}}, {{"x", {"a"}}, {"y", {"b"}}})) ==
-        Texts(4, "a all_to_all 384, b all_to_all 512"));
+  CHECK(sent(grid, rows_over(4)) == Texts(4, "a halo 768"));
+  CHECK(sent(grid, plan_of({{"a", 4}}, {{"y", {"a"}}})) == Texts(4, "a halo 1024"));
+  CHECK(sent(grid, plan_of({{"a", 2}, {"b", 2}}, {{"x", {"a"}}, {"y", {"b"}}})) == Texts(4, "a halo 384, b halo 512"));
 }
 
 TEST_CASE("every fault in a halo is seen in the temperatures", "[interpreter]") {

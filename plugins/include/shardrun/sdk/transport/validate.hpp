@@ -65,7 +65,8 @@ inline void check(const OpSpec& op, std::uint32_t n) {
     detail::refuse(op, "dtype " + std::to_string(op.dtype) + " is not known; those from 1 to 10 are");
   }
   if (traits->reduces && !is_reduction(op.reduction)) {
-    detail::refuse(op, "reduction " + std::to_string(op.reduction) + " is not known; those from 1 to 4 are");
+    detail::refuse(op, "reduction " + std::to_string(op.reduction) +
+                           " is not known; expected 1 (sum), 2 (product), 3 (min) or 4 (max)");
   }
   if ((traits->has_root || !traits->collective) && op.peer >= n) {
     detail::refuse(op, "its group has members 0 to " + std::to_string(n - 1));
