@@ -42,7 +42,7 @@ std::optional<mesh::Halo> halo_along(const Placement& placement, std::size_t dim
   return found == nullptr ? std::nullopt : std::optional(*found);
 }
 
-/// As halo_along(), of a reduction: it leaves each index to one rank.
+/// As halo_along(), of a collective that leaves each index to one rank.
 std::optional<mesh::Halo> own_halo_along(const Placement& placement, std::size_t dim) {
   const mesh::Halo* found = placement.halo(dim);
   return found == nullptr ? std::nullopt : std::optional(found->own());
@@ -142,7 +142,7 @@ std::optional<Transition> next_transition(const Placement& from, const Placement
     for (std::size_t e = 0; e < from.dims.size(); ++e) {
       if (e != d && extends(from.dims[e], to.dims[e], axis)) {
         return Transition{
-            .kind = Transition::Kind::all_to_all, .axis = axis, .dim = e, .from_dim = d, .halo = halo_along(to, e)};
+            .kind = Transition::Kind::all_to_all, .axis = axis, .dim = e, .from_dim = d, .halo = own_halo_along(to, e)};
       }
     }
     return Transition{.kind = Transition::Kind::all_gather, .axis = axis, .dim = d};

@@ -1,8 +1,10 @@
 // Heads of queries that share heads of keys and values, over numbers of ranks that divide neither: a rank has the heads
 // of keys and values that its queries read, several ranks may have one, and the first of them updates it.
 
+#include <set>
 #include <utility>
 
+#include "core/checkpoint/contents.h"
 #include "tests/support/catch.h"
 #include "tests/support/depth.h"
 #include "tests/unit/strategies/agreement.h"
@@ -72,6 +74,27 @@ TEST_CASE("a rank holds the heads of keys that its query heads read", "[strategi
   const partition::Partition five = split_by(fourteen.model, {"tp", ranks(5)});
   CHECK(held(five, fourteen.model.graph, "layer.0/attention/value/weights") ==
         Intervals{{0, 1}, {0, 1}, {0, 2}, {1, 2}, {1, 2}});
+}
+
+TEST_CASE("a checkpoint has each element once of heads of keys that several ranks have", "[strategies]") {
+  const VerifyCase nine = llama_case("9", "3", "1");
+  for (const Choice& choice : {Choice{"tp", ranks(4)}, combined({{"data", 2}, {"model", 4}}, 3)}) {
+    const partition::Partition split = split_by(nine.model, choice);
+    for (const checkpoint::HeldTensor& held :
+         checkpoint::held_tensors(nine.model.graph, split, device::Device::find("cpu"))) {
+      std::set<std::int64_t> elements;
+      std::int64_t written = 0;
+      for (const checkpoint::HeldTensor::Part& part : held.parts) {
+        written += part.box.elements();
+        for (std::int64_t i = 0; i < part.box.elements(); ++i) {
+          elements.insert(part.box.index_in_whole(held.saved.tensor.shape, i));
+        }
+      }
+      INFO(held.saved.tensor.name);
+      CHECK(written == graph::element_count(held.saved.tensor.shape));
+      CHECK(static_cast<std::int64_t>(elements.size()) == written);
+    }
+  }
 }
 
 TEST_CASE("query heads over any number of ranks agree with the reference", "[strategies]") {
