@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/mesh/rows.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -50,6 +51,22 @@ std::vector<std::int64_t> key_of(const mesh::Box& box) {
   return key;
 }
 
+/// The boxes that a rank has and no other one writes, and the first element of each in the rank's memory.
+std::vector<std::pair<mesh::Box, std::int64_t>> own_boxes(const std::vector<std::int64_t>& shape,
+                                                          const mesh::Placement& placement, const mesh::Mesh& mesh,
+                                                          const mesh::Coordinates& at) {
+  const mesh::Box held = mesh::box_of(shape, placement, mesh, at);
+  const mesh::Box own = mesh::box_of(shape, placement.own(), mesh, at);
+  if (own == held) {
+    return {{own, 0}};
+  }
+  std::vector<std::pair<mesh::Box, std::int64_t>> boxes;
+  for (const mesh::SharedRow& row : mesh::shared_rows(mesh::rows_of(shape, held), mesh::rows_of(shape, own))) {
+    boxes.emplace_back(slice_of(own, {row.in_second, row.in_second + row.count}), row.in_first);
+  }
+  return boxes;
+}
+
 /// Adds the tensors of a state, which are several if it varies between ranks.
 void add_held(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device,
               graph::StateId id, TensorRole role, std::vector<HeldTensor>& all) {
@@ -69,10 +86,12 @@ void add_held(const graph::Graph& graph, const partition::Partition& partition, 
     if (is_new) {
       all.push_back({{{name, role, stored_type(device.stored(state.type.dtype)), state.type.shape, {}}, values}, {}});
     }
-    mesh::Box box = mesh::box_of(state.type.shape, placement, mesh, at);
-    HeldTensor::Part& part = holders[{tensor->second, key_of(box)}];
-    part.box = std::move(box);
-    part.ranks.push_back(static_cast<std::size_t>(rank));
+    for (auto& [box, first] : own_boxes(state.type.shape, placement, mesh, at)) {
+      HeldTensor::Part& part = holders[{tensor->second, key_of(box)}];
+      part.box = std::move(box);
+      part.first = first;
+      part.ranks.push_back(static_cast<std::size_t>(rank));
+    }
   }
   for (auto& [key, part] : holders) {
     all[key.first].parts.push_back(std::move(part));
@@ -88,8 +107,8 @@ class Assignment {
 
   void add(HeldTensor held) {
     contents_.tensors.push_back(std::move(held.saved));
-    for (HeldTensor::Part& part : held.parts) {
-      divide(part.box, std::move(part.ranks));
+    for (const HeldTensor::Part& part : held.parts) {
+      divide(part);
     }
   }
 
@@ -97,8 +116,9 @@ class Assignment {
 
  private:
   /// A part of the last tensor, among as many ranks as get shares worth a piece: those that write least so far.
-  void divide(const mesh::Box& part, std::vector<std::size_t> ranks) {
-    const std::int64_t elements = part.elements();
+  void divide(const HeldTensor::Part& part) {
+    std::vector<std::size_t> ranks = part.ranks;
+    const std::int64_t elements = part.box.elements();
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(elements) * element_bytes(contents_.tensors.back().tensor.dtype);
     const std::size_t shares = std::clamp<std::size_t>(bytes / least_share, 1, ranks.size());
@@ -111,10 +131,11 @@ class Assignment {
     }
   }
 
-  void give(std::size_t rank, const mesh::Box& part, const mesh::Interval& elements) {
+  void give(std::size_t rank, const HeldTensor::Part& part, const mesh::Interval& elements) {
     if (elements.size() > 0) {
       const std::size_t tensor = contents_.tensors.size() - 1;
-      contents_.of_ranks[rank].push_back({tensor, elements, slice_of(part, elements)});
+      contents_.of_ranks[rank].push_back(
+          {tensor, {part.first + elements.begin, part.first + elements.end}, slice_of(part.box, elements)});
       bytes_[rank] +=
           static_cast<std::uint64_t>(elements.size()) * element_bytes(contents_.tensors[tensor].tensor.dtype);
     }

@@ -21,8 +21,9 @@ struct SavedTensor {
 /// A saved tensor, and the ranks that hold each of its parts.
 struct HeldTensor {
   struct Part {
-    mesh::Box box;
+    mesh::Box box;  ///< of a state of which several ranks have some elements: those that this rank writes
     std::vector<std::size_t> ranks;
+    std::int64_t first = 0;  ///< of the box's elements, which follow each other, in the ranks' memory of the state
   };
   SavedTensor saved;
   std::vector<Part> parts;  ///< they do not overlap

@@ -32,11 +32,18 @@ bool writes_part(const partition::Partition& partition, graph::StateId state, co
   return partition.stage_at(at) == partition.stages.states.owner[state];
 }
 
-/// Calls `write` with each row of a part: its offset in the whole and in the part, and its length, in bytes of float32.
+/// Calls `write` with each row of a part: its offset in the whole and in the rank's memory, and its length, in bytes of
+/// float32.
 template <typename Write>
-void for_rows(const std::vector<std::int64_t>& whole, const mesh::Box& box, const Write& write) {
-  for (const mesh::Row& row : mesh::rows_of(whole, box)) {
-    write(static_cast<std::uint64_t>(row.whole) * sizeof(float), static_cast<std::size_t>(row.local) * sizeof(float),
+void for_rows(const SavedPart& part, const Write& write) {
+  const std::vector<mesh::Row> held = mesh::rows_of(part.whole, part.held.value_or(part.box));
+  auto in_memory = held.begin();
+  for (const mesh::Row& row : mesh::rows_of(part.whole, part.box)) {
+    while (in_memory->whole + in_memory->count <= row.whole) {
+      ++in_memory;
+    }
+    const std::int64_t local = in_memory->local + row.whole - in_memory->whole;
+    write(static_cast<std::uint64_t>(row.whole) * sizeof(float), static_cast<std::size_t>(local) * sizeof(float),
           static_cast<std::size_t>(row.count) * sizeof(float));
   }
 }
@@ -53,8 +60,9 @@ std::vector<SavedPart> parts_of_rank(const StateFile& file, const graph::Graph& 
     if (writes_part(partition, values, at)) {
       parts.push_back({.tensor = state.name,
                        .whole = state.type.shape,
-                       .box = mesh::box_of(state.type.shape, placements.states[values], placements.mesh, at),
-                       .state = values});
+                       .box = mesh::box_of(state.type.shape, placements.states[values].own(), placements.mesh, at),
+                       .state = values,
+                       .held = mesh::box_of(state.type.shape, placements.states[values], placements.mesh, at)});
     }
   }
   return parts;
@@ -65,7 +73,7 @@ template <typename Writer>
 void write_parts(Writer& writer, const std::vector<SavedPart>& parts, const runtime::Executor& executor) {
   for (const SavedPart& part : parts) {
     const device::HostTensor values(executor.queue(), executor.state(part.state), device::Access::read);
-    for_rows(part.whole, part.box, [&](std::uint64_t offset, std::size_t from, std::size_t count) {
+    for_rows(part, [&](std::uint64_t offset, std::size_t from, std::size_t count) {
       writer.write(part.tensor, offset, values.bytes().subspan(from, count));
     });
   }
@@ -135,7 +143,7 @@ void save_parts(const StateFile& file, std::int64_t ranks,
   if (whole) {
     for (std::int64_t other = 1; other < ranks; ++other) {
       for (const SavedPart& part : parts_of(other)) {
-        for_rows(part.whole, part.box, [&](std::uint64_t offset, std::size_t, std::size_t count) {
+        for_rows(part, [&](std::uint64_t offset, std::size_t, std::size_t count) {
           whole->leave(part.tensor, offset, count);
         });
       }

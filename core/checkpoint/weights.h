@@ -47,7 +47,8 @@ struct SavedPart {
   std::string tensor;
   std::vector<std::int64_t> whole;  ///< the tensor's shape
   mesh::Box box;
-  graph::StateId state;  ///< which holds the values, on the rank that writes them
+  graph::StateId state;                ///< which holds the values, on the rank that writes them
+  std::optional<mesh::Box> held = {};  ///< the rank's part of that state, of which `box` is a part; none: it is `box`
 };
 
 /// Writes a file, each rank the parts that `parts_of` gives for it, which make the file's tensors whole. All ranks call

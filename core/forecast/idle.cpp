@@ -62,7 +62,7 @@ std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) 
       const graph::TensorType& type = value.type;
       for (std::size_t d = 0; d < type.shape.size(); ++d) {
         const Axes& axes = value.placement.dims[d];
-        if (axes.empty() || type.shape[d] >= parts_of(mesh, axes)) {
+        if (axes.empty() || type.shape[d] >= parts_of(mesh, axes) || value.placement.halo(d) != nullptr) {
           continue;
         }
         const std::string name = d < type.axes.size() ? type.axes[d] : "";

@@ -86,14 +86,15 @@ std::string dimension_text(const std::string& factor, const Window* window) {
 }
 
 std::string dimensions_text(const ShardingRule& rule, const std::vector<std::vector<FactorId>>& tensors,
-                            bool has_windows) {
+                            bool are_operands) {
   std::string text;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     text += i == 0 ? "" : ", ";
     text += tensors[i].empty() ? "." : "";
     for (std::size_t d = 0; d < tensors[i].size(); ++d) {
       text += d == 0 ? "" : " ";
-      text += dimension_text(rule.factors[tensors[i][d]].name, has_windows ? rule.window(i, d) : nullptr);
+      text +=
+          dimension_text(rule.factors[tensors[i][d]].name, are_operands ? rule.window(i, d) : rule.result_window(i, d));
     }
   }
   return text;
@@ -110,10 +111,22 @@ FactorId ShardingRule::find(std::string_view factor) const noexcept {
   return {};
 }
 
-const Window* ShardingRule::window(std::size_t operand, std::size_t dim) const noexcept {
+namespace {
+
+const Window* find_window(const std::vector<WindowedDimension>& windows, std::size_t tensor, std::size_t dim) noexcept {
   const auto found = std::ranges::find_if(
-      windows, [&](const WindowedDimension& each) { return each.operand == operand && each.dim == dim; });
+      windows, [&](const WindowedDimension& each) { return each.operand == tensor && each.dim == dim; });
   return found == windows.end() ? nullptr : &found->window;
+}
+
+}  // namespace
+
+const Window* ShardingRule::window(std::size_t operand, std::size_t dim) const noexcept {
+  return find_window(windows, operand, dim);
+}
+
+const Window* ShardingRule::result_window(std::size_t result, std::size_t dim) const noexcept {
+  return find_window(result_windows, result, dim);
 }
 
 bool ShardingRule::is_windowed(FactorId factor) const noexcept {
@@ -175,7 +188,16 @@ std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<Tensor
     if (o < rule.dtypes.size()) {
       results[o].dtype = rule.dtypes[o].value_or(dtype);
     }
-    for (const FactorId f : rule.outputs[o]) {
+    for (std::size_t d = 0; d < rule.outputs[o].size(); ++d) {
+      const FactorId f = rule.outputs[o][d];
+      if (const Window* window = rule.result_window(o, d)) {
+        const auto same = std::ranges::find_if(rule.windows, [&](const WindowedDimension& each) {
+          return rule.inputs[each.operand][each.dim] == f && each.window == *window;
+        });
+        results[o].shape.push_back(operands[same->operand].shape[same->dim]);
+        results[o].axes.push_back(operands[same->operand].axes[same->dim]);
+        continue;
+      }
       const Factor& factor = rule.factors[f];
       if (factor.size <= 0) {
         throw Error(ErrorCode::shape_mismatch, fmt::format("{}: factor '{}' of a result has no size (rule {})", what,

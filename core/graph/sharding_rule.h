@@ -42,8 +42,10 @@ enum class Linearity : std::uint8_t {
 
 /// A dimension of an operand that is not its factor itself: index i of the factor reads a window of it. If the factor
 /// is split, a shard needs an interval of the dimension: its own part and edges of its neighbours' (the halo).
+/// Or a dimension of a result: index i of the factor adds to a window of it. If the factor is split, a shard makes an
+/// interval, and several shards' intervals are to be added where they overlap.
 struct WindowedDimension {
-  std::size_t operand = 0;
+  std::size_t operand = 0;  ///< or result
   std::size_t dim = 0;
   Window window = {};
 };
@@ -54,6 +56,8 @@ struct ShardingRule {
   std::vector<std::vector<FactorId>> inputs;
   std::vector<std::vector<FactorId>> outputs;
   std::vector<WindowedDimension> windows;
+  /// Of results. Some operand reads the same factor through the same window; that dimension gives the size and axis.
+  std::vector<WindowedDimension> result_windows = {};
   Linearity linearity = Linearity::none;
   std::vector<std::size_t> linear;  ///< operands of Linearity::each
   /// The element type of each result; none: the type of the first operand with real numbers. Empty: none for all.
@@ -63,6 +67,7 @@ struct ShardingRule {
   [[nodiscard]] FactorId find(std::string_view factor) const noexcept;
   /// Null: the dimension is its factor itself.
   [[nodiscard]] const Window* window(std::size_t operand, std::size_t dim) const noexcept;
+  [[nodiscard]] const Window* result_window(std::size_t result, std::size_t dim) const noexcept;
   /// Whether some operand reads the factor through a window.
   [[nodiscard]] bool is_windowed(FactorId factor) const noexcept;
 };

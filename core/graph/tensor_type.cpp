@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <system_error>
+
 #include "core/base/error.h"
 
 namespace shardrun::graph {
@@ -72,6 +75,17 @@ std::string to_string(const TensorType& type) {
     text += fmt::format("{}{} {}", d == 0 ? "" : ", ", type.axes[d], type.shape[d]);
   }
   return text + "]";
+}
+
+std::optional<GroupedAxis> grouped_axis(std::string_view axis) {
+  const std::size_t slash = axis.rfind('/');
+  if (slash == std::string_view::npos || slash == 0) {
+    return std::nullopt;
+  }
+  GroupedAxis grouped{.of = std::string(axis.substr(0, slash))};
+  const char* end = axis.data() + axis.size();
+  const auto [read, error] = std::from_chars(axis.data() + slash + 1, end, grouped.group);
+  return error == std::errc() && read == end && grouped.group > 1 ? std::optional(grouped) : std::nullopt;
 }
 
 }  // namespace shardrun::graph

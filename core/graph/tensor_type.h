@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/window.h"
+
 namespace shardrun::graph {
 
 /// The type of an element. A graph's tensors have any type except f64, which is the type in which the reference device
@@ -43,5 +45,18 @@ void require_countable(const TensorType& type, const std::string& name);
 
 /// "f32[batch 12, seq 64, embed 128]"
 [[nodiscard]] std::string to_string(const TensorType& type);
+
+/// An axis whose name says that it groups another: index i of "heads/3" serves the indices 3 i to 3 i + 2 of "heads". A
+/// rank that has some indices of "heads" has the indices of "heads/3" that serve them, so several ranks may have one.
+struct GroupedAxis {
+  std::string of;
+  std::int64_t group = 1;
+
+  /// Through which an index of the other axis reads this one.
+  [[nodiscard]] Window window() const noexcept { return {.divisor = group, .first = 1 - group}; }
+};
+
+/// Nothing if the axis groups no other.
+[[nodiscard]] std::optional<GroupedAxis> grouped_axis(std::string_view axis);
 
 }  // namespace shardrun::graph

@@ -16,6 +16,17 @@ bool Placement::is_partial(AxisId axis) const noexcept {
   return std::any_of(partial.begin(), partial.end(), [&](const Partial& each) { return each.axis == axis; });
 }
 
+Placement Placement::own() const {
+  Placement owned = *this;
+  std::ranges::transform(owned.halos, owned.halos.begin(), &Halo::own);
+  return owned;
+}
+
+const Halo* Placement::halo(std::size_t dim) const noexcept {
+  const auto found = std::ranges::find(halos, dim, &Halo::dim);
+  return found == halos.end() ? nullptr : &*found;
+}
+
 bool Placement::varies(AxisId axis) const noexcept {
   return std::find(varying.begin(), varying.end(), axis) != varying.end();
 }
@@ -79,8 +90,8 @@ Interval shard_of(std::int64_t size, const std::vector<AxisId>& axes, const Mesh
 
 Interval interval_of(std::int64_t size, const Placement& placement, std::size_t dim, const Mesh& mesh,
                      const Coordinates& coordinates) {
-  const auto halo = std::ranges::find(placement.halos, dim, &Halo::dim);
-  if (halo == placement.halos.end()) {
+  const Halo* halo = placement.halo(dim);
+  if (halo == nullptr) {
     return shard_of(size, placement.along(dim), mesh, coordinates);
   }
   const Interval part = shard_of(halo->size, placement.along(dim), mesh, coordinates);

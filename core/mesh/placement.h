@@ -32,6 +32,13 @@ struct Halo {
   std::int64_t size = 0;
 
   auto operator<=>(const Halo&) const = default;
+
+  /// Whether intervals of neighbours may have indices in common.
+  [[nodiscard]] bool overlaps() const noexcept { return window.first != window.last; }
+  /// The halo whose intervals have each index once: on the first rank whose part reads it. REQUIRES: stride 1.
+  [[nodiscard]] Halo own() const noexcept {
+    return {dim, {window.stride, window.divisor, window.last, window.last, window.wraps}, size};
+  }
 };
 
 /// Stands for a dimension: all elements in row-major order, as if the tensor had one dimension.
@@ -43,7 +50,8 @@ inline constexpr std::size_t flattened = SIZE_MAX;
 /// - or is one over which the value is partial (`partial`),
 /// - or is one over which each rank has its own value on purpose (`varying`); such a value may be partial too,
 /// - or, in all other cases, is one along which the value is replicated.
-/// An axis occurs once, with the exception named.
+/// An axis occurs once, with the exception named and another: if a halo gives an index of a split dimension to several
+/// ranks, a value that is partial over that axis is the sum of what these ranks have.
 struct Placement {
   std::vector<std::vector<AxisId>> dims;
   std::vector<AxisId> flat = {};      ///< split the elements that `dims` leave to a rank, in row-major order
@@ -60,6 +68,12 @@ struct Placement {
 
   [[nodiscard]] bool splits(AxisId axis) const noexcept;
   [[nodiscard]] bool is_partial(AxisId axis) const noexcept;
+  /// The same without indices that several ranks have because of halos. REQUIRES: their windows have stride 1.
+  [[nodiscard]] Placement own() const;
+  /// The halo along a dimension, or null.
+  [[nodiscard]] const Halo* halo(std::size_t dim) const noexcept;
+  /// Whether the value is partial over an axis that splits it.
+  [[nodiscard]] bool is_shared_sum(AxisId axis) const noexcept { return is_partial(axis) && splits(axis); }
   [[nodiscard]] bool varies(AxisId axis) const noexcept;
 };
 

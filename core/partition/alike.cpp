@@ -31,7 +31,8 @@ std::set<mesh::AxisId> exchanged_axes(const Partition& partition) {
   std::set<mesh::AxisId> axes;
   for (const SplitFunction& function : partition.sharded.functions) {
     for (const SplitNode& node : function.nodes) {
-      if (node.transition && node.transition->kind == Transition::Kind::exchange) {
+      if (node.transition && (node.transition->kind == Transition::Kind::exchange ||
+                              node.transition->kind == Transition::Kind::add_shared)) {
         axes.insert(node.transition->axis);
       }
     }

@@ -42,7 +42,8 @@ FactorAxes::FactorAxes(const graph::Function& function, const graph::Node& node,
       rule_(node.rule),
       shifts_(node.op->shifts),
       elementwise_(node.phase == graph::Phase::update ? elementwise_factors(node.rule) : nullptr),
-      axes_(node.rule.factors.size()) {}
+      axes_(node.rule.factors.size()),
+      halos_(node.rule.factors.size()) {}
 
 void FactorAxes::follow(const std::vector<graph::FactorId>& dims, const Placement& placement) {
   for (std::size_t d = 0; d < dims.size(); ++d) {
@@ -53,6 +54,8 @@ void FactorAxes::follow(const std::vector<graph::FactorId>& dims, const Placemen
     for (const AxisId axis : placement.dims[d]) {
       if (takes(factor, axis) && used_.insert(axis).second) {
         axes_[factor].push_back(axis);
+        const mesh::Halo* halo = rule_.is_windowed(factor) ? nullptr : placement.halo(d);
+        halos_[factor] = halo == nullptr ? std::nullopt : std::optional(*halo);
       }
     }
   }
@@ -71,16 +74,19 @@ bool FactorAxes::takes(graph::FactorId factor, AxisId axis) const {
 
 bool FactorAxes::lacks(graph::FactorId factor, const std::vector<AxisId>& axes) const {
   return std::ranges::any_of(rule_.windows, [&](const graph::WindowedDimension& read) {
-    return rule_.inputs[read.operand][read.dim] == factor && lacks(read, axes);
+    return rule_.inputs[read.operand][read.dim] == factor && lacks(halo_of(read), size_of(read), axes);
   });
 }
 
-bool FactorAxes::lacks(const graph::WindowedDimension& read, const std::vector<AxisId>& axes) const {
-  const std::int64_t size = function_.values[node_.inputs[read.operand]].type.shape[read.dim];
+std::int64_t FactorAxes::size_of(const graph::WindowedDimension& read) const {
+  return function_.values[node_.inputs[read.operand]].type.shape[read.dim];
+}
+
+bool FactorAxes::lacks(const mesh::Halo& read, std::int64_t size, const std::vector<AxisId>& axes) const {
   Placement own = mesh::replicated(read.dim + 1);
   own.dims[read.dim] = axes;
   Placement read_part = own;
-  read_part.halos = {halo_of(read)};
+  read_part.halos = {read};
   mesh::Coordinates at(mesh_.axes.size(), 0);
   const auto lacking = [&] {
     const mesh::Interval has = interval_of(size, own, read.dim, mesh_, at);
@@ -121,7 +127,7 @@ Placement FactorAxes::of_operand(std::size_t operand) const {
   Placement placement = of(rule_.inputs[declared]);
   for (const graph::WindowedDimension& read : rule_.windows) {
     const bool is_split = read.operand == declared && !placement.dims[read.dim].empty();
-    if (is_split && !shifts_ && lacks(read, placement.dims[read.dim])) {
+    if (is_split && !shifts_ && lacks(halo_of(read), size_of(read), placement.dims[read.dim])) {
       placement.halos.push_back(halo_of(read));
     }
   }
@@ -132,12 +138,54 @@ Placement FactorAxes::of_operand(std::size_t operand) const {
 Placement FactorAxes::of(const std::vector<graph::FactorId>& dims) const {
   Placement placement;
   for (const graph::FactorId factor : dims) {
+    if (std::optional<mesh::Halo> halo = halos_[factor]) {
+      halo->dim = placement.dims.size();
+      placement.halos.push_back(*halo);
+    }
     placement.dims.push_back(axes_[factor]);
   }
   if (!dims.empty()) {
     placement.flat = flat_;
   }
   return placement;
+}
+
+Placement FactorAxes::of_result(std::size_t result) const {
+  Placement placement = of(rule_.outputs[result]);
+  placement.partial = partial(rule_.outputs[result]);
+  for (const graph::WindowedDimension& written : rule_.result_windows) {
+    if (written.operand != result || placement.dims[written.dim].empty()) {
+      continue;
+    }
+    const graph::FactorId factor = rule_.outputs[result][written.dim];
+    const mesh::Halo halo{written.dim, written.window, rule_.factors[factor].size};
+    if (lacks(halo, function_.values[node_.outputs[result]].type.shape[written.dim], placement.dims[written.dim])) {
+      placement.halos.push_back(halo);
+      placement.partial.push_back({placement.dims[written.dim].front(), Reduction::sum});
+    }
+  }
+  std::ranges::sort(placement.halos);
+  std::ranges::sort(placement.partial);
+  return placement;
+}
+
+bool FactorAxes::shares(std::size_t operand, const Placement& placement, AxisId axis) const {
+  const std::vector<graph::FactorId>& dims = rule_.inputs[std::min(operand, rule_.inputs.size() - 1)];
+  for (const mesh::Halo& halo : placement.halos) {
+    const std::optional<mesh::Halo>& computed = halos_[dims[halo.dim]];
+    if (placement.dims[halo.dim] == std::vector{axis} && axes_[dims[halo.dim]] == placement.dims[halo.dim]) {
+      return computed && computed->window == halo.window && computed->size == halo.size;
+    }
+  }
+  return false;
+}
+
+void FactorAxes::own_reduced() {
+  for (const graph::FactorId factor : halos_.ids()) {
+    if (halos_[factor] && rule_.factors[factor].kind == graph::FactorClass::reduced) {
+      halos_[factor] = halos_[factor]->own();
+    }
+  }
 }
 
 std::vector<Partial> FactorAxes::partial(const std::vector<graph::FactorId>& dims) const {

@@ -24,7 +24,8 @@ void Lowering::start_transfers(const Step& step, StepId s) {
     start_in_order(n, s);
   }
   for (const graph::NodeId n : step.nodes) {
-    if (node(n).transition->kind == Transition::Kind::exchange) {
+    const Transition::Kind kind = node(n).transition->kind;
+    if (kind == Transition::Kind::exchange || kind == Transition::Kind::add_shared) {
       node(n).op->shifts ? emit_op(n, s) : move_own(n, s);
     }
   }
@@ -61,14 +62,50 @@ void Lowering::finish_transfers(const Step& step, StepId s) {
   for (const graph::NodeId n : step.nodes) {
     emitter_.append(transfer_step(Instruction::Kind::wait, n), s);
     const auto copies = unpacked_.find(n);
-    if (copies != unpacked_.end()) {
+    if (copies != unpacked_.end() && node(n).transition->kind == Transition::Kind::add_shared) {
+      add_received_blocks(n, copies->second, s);
+    } else if (copies != unpacked_.end()) {
       const Transfer& transfer = program_.transfers[transfer_of_.at(n)];
       emit_move(node(n), transfer.recv.buffer, buffer_of_[node(n).outputs[0]], copies->second, s);
     }
   }
 }
 
-/// Copies the elements of a halo exchange's result that this rank has itself.
+/// Adds what members sent to this rank's own elements, in the members' order. The blocks lie in the result with other
+/// elements between them, so each is added apart.
+void Lowering::add_received_blocks(graph::NodeId n, const std::vector<Copy>& blocks, StepId s) {
+  const SplitNode& made = node(n);
+  const BufferId result = buffer_of_[made.outputs[0]];
+  const BufferId received = program_.transfers[transfer_of_.at(n)].recv.buffer;
+  const graph::DType dtype = type(made.outputs[0]).dtype;
+  for (const Copy& block : blocks) {
+    const std::int64_t elements = graph::element_count(block.shape);
+    const BufferId sum = emitter_.add_staging(made.name + "/sum", dtype, elements, {s, s});
+    const BufferId added = emitter_.add_staging(made.name + "/added", dtype, elements, {s, s});
+    const Copy dense{.from = block.from, .shape = {elements}, .from_strides = {1}, .to_strides = {1}};
+    Copy back = block;
+    back.from = 0;
+    Copy own = back;
+    std::swap(own.from, own.to);
+    std::swap(own.from_strides, own.to_strides);
+    emit_move(made, result, sum, {own}, s);
+    emit_move(made, received, added, {dense}, s);
+    emitter_.append({.op = &graph::find_op("copy"),
+                     .name = made.name,
+                     .inputs = {added},
+                     .outputs = {sum},
+                     .accumulate = Accumulate::always,
+                     .phase = made.phase,
+                     .layer = made.layer,
+                     .flops = elements,
+                     .call = made.call,
+                     .action = made.action},
+                    s);
+    emit_move(made, sum, result, {back}, s);
+  }
+}
+
+/// Copies the elements of the result of a halo exchange, or of a sum, that this rank has itself.
 void Lowering::move_own(graph::NodeId n, StepId s) {
   const ValueId from = node(n).inputs[0];
   const ValueId to = node(n).outputs[0];

@@ -70,6 +70,7 @@ class Lowering {
   void finish_transfers(const Step& step, StepId s);
   void prepare_message(graph::NodeId n);
   void prepare_collective(graph::NodeId n);
+  void add_received_blocks(graph::NodeId n, const std::vector<Copy>& blocks, StepId s);
   void move_own(graph::NodeId n, StepId s);
   [[nodiscard]] Instruction transfer_step(Instruction::Kind kind, graph::NodeId n) const;
   void exchange_ties();

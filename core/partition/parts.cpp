@@ -71,6 +71,24 @@ Parts halos(const Window& shift, std::int64_t size, const Blocks& sources, const
   return parts;
 }
 
+/// The sums of what several members have. Each member sends the elements that others keep. Sent blocks are parts of the
+/// operand, and received blocks are parts of the result, which are to be added to it.
+Parts shared_parts(const Blocks& sources, const Blocks& results, std::size_t me) {
+  Parts parts{.collective = Collective::all_to_all,
+              .sent = {sources.box, sources.dim},
+              .received = {results.box, results.dim},
+              .packed = true,
+              .unpacked = true};
+  for (std::size_t member = 0; member < sources.along.size(); ++member) {
+    const mesh::Interval sent = common(sources.along[me], results.along[member]);
+    const mesh::Interval received = common(results.along[me], sources.along[member]);
+    const bool self = member == me;
+    parts.sent.along.push_back(self ? mesh::Interval{sent.begin, sent.begin} : sent);
+    parts.received.along.push_back(self ? mesh::Interval{received.begin, received.begin} : received);
+  }
+  return parts;
+}
+
 }  // namespace
 
 graph::TensorType part_type(const graph::TensorType& whole, const mesh::Box& part) {
@@ -98,6 +116,8 @@ Parts parts_of(const Transition& transition, const std::vector<std::int64_t>& sh
     case Transition::Kind::exchange:
       return halos(from.halos == to.halos ? transition.halo->window : Window{}, shape[transition.dim],
                    sources(transition.dim), results(), static_cast<std::size_t>(at[transition.axis]));
+    case Transition::Kind::add_shared:
+      return shared_parts(sources(transition.dim), results(), static_cast<std::size_t>(at[transition.axis]));
     default: return {};
   }
 }

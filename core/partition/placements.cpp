@@ -25,6 +25,47 @@ std::vector<mesh::AxisId> axes_of(const mesh::Mesh& mesh, const std::vector<std:
   return axes;
 }
 
+/// Whether ranks have several indices in common, or no part of them, because they have what their parts of the axis
+/// that is grouped need. Otherwise they have the parts of the dimension itself.
+bool has_halo(const mesh::Placement& placement, const mesh::Halo& halo, std::int64_t size, const mesh::Mesh& mesh) {
+  mesh::Placement grouped = placement;
+  grouped.halos = {halo};
+  mesh::Coordinates at(mesh.axes.size(), 0);
+  const auto next = [&] {
+    return std::ranges::any_of(placement.dims[halo.dim], [&](mesh::AxisId axis) {
+      at[axis] = (at[axis] + 1) % mesh.size(axis);
+      return at[axis] != 0;
+    });
+  };
+  do {
+    if (mesh::shard_of(size, placement.dims[halo.dim], mesh, at) !=
+        mesh::interval_of(size, grouped, halo.dim, mesh, at)) {
+      return true;
+    }
+  } while (next());
+  return false;
+}
+
+/// Gives split dimensions that group an axis the indices that a rank's part of that axis needs. Halos run along one
+/// mesh axis, so with halos a dimension is split over its first axis alone. `shared`: whether all ranks that need an
+/// index have it, or only the first of them.
+void group(mesh::Placement& placement, const graph::TensorType& type, bool shared, const mesh::Mesh& mesh) {
+  placement.halos.clear();
+  for (std::size_t d = 0; d < placement.dims.size(); ++d) {
+    const std::optional<graph::GroupedAxis> axis = graph::grouped_axis(type.axes[d]);
+    if (!axis || placement.dims[d].empty()) {
+      continue;
+    }
+    const mesh::Halo halo{d, axis->window(), type.shape[d] * axis->group};
+    if (has_halo(placement, halo, type.shape[d], mesh)) {
+      placement.dims[d].resize(1);
+      if (has_halo(placement, halo, type.shape[d], mesh)) {
+        placement.halos.push_back(shared ? halo : halo.own());
+      }
+    }
+  }
+}
+
 mesh::Placement placement_of(const mesh::Mesh& mesh, const plan::DimSplits& dims) {
   mesh::Placement placement;
   for (const std::vector<std::string>& names : dims) {
@@ -67,6 +108,9 @@ class Roles {
 
   [[nodiscard]] mesh::Placement of(const graph::State& tensor, TensorRole role) const {
     mesh::Placement placement = split_of(tensor, role);
+    // Whatever follows from sums over all elements, or is divided among ranks, has each element once.
+    const bool is_read = role == TensorRole::store || role == TensorRole::use;
+    group(placement, tensor.type, is_read && placement.flat.empty(), placements_.mesh);
     const auto axes = varying_.find(tensor.name);
     if (axes != varying_.end()) {
       placement.varying.assign(axes->second.begin(), axes->second.end());
@@ -196,7 +240,8 @@ const PlacedHook* Placements::find_hook(plan::HookKind kind) const noexcept {
 mesh::Placement Placements::by_axes(const graph::TensorType& type) const {
   mesh::Placement placement = mesh::replicated(type.shape.size());
   for (std::size_t d = 0; d < type.shape.size(); ++d) {
-    const auto rule = axes.find(type.axes[d]);
+    const std::optional<graph::GroupedAxis> grouped = graph::grouped_axis(type.axes[d]);
+    const auto rule = axes.find(grouped ? grouped->of : type.axes[d]);
     if (rule == axes.end()) {
       continue;
     }
@@ -206,6 +251,7 @@ mesh::Placement Placements::by_axes(const graph::TensorType& type) const {
       }
     }
   }
+  group(placement, type, true, mesh);
   return placement;
 }
 
@@ -222,6 +268,13 @@ void require_whole_for_hook(const graph::Graph& graph, const Placements& placeme
                               "give the hook other tensors, or place this one whole",
                               placements.mesh.axes[hook->axis].name, graph.states[parameter].name,
                               to_string(stored, placements.mesh)));
+    }
+    if (graph.master_of(parameter) != parameter && !stored.halos.empty()) {
+      throw TrainKeyError("precision",
+                          fmt::format("{} is split so that ranks have indices in common, and the hook after_step would "
+                                      "be given the float32 copies of some of them only: set [train] precision = "
+                                      "float32, or split heads over a number of ranks that divides them evenly",
+                                      graph.states[parameter].name));
     }
   }
 }

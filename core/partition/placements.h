@@ -60,6 +60,7 @@ struct Placements {
   [[nodiscard]] const PlacedHook* find_hook(plan::HookKind kind) const noexcept;
 
   /// The placement of a value by the rules of its axes alone. A mesh axis goes to the first dimension that asks for it.
+  /// An axis "heads/3" follows the rule of "heads": see graph::GroupedAxis.
   [[nodiscard]] mesh::Placement by_axes(const graph::TensorType& type) const;
 };
 

@@ -65,7 +65,7 @@ class Scheduler {
 
   void visit(NodeId n) {
     const std::optional<Transition>& step = transition(n);
-    if (step && step->kind == Transition::Kind::exchange) {
+    if (step && step->kind == Transition::Kind::exchange && step->gather < 0 && !is_only_for_state(n)) {
       exchange(n);
       return;
     }
@@ -82,6 +82,12 @@ class Scheduler {
       start({n});
       wait({n});
     }
+  }
+
+  /// Whether a node's result is not computed with. Not so of an op that shifts: its kernel needs the exchange's end.
+  [[nodiscard]] bool is_only_for_state(NodeId n) const {
+    const graph::Node& node = function_.nodes[n];
+    return !node.op->shifts && for_states_[node.outputs[0]];
   }
 
   /// Collects consecutive exchanges. One that shifts the result of a collected one has to wait for it.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/base/error.h"
@@ -97,7 +98,11 @@ class Sharder {
       operands = sum_alike(node, operands, factors);
     }
     const PartialOperands partial = partial_operands(node, operands, factors);
-    Placement of_all{.dims = {}, .partial = {}, .varying = varying};
+    const std::vector<Partial> shared = shared_sums(node, operands, factors);
+    if (shared.empty()) {
+      factors.own_reduced();
+    }
+    Placement of_all{.dims = {}, .partial = shared, .varying = varying};
     Node made = node;
     made.inputs.clear();
     for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -105,6 +110,10 @@ class Sharder {
       if (partial.stays(i)) {
         to.partial = partial.partial(i);
         of_all.partial.insert(of_all.partial.end(), to.partial.begin(), to.partial.end());
+      }
+      if (!shared.empty() && !shared_of(operands[i]).empty()) {
+        to.partial.insert(to.partial.end(), shared.begin(), shared.end());
+        std::ranges::sort(to.partial);
       }
       made.inputs.push_back(move_operand(node, i, operands[i], to));
     }
@@ -126,12 +135,46 @@ class Sharder {
     std::vector<std::vector<Partial>> partial;
     for (const ValueId id : operands) {
       partial.push_back(out_.placement(id).partial);
+      std::erase_if(partial.back(), [&](const Partial& each) { return out_.placement(id).splits(each.axis); });
     }
     std::vector<bool> read_once;
     for (const ValueId id : node.inputs) {
       read_once.push_back(readers_[id] == 1);
     }
     return {node, std::move(partial), std::move(read_once), factors};
+  }
+
+  /// The sums over axes that split a value, because several ranks have some of its indices.
+  [[nodiscard]] std::vector<Partial> shared_of(ValueId id) const {
+    std::vector<Partial> shared = out_.placement(id).partial;
+    std::erase_if(shared, [&](const Partial& each) { return !out_.placement(id).splits(each.axis); });
+    return shared;
+  }
+
+  /// The shared sums that operands stay and all results become, however many ops read the operands: the node is linear
+  /// in them, and its shards compute the operands' intervals. Otherwise they are added up first.
+  [[nodiscard]] std::vector<Partial> shared_sums(const Node& node, const std::vector<ValueId>& operands,
+                                                 const FactorAxes& factors) const {
+    std::vector<Partial> all;
+    std::size_t sums = 0;
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      const std::vector<Partial> shared = shared_of(operands[i]);
+      if (shared.empty()) {
+        continue;
+      }
+      const bool is_linear = node.rule.linearity == graph::Linearity::together ||
+                             (node.rule.linearity == graph::Linearity::each &&
+                              std::ranges::find(node.rule.linear, i) != node.rule.linear.end());
+      const bool alike = std::ranges::all_of(
+          shared, [&](const Partial& each) { return factors.shares(i, out_.placement(operands[i]), each.axis); });
+      if (!is_linear || !alike || (sums > 0 && shared != all)) {
+        return {};
+      }
+      all = shared;
+      ++sums;
+    }
+    const bool fits = node.rule.linearity == graph::Linearity::together ? sums == operands.size() : sums == 1;
+    return fits ? all : std::vector<Partial>{};
   }
 
   /// The axes over which results vary: the operands' axes, except axes that split the node's factors. Along these each
@@ -153,7 +196,9 @@ class Sharder {
     part.halos.clear();
     for (const mesh::Halo& halo : to.halos) {
       const AxisId axis = to.dims[halo.dim].front();
-      if (from.dims[halo.dim].empty() && !from.splits(axis) && from.partial.empty()) {
+      if (from.dims[halo.dim] == to.dims[halo.dim] && from.halo(halo.dim) != nullptr) {
+        part.halos.push_back(halo);
+      } else if (from.dims[halo.dim].empty() && !from.splits(axis) && from.partial.empty()) {
         part.dims[halo.dim].clear();
       }
     }
@@ -170,8 +215,7 @@ class Sharder {
     made.outputs.clear();
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const graph::Value& value = function_.values[node.outputs[o]];
-      Placement placed = factors.of(node.rule.outputs[o]);
-      placed.partial = factors.partial(node.rule.outputs[o]);
+      Placement placed = factors.of_result(o);
       placed.partial.insert(placed.partial.end(), of_all.partial.begin(), of_all.partial.end());
       std::sort(placed.partial.begin(), placed.partial.end());
       placed.partial.erase(std::unique(placed.partial.begin(), placed.partial.end()), placed.partial.end());
@@ -188,7 +232,7 @@ class Sharder {
   }
 
   /// The order of operands by size, largest first. In an update, operands of one size are ordered by the number of axes
-  /// that split them, most first.
+  /// that split them, most first, then those without indices that several ranks have.
   [[nodiscard]] std::vector<std::size_t> larger_first(const std::vector<ValueId>& operands) const {
     std::vector<std::size_t> order(operands.size());
     std::iota(order.begin(), order.end(), 0);
@@ -197,7 +241,10 @@ class Sharder {
       const std::size_t axes = std::accumulate(dims.begin(), dims.end(), std::size_t{0},
                                                [](std::size_t sum, const auto& split) { return sum + split.size(); }) +
                                out_.placement(operands[i]).flat.size();
-      return std::pair{graph::element_count(out_.type(operands[i])), out_.phase() == graph::Phase::update ? axes : 0};
+      const std::vector<mesh::Halo>& halos = out_.placement(operands[i]).halos;
+      const bool update = out_.phase() == graph::Phase::update;
+      return std::tuple{graph::element_count(out_.type(operands[i])), update ? axes : 0,
+                        update && std::ranges::none_of(halos, &mesh::Halo::overlaps)};
     };
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
     return order;
@@ -215,7 +262,7 @@ class Sharder {
         sums.insert(sums.end(), alike.begin(), alike.end());
         continue;
       }
-      Placement placed = factors.of(node.rule.outputs[0]);
+      Placement placed = factors.of_result(0);
       placed.partial = partial;
       placed.varying = varying_of(alike, factors);
       Node sum = node;
@@ -275,7 +322,7 @@ class Sharder {
   std::vector<Partial> partial_of(const StateWrite& write, ValueId value, const Placement& state) {
     std::vector<Partial> offer;
     for (const Partial& each : out_.placement(value).partial) {
-      if (each.reduction == Reduction::sum && !state.splits(each.axis)) {
+      if (each.reduction == Reduction::sum && !state.splits(each.axis) && !out_.placement(value).splits(each.axis)) {
         offer.push_back(each);
       }
     }

@@ -29,7 +29,7 @@ struct Link {
 /// One step from a placement to another along one mesh axis, or the halo exchange of an op that shifts its operand.
 struct Transition {
   enum class Kind : std::uint8_t {
-    slice,           ///< replicated → split on `dim`, with a halo if there is one: sends nothing
+    slice,           ///< replicated → split on `dim`, with a halo if there is one, or a halo → its own(); no transfer
     all_reduce,      ///< partial → replicated
     reduce_scatter,  ///< partial → split on `dim`
     all_gather,      ///< split on `dim` → replicated
@@ -37,6 +37,7 @@ struct Transition {
     send,            ///< to another stage; has no result
     receive,         ///< from another stage; has no operand
     exchange,        ///< halo exchange of a value that is split on `dim`
+    add_shared,      ///< partial and split on `dim` with a halo → split on `dim` with its own() halo
     hook,            ///< partial → replicated, or varying → varying, by the strategy's own function
   } kind = Kind::slice;
   mesh::AxisId axis = {};
@@ -50,7 +51,7 @@ struct Transition {
   /// Of a transition with other stages that moves the device's memory: its place in the order in which its stage
   /// launches them (launch_order.h).
   std::optional<std::size_t> place = {};
-  std::optional<mesh::Halo> halo = {};  ///< of exchange, and of a slice
+  std::optional<mesh::Halo> halo = {};  ///< that the result has along `dim`
 };
 
 [[nodiscard]] const char* to_string(Transition::Kind kind) noexcept;

@@ -68,6 +68,14 @@ StateLayout::StateBytes StateLayout::state_bytes(const graph::Graph& graph, cons
     };
     bytes.most.push_back(of(first));
     bytes.least.push_back(of(last));
+    for (const mesh::Halo& halo : placement.halos) {  // along which neither rank is the one
+      mesh::Coordinates at = first;
+      for (std::int64_t& along = at[placement.dims[halo.dim].front()];
+           along < mesh.size(placement.dims[halo.dim].front()); ++along) {
+        bytes.most.back() = std::max(bytes.most.back(), of(at));
+        bytes.least.back() = std::min(bytes.least.back(), of(at));
+      }
+    }
   }
   return bytes;
 }

@@ -28,7 +28,7 @@ bool extends(const Axes& from, const Axes& to, AxisId axis) {
 /// The dimensions that may be split further: the flattened elements once all dimensions are as wanted, and the
 /// dimensions before that.
 std::vector<std::size_t> splittable_dims(const Placement& from, const Placement& to) {
-  if (from.dims == to.dims) {
+  if (from.dims == to.dims && from.halos == to.halos) {
     return {mesh::flattened};
   }
   std::vector<std::size_t> dims(from.flat.empty() ? from.dims.size() : 0);
@@ -38,8 +38,36 @@ std::vector<std::size_t> splittable_dims(const Placement& from, const Placement&
 
 /// The halo along a dimension that becomes split.
 std::optional<mesh::Halo> halo_along(const Placement& placement, std::size_t dim) {
-  const auto found = std::ranges::find(placement.halos, dim, &mesh::Halo::dim);
-  return found == placement.halos.end() ? std::nullopt : std::optional(*found);
+  const mesh::Halo* found = placement.halo(dim);
+  return found == nullptr ? std::nullopt : std::optional(*found);
+}
+
+/// As halo_along(), of a collective that leaves each index to one rank.
+std::optional<mesh::Halo> own_halo_along(const Placement& placement, std::size_t dim) {
+  const mesh::Halo* found = placement.halo(dim);
+  return found == nullptr ? std::nullopt : std::optional(found->own());
+}
+
+/// A step that leaves the intervals of halos that `to` does not have: sums of what several ranks have are added up, and
+/// of indices that several ranks have each is left to one.
+std::optional<Transition> leave_halo(const Placement& from, const Placement& to) {
+  for (const mesh::Halo& halo : from.halos) {
+    const AxisId axis = from.dims[halo.dim].back();
+    const bool stays = to.dims[halo.dim] == from.dims[halo.dim] && std::ranges::count(to.halos, halo) > 0;
+    if (from.is_partial(axis) && !(stays && to.is_partial(axis))) {
+      return Transition{.kind = Transition::Kind::add_shared, .axis = axis, .dim = halo.dim, .halo = halo.own()};
+    }
+    if (!stays && halo.overlaps() && from.flat.empty()) {
+      return Transition{.kind = Transition::Kind::slice, .axis = axis, .dim = halo.dim, .halo = halo.own()};
+    }
+  }
+  return std::nullopt;
+}
+
+/// Whether a dimension has to be gathered, wholly or to be split otherwise.
+bool is_left(const Placement& from, const Placement& to, std::size_t dim) {
+  const bool keeps_intervals = from.halo(dim) == nullptr || (to.halo(dim) != nullptr && from.dims[dim] == to.dims[dim]);
+  return !is_prefix(from.dims[dim], to.dims[dim]) || !keeps_intervals;
 }
 
 }  // namespace
@@ -54,6 +82,7 @@ const char* to_string(Transition::Kind kind) noexcept {
     case Transition::Kind::send: return "send";
     case Transition::Kind::receive: return "receive";
     case Transition::Kind::exchange: return "exchange";
+    case Transition::Kind::add_shared: return "add_shared";
     case Transition::Kind::hook: return "hook";
   }
   return "?";
@@ -69,17 +98,21 @@ const graph::Op& op_of(Transition::Kind kind) {
       {.name = to_string(Transition::Kind::send)},
       {.name = to_string(Transition::Kind::receive)},
       {.name = to_string(Transition::Kind::exchange)},
+      {.name = to_string(Transition::Kind::add_shared)},
       {.name = to_string(Transition::Kind::hook)},
   };
   return ops[static_cast<std::size_t>(kind)];
 }
 
 std::optional<Transition> next_transition(const Placement& from, const Placement& to) {
+  if (const std::optional<Transition> step = leave_halo(from, to)) {
+    return step;
+  }
   const std::vector<std::size_t> splittable = splittable_dims(from, to);
   for (const std::size_t d : splittable) {
     const Axes& now = from.along(d);
     const Axes& wanted = to.along(d);
-    if (now != wanted && is_prefix(now, wanted)) {
+    if (now != wanted && is_prefix(now, wanted) && (d == mesh::flattened || from.halo(d) == nullptr)) {
       const AxisId axis = wanted[now.size()];
       if (!from.splits(axis) && !from.is_partial(axis)) {
         return Transition{.kind = Transition::Kind::slice, .axis = axis, .dim = d, .halo = halo_along(to, d)};
@@ -92,22 +125,24 @@ std::optional<Transition> next_transition(const Placement& from, const Placement
     }
     for (const std::size_t d : splittable) {
       if (each.reduction == Reduction::sum && extends(from.along(d), to.along(d), each.axis)) {
-        return Transition{.kind = Transition::Kind::reduce_scatter, .axis = each.axis, .dim = d};
+        return Transition{
+            .kind = Transition::Kind::reduce_scatter, .axis = each.axis, .dim = d, .halo = own_halo_along(to, d)};
       }
     }
     return Transition{.kind = Transition::Kind::all_reduce, .axis = each.axis, .reduction = each.reduction};
   }
-  if (!from.flat.empty() && (from.dims != to.dims || !is_prefix(from.flat, to.flat))) {
+  if (!from.flat.empty() && (from.dims != to.dims || from.halos != to.halos || !is_prefix(from.flat, to.flat))) {
     return Transition{.kind = Transition::Kind::all_gather, .axis = from.flat.back(), .dim = mesh::flattened};
   }
   for (std::size_t d = 0; d < from.dims.size(); ++d) {
-    if (is_prefix(from.dims[d], to.dims[d])) {
+    if (!is_left(from, to, d)) {
       continue;
     }
     const AxisId axis = from.dims[d].back();
     for (std::size_t e = 0; e < from.dims.size(); ++e) {
       if (e != d && extends(from.dims[e], to.dims[e], axis)) {
-        return Transition{.kind = Transition::Kind::all_to_all, .axis = axis, .dim = e, .from_dim = d};
+        return Transition{
+            .kind = Transition::Kind::all_to_all, .axis = axis, .dim = e, .from_dim = d, .halo = own_halo_along(to, e)};
       }
     }
     return Transition{.kind = Transition::Kind::all_gather, .axis = axis, .dim = d};
@@ -125,30 +160,46 @@ Placement after(const Transition& step, Placement placement) {
   const auto reduce = [&] {
     std::erase_if(placement.partial, [&](const Partial& each) { return each.axis == step.axis; });
   };
-  const auto widen = [&] {
+  const auto leave_halo_of = [&](std::size_t dim) {
+    std::erase_if(placement.halos, [&](const mesh::Halo& each) { return each.dim == dim; });
+  };
+  const auto take_halo = [&] {
     if (step.halo) {
+      leave_halo_of(step.dim);
       placement.halos.push_back(*step.halo);
       std::ranges::sort(placement.halos);
     }
   };
   switch (step.kind) {
     case Transition::Kind::slice:
-      placement.along(step.dim).push_back(step.axis);
-      widen();
+      if (!placement.splits(step.axis)) {
+        placement.along(step.dim).push_back(step.axis);
+      }
+      take_halo();
       break;
     case Transition::Kind::all_reduce: reduce(); break;
     case Transition::Kind::reduce_scatter:
       reduce();
       placement.along(step.dim).push_back(step.axis);
+      take_halo();
       break;
-    case Transition::Kind::all_gather: placement.along(step.dim).pop_back(); break;
+    case Transition::Kind::all_gather:
+      placement.along(step.dim).pop_back();
+      leave_halo_of(step.dim);
+      break;
     case Transition::Kind::all_to_all:
       placement.dims[step.from_dim].pop_back();
+      leave_halo_of(step.from_dim);
       placement.dims[step.dim].push_back(step.axis);
+      take_halo();
       break;
     case Transition::Kind::send:
     case Transition::Kind::receive: break;
-    case Transition::Kind::exchange: widen(); break;
+    case Transition::Kind::exchange: take_halo(); break;
+    case Transition::Kind::add_shared:
+      reduce();
+      take_halo();
+      break;
     case Transition::Kind::hook: reduce(); break;
   }
   return placement;
@@ -163,6 +214,7 @@ Finalization finalization_of(const graph::State& state, const Placement& stored,
     for (const std::size_t d : splittable_dims(finalization.after, update)) {
       const auto next = std::find_if(partial.begin(), partial.end(), [&](const Partial& each) {
         return each.reduction == Reduction::sum && mesh::leads(state.type.shape, d) &&
+               (d == mesh::flattened || update.halo(d) == nullptr) &&
                extends(finalization.after.along(d), update.along(d), each.axis);
       });
       if (next != partial.end()) {

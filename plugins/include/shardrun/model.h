@@ -31,7 +31,8 @@ typedef struct sr_model_job {
 #define SR_MODEL_JOB_SIZE_1_7 UINT32_C(48)
 
 /// The shape of a tensor on the one giant device. `axes` names each dimension; strategies place by these names, and an
-/// op's operands share them where they share a dimension.
+/// op's operands share them where they share a dimension. An axis "heads/3" has an index for three of "heads": where
+/// that is split, a rank has the indices that its part needs, and several ranks may have one.
 typedef struct sr_tensor_type {
   uint32_t struct_size;
   uint32_t element; /* SR_ELEMENT_... */

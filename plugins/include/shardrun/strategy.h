@@ -47,7 +47,8 @@ typedef struct sr_job {
 } sr_job;
 #define SR_JOB_SIZE_1_0 UINT32_C(40)
 
-/// A logical axis: the name that models give to a dimension (`batch`, `embed`, `heads`, …).
+/// A logical axis: the name that models give to a dimension (`batch`, `embed`, `heads`, …). "heads/3" has an index for
+/// three of "heads" and follows its rule. A tensor that is placed by dimensions is best split along it as along "heads".
 typedef struct sr_axis {
   uint32_t struct_size;
   uint32_t reserved; /* zero */

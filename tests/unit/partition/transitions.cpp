@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/graph/builder.h"
 #include "core/runtime/interpreter.h"
@@ -192,5 +193,52 @@ TEST_CASE("each transition moves exactly the elements that it must", "[partition
       CHECK(std::count(filled.begin(), filled.end(), 0) == 0);
       CHECK(whole.values == expected_of(x, whole.type).values);
     }
+  }
+}
+
+TEST_CASE("values along a grouped axis, which several ranks have in part, go to any placement and back",
+          "[partition]") {
+  struct Way {
+    std::vector<plan::AxisPlacement> from;
+    DimSplits to;
+    std::string moved;
+    std::vector<std::string> flat = {};
+  };
+  // 9 heads over 4 ranks need heads/3 0:1, 1:2, 1:3 and 2:3.
+  const std::vector<plan::AxisPlacement> grouped = {{"heads", {"a"}}};
+  const std::vector<plan::AxisPlacement> columns = {{"columns", {"a"}}};
+  const graph::TensorType type{graph::DType::f32, {3, 5}, {"heads/3", "columns"}};
+  for (const Way& way :
+       {Way{grouped, {{"a"}, {}}, ""}, Way{grouped, {{}, {}}, "slice; all_gather"},
+        Way{grouped, {{}, {"a"}}, "slice; all_to_all"}, Way{grouped, {{}, {}}, "slice; all_gather; slice", {"a"}},
+        Way{grouped, {{"a"}, {}}, "slice; slice", {"b"}}, Way{{}, {{"a"}, {}}, "slice"},
+        Way{columns, {{"a"}, {}}, "all_to_all; exchange"}}) {
+    INFO(way.moved);
+    graph::Graph graph;
+    graph.states.push_back({.name = "to", .type = type, .kind = graph::StateKind::field});
+    graph::FunctionBuilder builder(graph, "f", graph::Role::on_demand, 3);
+    const graph::ValueId value = builder.call("negate", {builder.input("x", type)}, {}, "n");
+    builder.write(graph::StateId(0), value, graph::StateWrite::Mode::assign);
+    builder.finish();
+    plan::Plan plan = plan_of({{"a", 4}, {"b", 2}}, way.from);
+    plan.tensors = {{"to", plan::TensorRole::store, way.to, way.flat}};
+    runtime::Interpreter ranks(graph, partition::split(graph, plan), device::Device::find("cpu"), 1);
+    CHECK(moves_of(ranks.programs(0)) == way.moved);
+    const Tensor x = numbered(type);
+    for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+      write_part(x, ranks.rank(rank).input(0, "x"));
+    }
+    ranks.run("f", 3, true, {});
+    std::set<std::int64_t> found;
+    for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+      const device::TensorView view = ranks.rank(rank).state(graph::StateId(0));
+      const Tensor part = read_view(part_type(type, view), view);
+      for (std::int64_t i = 0; i < view.elements(); ++i) {
+        const std::int64_t at = ranks.rank(rank).part(graph::StateId(0)).index_in_whole(type.shape, i);
+        found.insert(at);
+        CHECK(part.values[static_cast<std::size_t>(i)] == -x.values[static_cast<std::size_t>(at)]);
+      }
+    }
+    CHECK(found.size() == x.values.size());
   }
 }

@@ -30,6 +30,13 @@ namespace shardrun::sdk {
 struct Dim {
   std::string axis;
   std::int64_t size = 1;
+
+  /// A dimension with an index for each `group` indices of this one: heads of keys for heads of queries. Where a
+  /// strategy splits this one, a rank has the indices that its part needs, and several ranks may have one. REQUIRES:
+  /// `group` divides the size.
+  [[nodiscard]] Dim grouped(std::int64_t group) const {
+    return {group == 1 ? axis : axis + "/" + std::to_string(group), size / group};
+  }
 };
 using Dims = std::vector<Dim>;
 

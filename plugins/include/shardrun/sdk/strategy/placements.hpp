@@ -68,13 +68,21 @@ struct ZeroSettings {
 
 namespace detail {
 
+/// The axis whose rule an axis follows: "heads" for "heads/3", which has an index for three of that.
+[[nodiscard]] inline std::string ruling_axis(const std::string& axis) {
+  const std::size_t slash = axis.rfind('/');
+  const bool groups = slash != std::string::npos && slash > 0 && slash + 1 < axis.size() &&
+                      axis.find_first_not_of("0123456789", slash + 1) == std::string::npos;
+  return groups ? axis.substr(0, slash) : axis;
+}
+
 /// A tensor's dimensions as `rules` split them. A mesh axis goes to the first dimension whose rule names it.
 [[nodiscard]] inline std::vector<std::vector<std::string>> split_by_rules(const Tensor& tensor,
                                                                           const AxisRules& rules) {
   std::vector<std::vector<std::string>> dims(tensor.shape.size());
   std::set<std::string> used;
   for (std::size_t d = 0; d < dims.size(); ++d) {
-    const auto rule = rules.find(tensor.axes[d]);
+    const auto rule = rules.find(ruling_axis(tensor.axes[d]));
     for (std::size_t a = 0; rule != rules.end() && a < rule->second.size(); ++a) {
       if (used.insert(rule->second[a]).second) {
         dims[d].push_back(rule->second[a]);
