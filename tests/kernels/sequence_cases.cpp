@@ -135,8 +135,7 @@ graph::Attributes attributes_of(const Sight& sight, double dropout) {
 }
 
 /// out and lse, operands 3 and 4 of a gradient.
-void derive_separate(std::vector<Tensor>& inputs, const Sight& sight, double dropout) {
-  const graph::Attributes attributes = attributes_of(sight, dropout);
+void derive_separate(std::vector<Tensor>& inputs, const graph::Attributes& attributes) {
   std::vector<Tensor> operands(inputs.begin(), inputs.begin() + 3);
   operands.insert(operands.end(), inputs.begin() + 6, inputs.end());
   const std::vector<Tensor> outputs = {inputs[3], inputs[4]};
@@ -174,12 +173,41 @@ void add_attention(std::vector<Case>& cases, const AttentionSize& s) {
   const graph::Attributes attributes = attributes_of(sight, percent / 100.0);
   cases.push_back({"scaled_dot_product_attention", attributes, operands});
   if (s.keys > 1) {  // the probability of a single key is 1: the gradient of its score is rounding alone
-    cases.push_back({"scaled_dot_product_attention_gradient", attributes, of_gradient,
-                     [](std::vector<Tensor>& inputs) { derive_separate(inputs, sights[number], percent / 100.0); }, 4});
+    cases.push_back(
+        {"scaled_dot_product_attention_gradient", attributes, of_gradient,
+         [](std::vector<Tensor>& inputs) { derive_separate(inputs, attributes_of(sights[number], percent / 100.0)); },
+         4});
   }
 }
 
+template <std::size_t number, int percent, std::int64_t group>
+graph::Attributes grouped_attributes() {
+  graph::Attributes attributes = attributes_of(sights[number], percent / 100.0);
+  attributes.add("group", group);
+  return attributes;
+}
+
+/// Heads of queries in one dimension, `group` of them to a head of keys.
+template <std::size_t number, int percent, std::int64_t group>
+void add_grouped_attention(std::vector<Case>& cases, const AttentionSize& s) {
+  const graph::Attributes attributes = grouped_attributes<number, percent, group>();
+  const Shape q = {s.batch, s.seq, s.heads * group, s.width};
+  const Shape k = {s.batch, s.keys, s.heads, s.width};
+  const Shape lse = {s.batch, s.heads * group, s.seq};
+  cases.push_back({"scaled_dot_product_attention", attributes, {normal(q), normal(k), normal(k)}});
+  cases.push_back(
+      {"scaled_dot_product_attention_gradient",
+       attributes,
+       {normal(q), normal(k), normal(k), normal(q), normal(lse), normal(q)},
+       [](std::vector<Tensor>& inputs) { derive_separate(inputs, grouped_attributes<number, percent, group>()); },
+       4});
+}
+
 void add_attentions(std::vector<Case>& cases) {
+  add_grouped_attention<1, 0, 3>(cases, {1, 5, 5, 3, 0, 2});
+  add_grouped_attention<1, 20, 7>(cases, {2, 3, 3, 2, 0, 3});
+  add_grouped_attention<0, 0, 4>(cases, {1, 2, 4, 1, 0, 2});
+  add_grouped_attention<2, 0, 3>(cases, {1, 70, 70, 2, 0, 8});
   const std::vector<AttentionSize> small = {
       {1, 1, 1, 1, 1, 1}, {2, 3, 3, 2, 1, 5}, {1, 5, 5, 1, 3, 2}, {2, 4, 7, 2, 2, 3}, {1, 7, 4, 3, 1, 3}};
   const std::vector<AttentionSize> large = {{2, 17, 17, 1, 3, 8},

@@ -59,7 +59,9 @@ Prepared shard(const Prepared& whole, graph::FactorId factor, std::int64_t begin
   for (std::size_t o = 0; o < part.outputs.size(); ++o) {
     for (std::size_t d = 0; d < whole.rule.outputs[o].size(); ++d) {
       if (whole.rule.outputs[o][d] == factor) {
-        part.outputs[o] = slice(part.outputs[o], d, begin, end);
+        const Window* window = whole.rule.result_window(o, d);
+        part.outputs[o] =
+            window == nullptr ? slice(part.outputs[o], d, begin, end) : halo(part.outputs[o], d, *window, begin, end);
       }
     }
   }
@@ -89,9 +91,28 @@ Tensor reduce(const std::vector<Tensor>& parts, graph::Reduction reduction) {
   return sum;
 }
 
+/// The sum of intervals of a dimension, each at its place.
+Tensor add_intervals(const std::vector<Tensor>& parts, std::size_t dim, Tensor sum) {
+  sum.values.assign(sum.values.size(), 0.0);
+  std::int64_t inner = 1;
+  for (std::size_t d = dim + 1; d < sum.type.shape.size(); ++d) {
+    inner *= sum.type.shape[d];
+  }
+  const std::int64_t all = sum.type.shape[dim] * inner;
+  for (const Tensor& part : parts) {
+    const std::int64_t row = part.type.shape[dim] * inner;
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(part.values.size()); ++i) {
+      sum.values[static_cast<std::size_t>(i / row * all + part.origin[dim] * inner + i % row)] +=
+          part.values[static_cast<std::size_t>(i)];
+    }
+  }
+  return sum;
+}
+
 /// What the shards' results are together, according to the rule. An output without a pass-through factor is the same
 /// on every shard.
-Tensor join(const ShardResults& results, const graph::ShardingRule& rule, graph::FactorId factor, std::size_t output) {
+Tensor join(const ShardResults& results, const graph::ShardingRule& rule, graph::FactorId factor, std::size_t output,
+            const Tensor& whole) {
   std::vector<Tensor> parts;
   for (const std::vector<Tensor>& result : results) {
     parts.push_back(result[output]);
@@ -99,7 +120,8 @@ Tensor join(const ShardResults& results, const graph::ShardingRule& rule, graph:
   const std::vector<graph::FactorId>& dims = rule.outputs[output];
   const auto dim = std::find(dims.begin(), dims.end(), factor);
   if (dim != dims.end()) {
-    return concatenate(parts, static_cast<std::size_t>(dim - dims.begin()));
+    const auto d = static_cast<std::size_t>(dim - dims.begin());
+    return rule.result_window(output, d) == nullptr ? concatenate(parts, d) : add_intervals(parts, d, whole);
   }
   const graph::Factor& cut = rule.factors[factor];
   return cut.kind == FactorClass::reduced ? reduce(parts, cut.reduction) : parts.back();
@@ -117,7 +139,7 @@ void check_shards(const device::Device& device, const Prepared& whole, Tolerance
                          << " into " << cut.size());
       const ShardResults results = run_shards(device, whole, f, cut);
       for (std::size_t o = 0; o < expected.size(); ++o) {
-        CHECK(difference(join(results, whole.rule, f, o), expected[o], tolerance) == "");
+        CHECK(difference(join(results, whole.rule, f, o, expected[o]), expected[o], tolerance) == "");
       }
     }
   }

@@ -81,7 +81,7 @@ std::int64_t floats_of_thread(const AttentionShape& at, graph::DType q, graph::D
 }
 
 /// Every head of the queries is a task.
-std::int64_t tasks_of(const AttentionShape& at) { return at.batch * at.heads * at.group; }
+std::int64_t tasks_of(const AttentionShape& at) { return at.batch * at.query_heads.count; }
 
 void attend_all(const KernelCall& call, const Attention& on) {
   const AttentionShape& at = on.shape;
@@ -90,8 +90,9 @@ void attend_all(const KernelCall& call, const Attention& on) {
   }
   const std::int64_t floats = floats_of_thread(at, on.q.dtype, on.k.dtype, on.v.dtype, on.out.dtype);
   for_each_task(call, at, tasks_of(at), floats, [&](std::int64_t task, float* scratch) {
-    const std::int64_t pair = task / at.group;
-    attend(on, {pair / at.heads, pair % at.heads, task % at.group}, scratch);
+    const QueryHeads& heads = at.query_heads;
+    const std::int64_t number = task % heads.count + heads.skipped;
+    attend(on, {task / heads.count, number / heads.group, number % heads.group}, scratch);
   });
 }
 
@@ -128,8 +129,7 @@ void scaled_dot_product_attention(const KernelCall& call) {
 }
 
 std::size_t separate_scratch_bytes(const graph::OpShape& shape, int threads) {
-  const AttentionShape at =
-      separate_shape(shape.attributes, shape.inputs[0].shape.data(), shape.inputs[1].shape.data());
+  const AttentionShape at = separate_shape_of(shape);
   const std::int64_t floats =
       floats_of_thread(at, shape.inputs[0].dtype, shape.inputs[1].dtype, shape.inputs[2].dtype, shape.outputs[0].dtype);
   return bytes_of_threads(at, tasks_of(at), threads, floats);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/device/cpu/random.h"
+#include "core/device/query_heads.h"
 #include "core/device/cpu/sgemm.h"
 #include "core/device/cpu/views.h"
 
@@ -46,8 +47,8 @@ struct AttentionShape {
   std::int64_t batch;
   std::int64_t queries;
   std::int64_t keys;
-  std::int64_t heads;  ///< of keys and values
-  std::int64_t group;  ///< heads of queries for each
+  std::int64_t heads;      ///< of keys and values
+  QueryHeads query_heads;  ///< which read them
   std::int64_t width;
   HeadRows q;
   HeadRows k;
@@ -80,7 +81,7 @@ struct AttentionShape {
 
   /// Among how many threads `tasks` are shared; less than about 0.1 ms of work stays on one.
   [[nodiscard]] int parts(std::int64_t tasks, int threads) const {
-    const std::int64_t work = batch * heads * group * queries * (span() + 16) * (width + 16);
+    const std::int64_t work = batch * query_heads.count * queries * (span() + 16) * (width + 16);
     const std::int64_t worthwhile = work / (1 << 20) + 1;
     return static_cast<int>(smaller(smaller(tasks, worthwhile), threads));
   }
@@ -99,7 +100,7 @@ inline AttentionShape packed_shape(const std::int64_t* qkv) {
           .queries = length,
           .keys = length,
           .heads = heads,
-          .group = 1,
+          .query_heads = {.count = heads, .of_first = 0},
           .width = width,
           .q = part(0),
           .k = part(1),
@@ -108,20 +109,24 @@ inline AttentionShape packed_shape(const std::int64_t* qkv) {
           .scale = 1.0F / __builtin_sqrtf(static_cast<float>(width))};
 }
 
-/// q, out: [B, T, H, G, D]   k, v: [B, S, H, D]
-inline AttentionShape separate_shape(const graph::Attributes& attributes, const std::int64_t* q,
-                                     const std::int64_t* k) {
-  const std::int64_t width = q[4];
-  const std::int64_t row = q[2] * q[3] * width;
-  const std::int64_t key_row = q[2] * width;
-  const HeadRows of_queries = {.of_sequence = q[1] * row, .of_row = row, .of_head = q[3] * width, .of_group = width};
+/// q, out: [B, T, heads, D]   k, v: [B, S, H, D]
+inline AttentionShape separate_shape(const graph::Attributes& attributes, const QueryHeads& heads,
+                                     const std::int64_t* q, const std::int64_t* k) {
+  const std::int64_t width = k[3];
+  const std::int64_t row = heads.count * width;
+  const std::int64_t key_row = k[2] * width;
+  const HeadRows of_queries = {.of_sequence = q[1] * row,
+                               .of_row = row,
+                               .of_head = heads.group * width,
+                               .of_group = width,
+                               .first = -heads.skipped * width};
   const HeadRows of_keys = {.of_sequence = k[1] * key_row, .of_row = key_row, .of_head = width};
   const auto scale = static_cast<float>(attributes.real("scale"));
   return {.batch = q[0],
           .queries = q[1],
           .keys = k[1],
-          .heads = q[2],
-          .group = q[3],
+          .heads = k[2],
+          .query_heads = heads,
           .width = width,
           .q = of_queries,
           .k = of_keys,
@@ -216,9 +221,7 @@ inline std::size_t bytes_of_threads(const AttentionShape& at, std::int64_t tasks
 struct Dropped {
   const DropoutStream* stream;
   std::int64_t first_sample;
-  std::int64_t first_head;
-  std::int64_t first_group;
-  std::int64_t groups;
+  QueryHeads heads;
   std::int64_t first_query;
   std::int64_t queries;
   std::int64_t keys;
@@ -226,7 +229,7 @@ struct Dropped {
   /// Calls use(first, last, factors) for stretches of the keys `seen` by a query.
   template <typename Use>
   void row(const Head& head, std::int64_t query, const Keys& seen, const Use& use) const {
-    const std::int64_t number = (first_head + head.head) * groups + first_group + head.group;
+    const std::int64_t number = heads.number_of_all(head.head, head.group);
     const std::int64_t begin = (number * queries + first_query + query) * keys;
     const auto relative = [&](std::int64_t from, std::int64_t to, const float* factors) {
       use(from - begin, to - begin, factors);
@@ -246,9 +249,10 @@ struct Attention {
   Dropped dropped;
   const TensorView* mask = nullptr;  ///< [T, S], added to the scores; null: none
 
-  /// log-sum-exp of a head's queries. lse: [B, H, G, T]
+  /// log-sum-exp of a head's queries. lse: [B, heads of queries, T]
   [[nodiscard]] Reals lse_of(const Head& at) const {
-    return reals<Reals>(lse) + ((at.sequence * shape.heads + at.head) * shape.group + at.group) * shape.queries;
+    const QueryHeads& heads = shape.query_heads;
+    return reals<Reals>(lse) + (at.sequence * heads.count + heads.of(at.head, at.group)) * shape.queries;
   }
 
   /// Adds the mask to the scores of queries from `begin` on for the keys `seen`.
@@ -267,22 +271,18 @@ inline Dropped packed_dropped(const KernelCall& call, const DropoutStream& strea
   const TensorView& qkv = call.inputs[0];
   return {.stream = call.attributes.real("dropout") > 0 ? &stream : nullptr,
           .first_sample = call.scalars.first_sample + qkv.origin[0],
-          .first_head = qkv.origin[3],
-          .first_group = 0,
-          .groups = 1,
+          .heads = {.of_first = qkv.origin[3]},
           .first_query = 0,
           .queries = qkv.shape[1],
           .keys = qkv.shape[1]};
 }
 
-/// q: [B, T, H, G, D]   k: [B, S, H, D]
+/// k: [B, S, H, D]
 inline Dropped separate_dropped(const KernelCall& call, const DropoutStream& stream) {
   const TensorView& q = call.inputs[0];
   return {.stream = call.attributes.real("dropout") > 0 ? &stream : nullptr,
           .first_sample = call.scalars.first_sample + q.origin[0],
-          .first_head = q.origin[2],
-          .first_group = q.origin[3],
-          .groups = q.global[3],
+          .heads = query_heads(call.attributes, q, call.inputs[1]),
           .first_query = q.origin[1],
           .queries = q.global[1],
           .keys = call.inputs[1].shape[1]};
@@ -290,9 +290,23 @@ inline Dropped separate_dropped(const KernelCall& call, const DropoutStream& str
 
 /// The shape of a call, with the place of its queries in the whole tensor.
 inline AttentionShape separate_shape_of(const KernelCall& call) {
-  AttentionShape at = separate_shape(call.attributes, call.inputs[0].shape.data(), call.inputs[1].shape.data());
+  const QueryHeads heads = query_heads(call.attributes, call.inputs[0], call.inputs[1]);
+  AttentionShape at = separate_shape(call.attributes, heads, call.inputs[0].shape.data(), call.inputs[1].shape.data());
   at.first_query = call.inputs[0].origin[1];
   return at;
+}
+
+/// The same of shapes alone, for the size of scratch. Which heads the first group lacks does not matter to it.
+inline AttentionShape separate_shape_of(const graph::OpShape& shape) {
+  TensorView q;
+  TensorView k;
+  for (std::size_t d = 0; d < shape.inputs[0].shape.size(); ++d) {
+    q.shape[d] = shape.inputs[0].shape[d];
+  }
+  for (std::size_t d = 0; d < shape.inputs[1].shape.size(); ++d) {
+    k.shape[d] = shape.inputs[1].shape[d];
+  }
+  return separate_shape(shape.attributes, query_heads(shape.attributes, q, k), q.shape.data(), k.shape.data());
 }
 
 inline std::int64_t whole_vectors(std::int64_t count) { return (count + lanes - 1) / lanes * lanes; }

@@ -87,8 +87,9 @@ void attend_gradient(const AttentionGradient& of, const Head& head, float* scrat
   float* scores = scratch;
   float* dscores = scores + at.tile_floats();
   const std::int64_t stride = at.score_stride();
-  std::int64_t begun = head.group == 0 ? at.visible(at.queries - 1).last : 0;
-  if (head.group == 0) {
+  const bool is_first = head.group == at.query_heads.first(head.head);
+  std::int64_t begun = is_first ? at.visible(at.queries - 1).last : 0;
+  if (is_first) {
     fill_zeros(dk, at.width, {begun, at.keys});
     fill_zeros(dv, at.width, {begun, at.keys});
   }
@@ -131,7 +132,7 @@ void attend_gradient(const AttentionGradient& of, const Head& head, float* scrat
   }
   fill_zeros(dk, at.width, {0, begun});
   fill_zeros(dv, at.width, {0, begun});
-  if (head.group + 1 == at.group) {
+  if (head.group + 1 == at.query_heads.last(head.head)) {
     dkeys.finish(0, at.keys);
     dvalues.finish(0, at.keys);
   }
@@ -168,7 +169,7 @@ std::int64_t gradient_tasks(const AttentionShape& at) { return at.batch * at.hea
 
 void attend_all_gradient(const KernelCall& call, const AttentionGradient& of) {
   const AttentionShape& at = of.on.shape;
-  if (at.queries * at.group == 0) {
+  if (at.queries * at.query_heads.count == 0) {
     clear(call, of.dk);
     clear(call, of.dv);
     return;
@@ -176,8 +177,9 @@ void attend_all_gradient(const KernelCall& call, const AttentionGradient& of) {
   const std::int64_t floats = floats_of_gradient(at, {of.on.q.dtype, of.on.k.dtype, of.on.v.dtype, of.on.out.dtype,
                                                       of.dout.dtype, of.dq.dtype, of.dk.dtype, of.dv.dtype});
   for_each_task(call, at, gradient_tasks(at), floats, [&](std::int64_t task, float* scratch) {
-    for (std::int64_t g = 0; g < at.group; ++g) {
-      attend_gradient(of, {task / at.heads, task % at.heads, g}, scratch);
+    const std::int64_t head = task % at.heads;
+    for (std::int64_t g = at.query_heads.first(head); g < at.query_heads.last(head); ++g) {
+      attend_gradient(of, {task / at.heads, head, g}, scratch);
     }
   });
 }
@@ -229,7 +231,7 @@ void separate_gradient(const KernelCall& call) {
 std::size_t separate_gradient_bytes(const graph::OpShape& shape, int threads) {
   const graph::TensorType* in = shape.inputs.data();
   const graph::TensorType* out = shape.outputs.data();
-  const AttentionShape at = separate_shape(shape.attributes, in[0].shape.data(), in[1].shape.data());
+  const AttentionShape at = separate_shape_of(shape);
   const std::int64_t floats = floats_of_gradient(
       at, {in[0].dtype, in[1].dtype, in[2].dtype, in[3].dtype, in[5].dtype, out[0].dtype, out[1].dtype, out[2].dtype});
   return bytes_of_threads(at, gradient_tasks(at), threads, floats);

@@ -7,6 +7,7 @@
 #include "core/device/cuda/launch.h"
 #include "core/device/cuda/random.h"
 #include "core/device/cuda/values.h"
+#include "core/device/query_heads.h"
 
 /// Shared by attention and its gradient: where heads lie, which keys a query sees, and tiles of scores in float32.
 namespace shardrun::device::cuda::attention {
@@ -57,13 +58,16 @@ struct Seen {
 [[nodiscard]] SHARDRUN_ON_BOTH inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 [[nodiscard]] SHARDRUN_ON_BOTH inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-/// q, out: [B, T, H, G, D]   k, v: [B, S, H, D]   log-sum-exp: [B, H, G, T]   mask: [T, S]
+/// q, out: [B, T, query_heads, D]   k, v: [B, S, H, D]   log-sum-exp: [B, query_heads, T]   mask: [T, S]
+/// See QueryHeads.
 struct Shape {
   std::int64_t batch;
   std::int64_t queries;
   std::int64_t keys;
-  std::int64_t heads;  ///< of keys and values
-  std::int64_t group;  ///< heads of queries for each
+  std::int64_t heads;        ///< of keys and values
+  std::int64_t query_heads;  ///< of this shard
+  std::int64_t group;        ///< heads of queries for each
+  std::int64_t skipped;      ///< which the first group lacks
   std::int64_t width;
   bool causal = true;
   std::int64_t window = 0;  ///< 0: none
@@ -125,7 +129,11 @@ struct Shape {
     return {larger(0, begin - first_query), smaller(queries, end)};
   }
   [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t lse_row(const Head& head) const {
-    return ((head.sample * heads + head.head) * group + head.group) * queries;
+    return (head.sample * query_heads + head.head * group + head.group - skipped) * queries;
+  }
+  /// The heads of a group that this shard has.
+  [[nodiscard]] SHARDRUN_ON_DEVICE Range heads_of_group(std::int64_t head) const {
+    return {head == 0 ? skipped : 0, smaller(group, query_heads + skipped - head * group)};
   }
   /// How far the farthest key in the window is from a query.
   [[nodiscard]] SHARDRUN_ON_DEVICE std::int32_t reach() const {
@@ -133,9 +141,10 @@ struct Shape {
   }
   static constexpr std::int32_t far = 1 << 30;
 
-  /// Head `number` of the B H G heads of queries.
+  /// Head `number` of the heads of queries of all samples.
   [[nodiscard]] SHARDRUN_ON_DEVICE Head head_of(std::int64_t number) const {
-    return {number / group / heads, number / group % heads, number % group};
+    const std::int64_t of_sample = number % query_heads + skipped;
+    return {number / query_heads, of_sample / group, of_sample % group};
   }
 
   /// The number, within the sample, of the random number that dropout draws for a probability.
@@ -290,10 +299,10 @@ SHARDRUN_ON_DEVICE inline void store(const HeadRows& to, std::int64_t begin, std
   const std::int64_t row = k.shape[2] * k.shape[3];
   return head_rows(k, k.shape[1] * row, row, k.shape[3], 0);
 }
-/// [B, T, H, G, D]
-[[nodiscard]] inline HeadRows query_rows(const TensorView& q) {
-  const std::int64_t row = q.shape[2] * q.shape[3] * q.shape[4];
-  return head_rows(q, q.shape[1] * row, row, q.shape[3] * q.shape[4], q.shape[4]);
+/// [B, T, query_heads, D]
+[[nodiscard]] inline HeadRows query_rows(const TensorView& q, const Shape& shape) {
+  const std::int64_t row = shape.query_heads * shape.width;
+  return head_rows(q, shape.queries * row, row, shape.group * shape.width, shape.width, -shape.skipped * shape.width);
 }
 
 [[nodiscard]] inline DropoutStream dropout_of(const KernelCall& call) {
@@ -308,7 +317,9 @@ SHARDRUN_ON_DEVICE inline void store(const HeadRows& to, std::int64_t begin, std
           .queries = qkv.shape[1],
           .keys = qkv.shape[1],
           .heads = qkv.shape[3],
+          .query_heads = qkv.shape[3],
           .group = 1,
+          .skipped = 0,
           .width = qkv.shape[4],
           .scale = 1.0F / std::sqrt(static_cast<float>(qkv.shape[4])),
           .stream = dropout_of(call),
@@ -321,24 +332,28 @@ SHARDRUN_ON_DEVICE inline void store(const HeadRows& to, std::int64_t begin, std
 /// `mask`: the number of this operand; there may be none.
 [[nodiscard]] inline Shape separate_shape(const KernelCall& call, std::size_t mask) {
   const TensorView& q = call.inputs[0];
+  const TensorView& k = call.inputs[1];
+  const QueryHeads heads = device::query_heads(call.attributes, q, k);
   const double scale = call.attributes.real("scale");
   const bool has_mask = mask < call.inputs.size();
   return {.batch = q.shape[0],
           .queries = q.shape[1],
-          .keys = call.inputs[1].shape[1],
-          .heads = q.shape[2],
-          .group = q.shape[3],
-          .width = q.shape[4],
+          .keys = k.shape[1],
+          .heads = k.shape[2],
+          .query_heads = heads.count,
+          .group = heads.group,
+          .skipped = heads.skipped,
+          .width = k.shape[3],
           .causal = call.attributes.integer("causal") == 1,
           .window = call.attributes.integer("window"),
-          .scale = scale != 0 ? static_cast<float>(scale) : 1.0F / std::sqrt(static_cast<float>(q.shape[4])),
+          .scale = scale != 0 ? static_cast<float>(scale) : 1.0F / std::sqrt(static_cast<float>(k.shape[3])),
           .first_query = q.origin[1],
           .mask = has_mask ? reals(call.inputs[mask]) : Reals{},
           .has_mask = has_mask,
           .stream = dropout_of(call),
           .first_sample = call.scalars.first_sample + q.origin[0],
-          .first_row = (q.origin[2] * q.global[3] + q.origin[3]) * q.global[1] + q.origin[1],
-          .rows_of_head = q.global[3] * q.global[1],
+          .first_row = heads.of_first * q.global[1] + q.origin[1],
+          .rows_of_head = heads.of_group * q.global[1],
           .rows_of_group = q.global[1]};
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/device/query_heads.h"
 #include "core/device/reference/random.h"
 #include "core/device/reference/views.h"
 
@@ -87,20 +88,22 @@ Head packed_head(const KernelCall& call, std::int64_t number) {
           .dropout = dropout_of(call)};
 }
 
-/// Head g of a group of q, out [B, T, H, G, D] and lse [B, H, G, T]. `number`: of the B H heads of k, v [B, S, H, D].
-Head separate_head(const KernelCall& call, std::int64_t number, std::int64_t g, const double* mask) {
+/// Head g of the group of head `number` of the B H heads of k, v [B, S, H, D]. q, out: [B, T, heads, D], lse: [B,
+/// heads, T].
+Head separate_head(const KernelCall& call, const QueryHeads& of, std::int64_t number, std::int64_t g,
+                   const double* mask) {
   const TensorView& q = call.inputs[0];
   const std::int64_t queries = q.shape[1];
   const std::int64_t keys = call.inputs[1].shape[1];
-  const std::int64_t heads = q.shape[2];
-  const std::int64_t group = q.shape[3];
-  const std::int64_t width = q.shape[4];
+  const std::int64_t heads = call.inputs[1].shape[2];
+  const std::int64_t width = call.inputs[1].shape[3];
   const std::int64_t b = number / heads;
   const std::int64_t h = number % heads;
-  const Place of_queries = {((b * queries * heads + h) * group + g) * width, queries, heads * group * width};
+  const std::int64_t own = b * of.count + of.of(h, g);
+  const Place of_queries = {(b * queries * of.count + of.of(h, g)) * width, queries, of.count * width};
   const Place of_keys = {(b * keys * heads + h) * width, keys, heads * width};
   const double scale = call.attributes.real("scale");
-  const std::int64_t head_of_all = (q.origin[2] + h) * q.global[3] + q.origin[3] + g;
+  const std::int64_t head_of_all = of.number_of_all(h, g);
   return {.queries = queries,
           .keys = keys,
           .width = width,
@@ -108,7 +111,7 @@ Head separate_head(const KernelCall& call, std::int64_t number, std::int64_t g, 
           .k = of_keys,
           .v = of_keys,
           .out = of_queries,
-          .lse = (number * group + g) * queries,
+          .lse = own * queries,
           .divisor = scale != 0 ? 1 / scale : std::sqrt(static_cast<double>(width)),
           .causal = call.attributes.integer("causal") == 1,
           .window = call.attributes.integer("window"),
@@ -210,10 +213,13 @@ template <typename Body>
 void for_each_separate(const KernelCall& call, std::size_t mask, const Body& body) {
   const TensorView& q = call.inputs[0];
   const double* masks = mask < call.inputs.size() ? reals(call.inputs[mask]) : nullptr;
-  const std::int64_t work = q.shape[3] * q.shape[1] * call.inputs[1].shape[1] * q.shape[4];
-  for_each(call, q.shape[0] * q.shape[2], work, [&](std::int64_t number) {
-    for (std::int64_t g = 0; g < q.shape[3]; ++g) {
-      const Head head = separate_head(call, number, g, masks);
+  const TensorView& k = call.inputs[1];
+  const QueryHeads heads = query_heads(call.attributes, q, k);
+  const std::int64_t work = heads.group * q.shape[1] * k.shape[1] * k.shape[3];
+  for_each(call, q.shape[0] * k.shape[2], work, [&](std::int64_t number) {
+    const std::int64_t h = number % k.shape[2];
+    for (std::int64_t g = heads.first(h); g < heads.last(h); ++g) {
+      const Head head = separate_head(call, heads, number, g, masks);
       for (std::int64_t i = 0; i < head.queries; ++i) {
         body(head, i);
       }

@@ -11,11 +11,6 @@ namespace {
 
 constexpr std::size_t most_frequencies = 256;  // which kernels take as constants
 
-AttributeSpec optional(AttributeSpec spec) {
-  spec.optional = true;
-  return spec;
-}
-
 ShardingRule rope_rule(const Attributes& attributes, const Operands& inputs) {
   const std::int64_t dim = attributes.integer("dim");
   require_reals("rope", inputs);

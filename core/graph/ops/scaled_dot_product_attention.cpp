@@ -6,6 +6,9 @@
 // arXiv:2305.13245). A split of the queries or of the group keeps all keys on every shard.
 // q, out: [batch, seq, kv_heads, group, head_dim]   k, v: [batch, keys, kv_heads, head_dim]
 // mask: [seq, keys]   log_sum_exp: [batch, kv_heads, group, seq]
+// With the attribute `group`, q and out are [batch, seq, heads, head_dim], and log_sum_exp is [batch, heads, seq]. Then
+// query heads may be split anywhere: a shard has the heads of keys and values that its query heads read, and shards
+// that have the same one each make a part of its gradients.
 
 namespace shardrun::graph {
 namespace {
@@ -14,7 +17,7 @@ constexpr const char* gradient_op = "scaled_dot_product_attention_gradient";
 
 void require_visible_keys(const Attributes& attributes, const Operands& inputs) {
   const std::int64_t window = attributes.integer("window");
-  if (window == 0 || rank(inputs, 0) != 5 || rank(inputs, 1) != 4) {
+  if (window == 0 || rank(inputs, 0) < 4 || rank(inputs, 1) != 4) {
     return;
   }
   const std::int64_t seq = inputs[0].shape[1];
@@ -26,10 +29,45 @@ void require_visible_keys(const Attributes& attributes, const Operands& inputs) 
   }
 }
 
+/// Query head i reads head floor(i / group) of the keys, and of the values.
+Window of_group(std::int64_t group) { return {.divisor = group, .first = 1 - group}; }
+
+bool has_group(const Attributes& attributes) { return attributes.has("group"); }
+
+/// Throws Error{shape_mismatch} if the heads of the queries are not those of the keys times the group.
+void require_groups(const Attributes& attributes, const Operands& inputs) {
+  if (rank(inputs, 0) != 4 || rank(inputs, 1) != 4) {
+    return;
+  }
+  const std::int64_t group = attributes.integer("group");
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    if (rank(inputs, i) == 4 && inputs[i].shape[2] * group != inputs[0].shape[2]) {
+      throw Error(
+          ErrorCode::shape_mismatch,
+          fmt::format("op scaled_dot_product_attention: {} heads of queries in groups of {} need {} heads of keys "
+                      "and values, not {}",
+                      inputs[0].shape[2], group, (inputs[0].shape[2] + group - 1) / group, inputs[i].shape[2]));
+    }
+  }
+}
+
+/// The heads of keys and values of operands 1 and 2, as query heads read them.
+ShardingRule read_in_groups(ShardingRule rule, const Attributes& attributes) {
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    rule.windows.push_back({i, 2, of_group(attributes.integer("group"))});
+  }
+  return rule;
+}
+
 ShardingRule separate_attention_rule(const Attributes& attributes, const Operands& inputs) {
   require_reals("scaled_dot_product_attention", inputs);
   require_visible_keys(attributes, inputs);
   const char* mask = inputs.size() == 4 ? ", t s" : "";
+  if (has_group(attributes)) {
+    require_groups(attributes, inputs);
+    const std::string text = fmt::format("b t h d, b s h d, b s h d{} -> b t h d, b h t", mask);
+    return read_in_groups(float32_results(parse_rule(text, {.whole = "s d"}), {1}), attributes);
+  }
   return float32_results(
       parse_rule(fmt::format("b t h g d, b s h d, b s h d{} -> b t h g d, b h g t", mask), {.whole = "s d"}), {1});
 }
@@ -56,12 +94,25 @@ ValueId separate_attention_gradient(FunctionBuilder& builder, const GradientRequ
 }
 
 /// Shards of the queries and of the group each make a part of the gradients of keys and values.
-ShardingRule separate_gradient_rule(const Attributes&, const Operands& inputs) {
+ShardingRule separate_gradient_rule(const Attributes& attributes, const Operands& inputs) {
   const char* mask = inputs.size() == 7 ? ", t s" : "";
-  ShardingRule rule = parse_rule(fmt::format("b t h g d, b s h d, b s h d, b t h g d, b h g t, b t h g d{} -> "
-                                             "b t h g d, b s h d, b s h d",
-                                             mask),
-                                 {.reduced = "t g", .whole = "s d"});
+  ShardingRule rule;
+  if (has_group(attributes)) {
+    require_groups(attributes, inputs);
+    rule = read_in_groups(parse_rule(fmt::format("b t h d, b s h d, b s h d, b t h d, b h t, b t h d{} -> "
+                                                 "b t h d, b s h d, b s h d",
+                                                 mask),
+                                     {.reduced = "t", .whole = "s d"}),
+                          attributes);
+    for (const std::size_t o : {std::size_t{1}, std::size_t{2}}) {
+      rule.result_windows.push_back({o, 2, of_group(attributes.integer("group"))});
+    }
+  } else {
+    rule = parse_rule(fmt::format("b t h g d, b s h d, b s h d, b t h g d, b h g t, b t h g d{} -> "
+                                  "b t h g d, b s h d, b s h d",
+                                  mask),
+                      {.reduced = "t g", .whole = "s d"});
+  }
   for (std::size_t i = 0; i < 3 && i < inputs.size(); ++i) {
     rule.dtypes.push_back(inputs[i].dtype);
   }
@@ -86,14 +137,17 @@ std::int64_t separate_gradient_flops(const OpShape& shape) { return separate_att
 const RegisterOp separate_attention(
     {.name = "scaled_dot_product_attention",
      .help = "attention of q [batch, seq, kv_heads, group, head_dim] to k and v [batch, keys, kv_heads, head_dim], and "
-             "log-sum-exp of the scores; a fourth operand [seq, keys] is added to the scores and gets no gradient",
+             "log-sum-exp of the scores; a fourth operand [seq, keys] is added to the scores and gets no gradient; "
+             "with group, q is [batch, seq, heads, head_dim], and its heads may be split anywhere",
      .attributes = {AttributeSpec::integer("causal", "1 if query i sees keys 0 to i alone", 0, 1),
                     AttributeSpec::integer("window",
                                            "query i sees keys that are less than this away from i; 0 for no such limit",
                                            0, std::int64_t{1} << 30),
                     AttributeSpec::real("scale", "the factor of the scores; 0 for 1 / sqrt(head_dim)"),
                     AttributeSpec::real("dropout", "the rate for probabilities"),
-                    AttributeSpec::text("stream", "the key of the random numbers")},
+                    AttributeSpec::text("stream", "the key of the random numbers"),
+                    optional(AttributeSpec::integer("group", "query heads that share a head of keys and values", 1,
+                                                    std::int64_t{1} << 30))},
      .rule = separate_attention_rule,
      .gradient = separate_attention_gradient,
      .flops = separate_attention_flops,

@@ -105,4 +105,9 @@ template <int per_element, std::size_t operand = 0>
   return per_element * element_count(shape.inputs[operand]);
 }
 
+[[nodiscard]] inline AttributeSpec optional(AttributeSpec spec) {
+  spec.optional = true;
+  return spec;
+}
+
 }  // namespace shardrun::graph

@@ -271,9 +271,10 @@ void packed_attention(const KernelCall& call) {
 
 /// q, k, v (, mask) -> out, lse
 void separate_attention(const KernelCall& call) {
-  attend(call, {attention::separate_shape(call, 3), attention::query_rows(call.inputs[0]),
-                attention::key_rows(call.inputs[1]), attention::key_rows(call.inputs[2]),
-                attention::query_rows(call.outputs[0]), reals(call.outputs[1])});
+  const attention::Shape shape = attention::separate_shape(call, 3);
+  attend(call,
+         {shape, attention::query_rows(call.inputs[0], shape), attention::key_rows(call.inputs[1]),
+          attention::key_rows(call.inputs[2]), attention::query_rows(call.outputs[0], shape), reals(call.outputs[1])});
 }
 
 const AddKernels attentions({{"attention", {.run = packed_attention}},

@@ -15,7 +15,7 @@ struct DoutOut {
   SHARDRUN_ON_DEVICE void operator()(Block& block) const {
     const attention::Shape& shape = of.shape;
     const std::int64_t row = block.index() * block.warps() + block.warp();
-    if (row >= shape.batch * shape.heads * shape.group * shape.queries) {
+    if (row >= shape.batch * shape.query_heads * shape.queries) {
       return;
     }
     const Head head = shape.head_of(row / shape.queries);
@@ -34,7 +34,7 @@ struct DoutOut {
 void run_gradient(const KernelCall& call, const GradientTensors& of, const Gradients& to) {
   const attention::Shape& shape = of.shape;
   constexpr int warps = 4;
-  const std::int64_t rows = shape.batch * shape.heads * shape.group * shape.queries;
+  const std::int64_t rows = shape.batch * shape.query_heads * shape.queries;
   launch(call, (rows + warps - 1) / warps, warps * warp_size, 0, DoutOut{of});
   const bool matrices =
       attention::all_bfloat({&of.q, &of.k, &of.v, &of.out, &to.dq, &to.dk, &to.dv}) && of.dout.is_bfloat;
@@ -67,13 +67,14 @@ void packed_attention_gradient(const KernelCall& call) {
 
 /// q, k, v, out, lse, dout (, mask) -> dq, dk, dv
 void separate_attention_gradient(const KernelCall& call) {
-  const HeadRows out = rows_of_both(attention::query_rows(call.inputs[3]), call.inputs[5]);
+  const attention::Shape shape = attention::separate_shape(call, 6);
+  const HeadRows out = rows_of_both(attention::query_rows(call.inputs[3], shape), call.inputs[5]);
   run_gradient(call,
-               {{attention::separate_shape(call, 6), attention::query_rows(call.inputs[0]),
-                 attention::key_rows(call.inputs[1]), attention::key_rows(call.inputs[2]), out, reals(call.inputs[4])},
+               {{shape, attention::query_rows(call.inputs[0], shape), attention::key_rows(call.inputs[1]),
+                 attention::key_rows(call.inputs[2]), out, reals(call.inputs[4])},
                 reals(call.inputs[5]),
                 reinterpret_cast<float*>(call.scratch.data())},
-               {attention::query_rows(call.outputs[0]), attention::key_rows(call.outputs[1]),
+               {attention::query_rows(call.outputs[0], shape), attention::key_rows(call.outputs[1]),
                 attention::key_rows(call.outputs[2])});
 }
 

@@ -132,12 +132,13 @@ struct GradientQueriesMatrices {
 template <int step>
 class TilesOfGroup {
  public:
-  std::int64_t group = 0;
+  std::int64_t group;
 
-  SHARDRUN_ON_DEVICE TilesOfGroup(const Range& seeing, std::int64_t groups)
-      : first_(seeing.begin / step * step),
+  SHARDRUN_ON_DEVICE TilesOfGroup(const Range& seeing, const Range& groups)
+      : group(groups.begin),
+        first_(seeing.begin / step * step),
         of_head_(static_cast<int>((seeing.end - first_ + step - 1) / step)),
-        left_(of_head_ * static_cast<int>(groups)) {}
+        left_(of_head_ * static_cast<int>(groups.end - groups.begin)) {}
   [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t row() const { return first_ + in_head_ * step; }
   [[nodiscard]] SHARDRUN_ON_DEVICE bool has_tile() const { return left_ > 0; }
   SHARDRUN_ON_DEVICE void advance() {
@@ -218,7 +219,7 @@ struct GradientKeysMatrices {
       add_rounded_product(block, gradients, queries, at, result_k);
       add_rounded_product(block, scores, douts, at, result_v);
     };
-    const TilesOfGroup<step> seeing(shape.seeing({first, first + rows}), shape.group);
+    const TilesOfGroup<step> seeing(shape.seeing({first, first + rows}), shape.heads_of_group(own_head.head));
     over_tiles<step>(block, seeing, shape.seeing(own), load, compute);
     SHARDRUN_UNROLLED for (int f = 0; f < count; ++f) {
       const std::int64_t row = begin + f * fragment_rows;

@@ -161,7 +161,8 @@ struct GradientKeys {
     if (chunks == 1) {
       tiles.load_keys(block, of, head, first, 0);
     }
-    for (head.group = 0; head.group < shape.group; ++head.group) {
+    const Range group = shape.heads_of_group(head.head);
+    for (head.group = group.begin; head.group < group.end; ++head.group) {
       for (at.query = seeing.begin / tile * tile; at.query < seeing.end; at.query += tile) {
         float scores[each][each] = {};
         float gradients[each][each] = {};

@@ -239,12 +239,12 @@ struct OwnQueries {
 
 /// How many blocks there are that have `rows` queries of one head each.
 [[nodiscard]] inline std::int64_t blocks_of_queries(const Shape& shape, int rows = tile) {
-  return shape.batch * shape.heads * shape.group * shape.query_tiles(rows);
+  return shape.batch * shape.query_heads * shape.query_tiles(rows);
 }
 /// The queries of block `number` of these. The last queries come first: of a causal mask they see the most.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline OwnQueries own_queries(const Shape& shape, std::int64_t number,
                                                                int rows = tile) {
-  const std::int64_t heads = shape.batch * shape.heads * shape.group;
+  const std::int64_t heads = shape.batch * shape.query_heads;
   return {shape.head_of(number % heads), (shape.query_tiles(rows) - 1 - number / heads) * rows};
 }
 

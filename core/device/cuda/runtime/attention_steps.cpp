@@ -46,7 +46,7 @@ bool has_types(const graph::OpShape& shape, std::size_t log_sum_exp) {
   return floats == 1 && statistics.dtype == DType::f32;
 }
 
-/// Nothing: with a mask, a window or dropout.
+/// Nothing: with a mask, a window or dropout, or where a shard has a part of a group.
 std::optional<FusedAttention> whole_of(std::string_view op, const graph::OpShape& shape) {
   if (shape.attributes.real("dropout") != 0) {
     return std::nullopt;
@@ -62,11 +62,14 @@ std::optional<FusedAttention> whole_of(std::string_view op, const graph::OpShape
       return std::nullopt;
     }
     of.keys = shape.inputs[1].shape[1];
-    of.heads = q[2] * q[3];
-    of.key_heads = q[2];
+    of.key_heads = shape.inputs[1].shape[2];
+    of.heads = shape.attributes.has("group") ? q[2] : q[2] * q[3];
+    if (shape.attributes.has("group") && of.heads != of.key_heads * shape.attributes.integer("group")) {
+      return std::nullopt;  // a shard whose groups lack heads
+    }
     of.is_causal = shape.attributes.integer("causal") == 1;
   }
-  of.width = q[4];
+  of.width = q.back();
   const std::size_t log_sum_exp = !of.is_gradient ? 100 : of.is_packed ? 2 : 4;
   return has_types(shape, log_sum_exp) ? std::optional(of) : std::nullopt;
 }

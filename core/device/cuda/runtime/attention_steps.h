@@ -62,8 +62,9 @@ inline constexpr std::int64_t most_bytes_of_head = std::int64_t{1} << 30;
 /// Whether the op is `attention`, `scaled_dot_product_attention`, or a gradient of one.
 [[nodiscard]] bool is_attention(std::string_view op);
 
-/// Nothing: it is for our own kernels, because cuDNN does not take its types, its width or its attributes, or a head of
-/// keys needs more workspace for the gradient than `most_bytes_of_head`. REQUIRES: is_attention(op).
+/// Nothing: it is for our own kernels, because cuDNN does not take its types, its width, its attributes or parts of
+/// groups, or a head of keys needs more workspace for the gradient than `most_bytes_of_head`. REQUIRES:
+/// is_attention(op).
 [[nodiscard]] std::optional<AttentionSteps> attention_steps(std::string_view op, const graph::OpShape& shape,
                                                             std::int64_t most_bytes = most_attention_bytes);
 

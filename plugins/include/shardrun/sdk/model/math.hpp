@@ -147,27 +147,30 @@ struct Attention {
   double scale = 0;         ///< the factor of the scores; 0: 1 / sqrt(head_dim)
   double dropout = 0;
   std::string stream = "attention";  ///< of dropout's random numbers
+  /// Heads of queries that share one of keys and values, if queries are [batch, seq, heads, head_dim]: see
+  /// Dim::grouped. Such heads may be split anywhere. 0: queries have a dimension for the group
+  std::int64_t group = 0;
 };
 
 namespace detail {
 
 [[nodiscard]] inline Value attend(const std::vector<Value>& operands, const Attention& how, const std::string& name) {
-  return operands.front()
-      .function()
-      .call_all("scaled_dot_product_attention", operands,
-                {{"causal", static_cast<std::int64_t>(how.causal ? 1 : 0)},
-                 {"window", how.window},
-                 {"scale", how.scale},
-                 {"dropout", how.dropout},
-                 {"stream", how.stream}},
-                name)
-      .front();
+  std::vector<Attribute> attributes = {{"causal", static_cast<std::int64_t>(how.causal ? 1 : 0)},
+                                       {"window", how.window},
+                                       {"scale", how.scale},
+                                       {"dropout", how.dropout},
+                                       {"stream", how.stream}};
+  if (how.group > 0) {
+    attributes.push_back({"group", how.group});
+  }
+  return operands.front().function().call_all("scaled_dot_product_attention", operands, attributes, name).front();
 }
 
 }  // namespace detail
 
 /// Attention of queries [batch, seq, kv_heads, group, head_dim] to keys and values [batch, keys, kv_heads, head_dim].
-/// The heads of a group share a head of keys and values; a group of 1 is multi-head attention. result: as the queries
+/// The heads of a group share a head of keys and values; a group of 1 is multi-head attention. With `how.group`,
+/// queries are [batch, seq, heads, head_dim]. result: as the queries
 [[nodiscard]] inline Value scaled_dot_product_attention(const Value& q, const Value& k, const Value& v,
                                                         const Attention& how = {}, const std::string& name = {}) {
   return detail::attend({q, k, v}, how, name);
