@@ -23,8 +23,8 @@ class Parameters {
 
   void declare() {
     const Dim embed{"embed", s_.width};
-    const Dim heads{"heads", s_.kv_heads};
-    const Dim group{"group", s_.group};
+    const Dim heads{"heads", s_.kv_heads * s_.group};
+    const Dim kv_heads = heads.grouped(s_.group);
     const Dim head_dim{"head_dim", s_.head_dim};
     const Dim mlp{"mlp", s_.hidden};
     states_.set_layers(s_.layers);
@@ -33,14 +33,14 @@ class Parameters {
       layer_ = static_cast<std::int32_t>(l);
       const std::string at = layer_scope(l) + "/";
       gain(at + "attention_norm", embed);
-      linear(at + "attention/query", {heads, group, head_dim}, {embed}, s_.qkv_bias);
-      linear(at + "attention/key", {heads, head_dim}, {embed}, s_.qkv_bias);
-      linear(at + "attention/value", {heads, head_dim}, {embed}, s_.qkv_bias);
+      linear(at + "attention/query", {heads, head_dim}, {embed}, s_.qkv_bias);
+      linear(at + "attention/key", {kv_heads, head_dim}, {embed}, s_.qkv_bias);
+      linear(at + "attention/value", {kv_heads, head_dim}, {embed}, s_.qkv_bias);
       if (s_.qk_norm) {
         gain(at + "attention/query_norm", head_dim);
         gain(at + "attention/key_norm", head_dim);
       }
-      linear(at + "attention/output", {embed}, {heads, group, head_dim}, s_.output_bias);
+      linear(at + "attention/output", {embed}, {heads, head_dim}, s_.output_bias);
       gain(at + "mlp_norm", embed);
       linear(at + "mlp/gate", {mlp}, {embed}, s_.mlp_bias);
       linear(at + "mlp/up", {mlp}, {embed}, s_.mlp_bias);
@@ -111,16 +111,16 @@ class Network {
 
   /// x, result: [batch, seq, embed]
   [[nodiscard]] Value attention(const Value& x, std::int64_t layer, const std::string& at) {
-    Value q = linear("bte,hgde->bthgd", x, at + "query", s_.qkv_bias);
+    Value q = linear("bte,hde->bthd", x, at + "query", s_.qkv_bias);
     Value k = linear("bte,hde->bthd", x, at + "key", s_.qkv_bias);
     const Value v = linear("bte,hde->bthd", x, at + "value", s_.qkv_bias);
     if (s_.qk_norm) {
       q = norm(q, at + "query_norm");
       k = norm(k, at + "key_norm");
     }
-    const Attention how{.window = layer >= s_.first_window_layer ? s_.window : 0};
+    const Attention how{.window = layer >= s_.first_window_layer ? s_.window : 0, .group = s_.group};
     const Value y = scaled_dot_product_attention(rope(q, 1, s_.rope), rope(k, 1, s_.rope), v, how);
-    return linear("bthgd,ehgd->bte", y, at + "output", s_.output_bias);
+    return linear("bthd,ehd->bte", y, at + "output", s_.output_bias);
   }
 
   [[nodiscard]] Value norm(const Value& x, const std::string& name) {
