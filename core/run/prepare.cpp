@@ -28,6 +28,11 @@ Prepared prepare(const job::Job& job, const Preparing& preparing) {
     begin_from(open_resumed(job, prepared.notices, preparing.replaces && job.task != job::Task::infer),
                prepared.compiled);
   }
+  const checkpoint::GivenWeights* const weights = prepared.compiled.weights.get();
+  const bool has_own_context = job.where("model", "context") != job.where("model", "from");
+  if (!job.weights.empty() && weights != nullptr && !has_own_context && !weights->note().empty()) {
+    prepared.notices.push_back(weights->note());
+  }
   append(require_runnable(job, prepared.compiled, preparing.ranks_here, preparing.processes), prepared.notices);
   if (preparing.processes > 0) {
     require_launchable(job, prepared.compiled);

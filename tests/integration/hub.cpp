@@ -175,6 +175,18 @@ TEST_CASE("hub: training begins with the weights, and mixed precision with their
   CHECK(loss({"train.precision=mixed", "job.ranks=2", "job.strategy=zero1"}) == Approx(alone).epsilon(3e-2));
 }
 
+TEST_CASE("hub: a job says that it bounds the context of a folder, unless it sets one", "[hub]") {
+  const TemporaryFolder folder;
+  static_cast<void>(changed(folder, "\"max_position_embeddings\": 64", "\"max_position_embeddings\": 4096"));
+  write_file(folder / "text.txt", std::string(3000, 'a') + "bc");
+  write_file(folder / "job.ini",
+             "[job]\noutput = out\n[model]\nfrom = changed\n[data]\ntext = text.txt\nbatch = 1\nsplit = 0.5\n"
+             "[train]\nsteps = 0\n");
+  const std::string note = "[model] context = 1024 of the 4096 tokens that the model knows";
+  CHECK_THAT(run_in(folder, {"job.ini"}).err, Contains(note));
+  CHECK_THAT(run_in(folder, {"job.ini", "--replace", "--set", "model.context=1024"}).err, !Contains(note));
+}
+
 TEST_CASE("hub: folders that cannot be read are refused with what is wrong", "[hub]") {
   const TemporaryFolder folder;
   CHECK_THAT(refusal_of(folder, changed(folder, "\"mlp_bias\"", "\"mlp_banana\"")),
