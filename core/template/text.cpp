@@ -374,7 +374,7 @@ bool all_have(std::string_view text, unsigned traits) {
          std::ranges::all_of(characters, [&](char32_t character) { return (traits_of(character) & traits) != 0; });
 }
 
-std::string quoted(std::string_view text) {
+std::string quoted_text(std::string_view text) {
   const char mark = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos ? '"' : '\'';
   std::string result(1, mark);
   for (const char32_t c : decoded(text)) {

@@ -63,7 +63,7 @@ enum class Side : std::uint8_t { left, right, both };
 [[nodiscard]] bool all_have(std::string_view text, unsigned traits);
 
 /// As Python's repr() writes it.
-[[nodiscard]] std::string quoted(std::string_view text);
+[[nodiscard]] std::string quoted_text(std::string_view text);
 /// As JSON, as Python's json.dumps() writes it.
 [[nodiscard]] std::string json_text(std::string_view text, bool ascii);
 

@@ -369,13 +369,13 @@ std::string represented(Heap& heap, const Value& value) {
     case Kind::real: return shown_real(value.real);
     case Kind::text:
       heap.spend(value.text->bytes.size() / 16);
-      return value.text->is_markup ? "Markup(" + quoted(value.text->bytes) + ")" : quoted(value.text->bytes);
+      return value.text->is_markup ? "Markup(" + quoted_text(value.text->bytes) + ")" : quoted_text(value.text->bytes);
     case Kind::list: return represented_list(heap, *value.list);
     case Kind::dict: return represented_dict(heap, *value.dict);
     case Kind::name_space: return "<Namespace " + represented_dict(heap, *value.dict) + ">";
     case Kind::function:
       if (value.function->is_macro) {
-        return fmt::format("<Macro {}>", quoted(value.function->name));
+        return fmt::format("<Macro {}>", quoted_text(value.function->name));
       }
       fail(fmt::format("the function '{}' cannot be printed: call it", value.function->name));
     case Kind::loop: fail("'loop' cannot be printed");
