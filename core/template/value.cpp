@@ -437,6 +437,20 @@ std::vector<Value> all_of(Heap& heap, const Value& value) {
   return items;
 }
 
+namespace {
+
+void require_key(const Value& key) {
+  if (key.is(Kind::dict) || is_list(key, ListKind::list) || is_list(key, ListKind::keys) ||
+      is_list(key, ListKind::items)) {
+    fail(fmt::format("{} cannot be the key of a dict", type_name(key)));
+  }
+  if (is_list(key, ListKind::tuple)) {
+    std::ranges::for_each(key.list->items, require_key);
+  }
+}
+
+}  // namespace
+
 bool contains(Heap& heap, const Value& container, const Value& value) {
   if (container.is(Kind::text)) {
     if (value.is(Kind::undefined)) {
@@ -451,6 +465,9 @@ bool contains(Heap& heap, const Value& container, const Value& value) {
   if (container.is(Kind::dict)) {
     return find(heap, *container.dict, value) != nullptr;
   }
+  if (is_list(container, ListKind::keys)) {
+    require_key(value);
+  }
   const Iterator next = iterate(heap, container);
   while (const std::optional<Value> item = next()) {
     if (equal(heap, *item, value)) {
@@ -459,20 +476,6 @@ bool contains(Heap& heap, const Value& container, const Value& value) {
   }
   return false;
 }
-
-namespace {
-
-void require_key(const Value& key) {
-  if (key.is(Kind::dict) || is_list(key, ListKind::list) || is_list(key, ListKind::keys) ||
-      is_list(key, ListKind::items)) {
-    fail(fmt::format("{} cannot be the key of a dict", type_name(key)));
-  }
-  if (is_list(key, ListKind::tuple)) {
-    std::ranges::for_each(key.list->items, require_key);
-  }
-}
-
-}  // namespace
 
 Value* find(Heap& heap, Dict& dict, const Value& key) {
   require_key(key);
