@@ -82,7 +82,7 @@ struct List {
   std::int64_t start = 0;  ///< of a range, as its step and stop
   std::int64_t step = 1;
   std::int64_t stop = 0;
-  Iterator next = {};      ///< of an iterator
+  Iterator next = {};  ///< of an iterator
 };
 
 struct Dict {
