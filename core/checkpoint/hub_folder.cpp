@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -431,6 +432,42 @@ HubFolder::HubFolder(const std::filesystem::path& path, const workload::Models& 
   }
   source_.path = path;
   source_.files.push_back(file);
+}
+
+std::vector<UnderstoodKey> understood_keys(const std::filesystem::path& folder, const workload::Models& models) {
+  const std::filesystem::path file = folder / config_name;
+  const std::vector<ConfigValue> config = config_in(file);
+  const workload::Model model = model_of_architecture(file, config, models);
+  const auto lines_of = [](const OptionValues& options) {
+    std::set<std::string> lines;
+    std::istringstream text(to_string(options));
+    for (std::string line; std::getline(text, line);) {
+      lines.insert(line);
+    }
+    return lines;
+  };
+  const std::set<std::string> all = lines_of(model.read_config(config));
+  std::vector<UnderstoodKey> keys;
+  for (std::size_t i = 0; i < config.size(); ++i) {
+    UnderstoodKey& understood = keys.emplace_back(UnderstoodKey{config[i].key, config[i].text, ""});
+    if (understood.key.starts_with("architectures.")) {
+      understood.meaning = fmt::format("model {}", model.name);
+      continue;
+    }
+    std::vector<ConfigValue> others = config;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+    try {
+      const std::set<std::string> left = lines_of(model.read_config(others));
+      std::vector<std::string> set_by_it;
+      std::ranges::set_difference(all, left, std::back_inserter(set_by_it));
+      understood.meaning = !set_by_it.empty() ? fmt::format("sets {}", fmt::join(set_by_it, ", "))
+                           : all != left      ? "unsets an option"
+                                              : "changes nothing here";
+    } catch (const Error&) {
+      understood.meaning = "needed";
+    }
+  }
+  return keys;
 }
 
 TensorSource states_of_hub(const TensorSource& files, const workload::Model& model,
