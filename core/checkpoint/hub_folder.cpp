@@ -434,6 +434,24 @@ HubFolder::HubFolder(const std::filesystem::path& path, const workload::Models& 
   source_.files.push_back(file);
 }
 
+namespace {
+
+/// A value of the same type.
+std::string another_value(const ConfigValue& value) {
+  if (value.type == SR_CONFIG_BOOLEAN) {
+    return value.text == "true" ? "false" : "true";
+  }
+  if (value.type != SR_CONFIG_NUMBER) {
+    return value.text + "_";
+  }
+  const double number = std::stod(value.text);
+  const bool is_whole = value.text.find_first_not_of("-0123456789") == std::string::npos;
+  return is_whole ? std::to_string(std::stoll(value.text) * 2 + (number == 0 ? 1 : 0))
+                  : fmt::format("{}", number == 0 ? 1 : number * 2);
+}
+
+}  // namespace
+
 std::vector<UnderstoodKey> understood_keys(const std::filesystem::path& folder, const workload::Models& models) {
   const std::filesystem::path file = folder / config_name;
   const std::vector<ConfigValue> config = config_in(file);
@@ -447,6 +465,16 @@ std::vector<UnderstoodKey> understood_keys(const std::filesystem::path& folder, 
     return lines;
   };
   const std::set<std::string> all = lines_of(model.read_config(config));
+  // What the options lose with another config; nothing if it is refused.
+  const auto changes_from = [&](const std::vector<ConfigValue>& other) -> std::optional<std::string> {
+    try {
+      std::vector<std::string> lost;
+      std::ranges::set_difference(all, lines_of(model.read_config(other)), std::back_inserter(lost));
+      return lost.empty() ? "" : fmt::format("sets {}", fmt::join(lost, ", "));
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  };
   std::vector<UnderstoodKey> keys;
   for (std::size_t i = 0; i < config.size(); ++i) {
     UnderstoodKey& understood = keys.emplace_back(UnderstoodKey{config[i].key, config[i].text, ""});
@@ -454,18 +482,17 @@ std::vector<UnderstoodKey> understood_keys(const std::filesystem::path& folder, 
       understood.meaning = fmt::format("model {}", model.name);
       continue;
     }
-    std::vector<ConfigValue> others = config;
-    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
-    try {
-      const std::set<std::string> left = lines_of(model.read_config(others));
-      std::vector<std::string> set_by_it;
-      std::ranges::set_difference(all, left, std::back_inserter(set_by_it));
-      understood.meaning = !set_by_it.empty() ? fmt::format("sets {}", fmt::join(set_by_it, ", "))
-                           : all != left      ? "unsets an option"
-                                              : "changes nothing here";
-    } catch (const Error&) {
-      understood.meaning = "needed";
-    }
+    std::vector<ConfigValue> without = config;
+    without.erase(without.begin() + static_cast<std::ptrdiff_t>(i));
+    std::vector<ConfigValue> changed = config;
+    changed[i].text = another_value(config[i]);
+    const std::optional<std::string> missing = changes_from(without);
+    const std::optional<std::string> other = changes_from(changed);
+    understood.meaning = missing && !missing->empty() ? *missing
+                         : other && !other->empty()   ? *other
+                         : !missing                   ? "needed"
+                         : !other                     ? "the only value that is supported"
+                                                      : "changes nothing";
   }
   return keys;
 }

@@ -47,7 +47,8 @@ struct UnderstoodKey {
   std::string meaning;
 };
 
-/// All keys of a folder's config.json, in order. Each is left out once: its meaning is what then changes. Throws as
+/// All keys of a folder's config.json, in order. Each is left out once, and has another value once: its meaning is what
+/// then changes. Throws as
 /// HubFolder.
 [[nodiscard]] std::vector<UnderstoodKey> understood_keys(const std::filesystem::path& folder,
                                                          const workload::Models& models);

@@ -320,3 +320,45 @@ TEST_CASE("hub: chat-template prints a conversation, and names what is wrong", "
              Contains("chat_template.jinja") && Contains("line 2, column 4: the filter 'frobnicate' is not known"));
   CHECK(printed({"--set", "mode"}).code == 2);
 }
+
+TEST_CASE("hub: checkpoint check says yes or no", "[hub]") {
+  const TemporaryFolder folder;
+  const auto checked = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"checkpoint", "check"});
+    return run_in(folder, words);
+  };
+  const std::string model = (hub / "llama").string();
+  const std::string tokens = model + "/inputs.npy";
+  const Ended same = checked({model, "--tokens", tokens, "--logits", model + "/logits.npy"});
+  CHECK(same.code == 0);
+  CHECK_THAT(same.out, Contains("hidden_size = ") && Contains("sets width = ") &&
+                           Contains("architectures.0 = LlamaForCausalLM: model llama") &&
+                           Contains("model.embed_tokens.weight [40, ") &&
+                           Contains("yes: logits and those of the float64 reference") &&
+                           Contains("yes: logits and those of --logits"));
+  const Ended other = checked({model, "--tokens", tokens, "--logits", (hub / "mistral/logits.npy").string()});
+  CHECK(other.code == 1);
+  CHECK_THAT(other.out, Contains("yes: logits and those of the float64 reference") &&
+                            Contains("NO:  logits and those of --logits"));
+  CHECK(checked({model, "--tokens", tokens, "--limit", "0"}).code == 1);
+  const Ended alone = checked({model, "--logits", tokens});
+  CHECK(alone.code == 2);
+  CHECK_THAT(alone.err, Contains("--logits has no effect without --tokens"));
+  CHECK(checked({folder.path().string()}).code == 2);
+
+  with_tokenizer(folder, "null");
+  write_file(folder / "text.txt", "abc");
+  const auto ids = [&](const std::string& bytes) {
+    write_file(folder / "ids.npy", std::string("\x93NUMPY\x01\x00", 8) + std::string("v\0", 2) +
+                                       "{'descr': '|u1', 'fortran_order': False, 'shape': (3,), }" +
+                                       std::string(60, ' ') + "\n" + bytes);
+    return checked({"chat", "--text", "text.txt", "--against", "ids.npy"});
+  };
+  const Ended equal = ids("\x02\x03\x04");
+  INFO(equal.err);
+  CHECK(equal.code == 0);
+  CHECK_THAT(equal.out, Contains("yes: the text has the same 3 tokens"));
+  const Ended unequal = ids("\x02\x03\x05");
+  CHECK(unequal.code == 1);
+  CHECK_THAT(unequal.out, Contains("they part at token 2: 4 here, 5 there"));
+}
