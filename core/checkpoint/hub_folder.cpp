@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -431,6 +432,69 @@ HubFolder::HubFolder(const std::filesystem::path& path, const workload::Models& 
   }
   source_.path = path;
   source_.files.push_back(file);
+}
+
+namespace {
+
+/// A value of the same type.
+std::string another_value(const ConfigValue& value) {
+  if (value.type == SR_CONFIG_BOOLEAN) {
+    return value.text == "true" ? "false" : "true";
+  }
+  if (value.type != SR_CONFIG_NUMBER) {
+    return value.text + "_";
+  }
+  const double number = std::stod(value.text);
+  const bool is_whole = value.text.find_first_not_of("-0123456789") == std::string::npos;
+  return is_whole ? std::to_string(std::stoll(value.text) * 2 + (number == 0 ? 1 : 0))
+                  : fmt::format("{}", number == 0 ? 1 : number * 2);
+}
+
+}  // namespace
+
+std::vector<UnderstoodKey> understood_keys(const std::filesystem::path& folder, const workload::Models& models) {
+  const std::filesystem::path file = folder / config_name;
+  const std::vector<ConfigValue> config = config_in(file);
+  const workload::Model model = model_of_architecture(file, config, models);
+  const auto lines_of = [](const OptionValues& options) {
+    std::set<std::string> lines;
+    std::istringstream text(to_string(options));
+    for (std::string line; std::getline(text, line);) {
+      lines.insert(line);
+    }
+    return lines;
+  };
+  const std::set<std::string> all = lines_of(model.read_config(config));
+  // What the options lose with another config; nothing if it is refused.
+  const auto changes_from = [&](const std::vector<ConfigValue>& other) -> std::optional<std::string> {
+    try {
+      std::vector<std::string> lost;
+      std::ranges::set_difference(all, lines_of(model.read_config(other)), std::back_inserter(lost));
+      return lost.empty() ? "" : fmt::format("sets {}", fmt::join(lost, ", "));
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  };
+  std::vector<UnderstoodKey> keys;
+  for (std::size_t i = 0; i < config.size(); ++i) {
+    UnderstoodKey& understood = keys.emplace_back(UnderstoodKey{config[i].key, config[i].text, ""});
+    if (understood.key.starts_with("architectures.")) {
+      understood.meaning = fmt::format("model {}", model.name);
+      continue;
+    }
+    std::vector<ConfigValue> without = config;
+    without.erase(without.begin() + static_cast<std::ptrdiff_t>(i));
+    std::vector<ConfigValue> changed = config;
+    changed[i].text = another_value(config[i]);
+    const std::optional<std::string> missing = changes_from(without);
+    const std::optional<std::string> other = changes_from(changed);
+    understood.meaning = missing && !missing->empty() ? *missing
+                         : other && !other->empty()   ? *other
+                         : !missing                   ? "needed"
+                         : !other                     ? "the only value that is supported"
+                                                      : "changes nothing";
+  }
+  return keys;
 }
 
 TensorSource states_of_hub(const TensorSource& files, const workload::Model& model,

@@ -40,6 +40,19 @@ class HubFolder {
   std::string note_;
 };
 
+/// A key of config.json, and what it does to the model.
+struct UnderstoodKey {
+  std::string key;    ///< of nested objects: "a.b"
+  std::string value;  ///< as text
+  std::string meaning;
+};
+
+/// All keys of a folder's config.json, in order. Each is left out once, and has another value once: its meaning is what
+/// then changes. Throws as
+/// HubFolder.
+[[nodiscard]] std::vector<UnderstoodKey> understood_keys(const std::filesystem::path& folder,
+                                                         const workload::Models& models);
+
 /// The parameters of a model under the names that others give them. `weights` and `model` outlive it. Throws
 /// Error{usage} if the model is not in folders of others.
 [[nodiscard]] TensorSource hub_tensors(const TensorSource& weights, const workload::Model& model,

@@ -69,7 +69,8 @@ std::string_view meaning_of(std::string_view word) {
        "'shardrun JOB.ini --set train.steps=0' evaluates a job's model as it begins; with 'checkpoint.resume' and as "
        "many "
        "steps as the checkpoint, a trained one"},
-      {{"sample", "complete", "chat"}, "'shardrun generate RUN' samples from a trained model"},
+      {{"sample", "complete", "chat"},
+       "'shardrun generate RUN' samples from a trained model, and 'shardrun generate FOLDER --message TEXT' answers"},
       {{"infer", "inference", "apply", "serve"},
        "'shardrun predict RUN --from x.npy' applies a trained model to arrays, and 'shardrun JOB.ini' runs a job with "
        "[job] task = infer"},

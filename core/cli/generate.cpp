@@ -18,8 +18,8 @@
 #include "core/job/raw.h"
 #include "core/metrics/run_files.h"
 #include "core/partition/partition.h"
+#include "core/template/chat.h"
 #include "core/train/sampling.h"
-#include "core/workload/program.h"
 #include "core/workload/program.h"
 
 namespace shardrun::cli {
@@ -74,23 +74,76 @@ std::vector<std::int32_t> numbers_of(const std::string& prompt, std::int64_t voc
   return tokens.empty() ? std::vector<std::int32_t>{0} : tokens;
 }
 
-std::vector<std::int32_t> encode(const std::optional<data::Tokenizer>& tokenizer, const std::string& prompt,
-                                 std::int64_t vocab) {
-  if (!tokenizer) {
-    return numbers_of(prompt, vocab);
+/// A token by its text; nothing if there is none.
+std::optional<std::int32_t> token_of(const text::BpeTokenizer& tokenizer, const boost::json::object& tokens,
+                                     std::string_view name) {
+  const boost::json::value* const text = tokens.if_contains(name);
+  return text == nullptr ? std::nullopt : tokenizer.find(text->get_string());
+}
+
+/// The tokens of a text for a model of others, with those that its tokenizer puts around it.
+std::vector<std::int32_t> encode_whole(const data::Tokenizer& tokenizer, const templates::ChatFormat& format,
+                                       const std::string& prompt) {
+  std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
+  const text::BpeTokenizer& file = *tokenizer.file();
+  std::vector<std::int32_t> before = file.before();
+  std::vector<std::int32_t> behind = file.behind();
+  if (format.adds_bos || format.adds_eos) {  // tokenizer_config.json has the last word, as in transformers
+    const auto only = [&](const std::optional<bool>& adds, std::string_view name) {
+      const std::optional<std::int32_t> token = token_of(file, format.special_tokens, name);
+      return adds.value_or(false) && token ? std::vector<std::int32_t>{*token} : std::vector<std::int32_t>();
+    };
+    before = only(format.adds_bos, "bos_token");
+    behind = only(format.adds_eos, "eos_token");
   }
-  return tokenizer->encode(prompt);
+  tokens.insert(tokens.begin(), before.begin(), before.end());
+  tokens.insert(tokens.end(), behind.begin(), behind.end());
+  return tokens;
+}
+
+/// The tokens that end what a model of others says.
+std::vector<std::int64_t> end_tokens_of(const data::Tokenizer& tokenizer, const templates::ChatFormat& format) {
+  std::vector<std::int64_t> ends = format.end_tokens;
+  if (const std::optional<std::int32_t> token = token_of(*tokenizer.file(), format.special_tokens, "eos_token")) {
+    ends.push_back(*token);
+  }
+  return ends;
+}
+
+/// The text of a conversation of --system and --message.
+std::string conversation_text(const Parsed& parsed, const templates::ChatFormat& format) {
+  templates::Conversation conversation;
+  for (const char* role : {"system", "message"}) {
+    if (const std::optional<std::string> text = parsed.get(role)) {
+      conversation.messages.push_back(
+          {{"role", role == std::string_view("message") ? "user" : role}, {"content", *text}});
+    }
+  }
+  return templates::render_chat(format, conversation);
 }
 
 /// Reduces the model's context to what is needed: a model that others trained may have a much longer one, and every
-/// position takes time.
-void take_needed_context(checkpoint::TrainedModel& trained, const std::string& prompt, std::int64_t tokens) {
+/// position takes time. `prompted`: the number of tokens of the prompt.
+void take_needed_context(checkpoint::TrainedModel& trained, std::size_t prompted, std::int64_t tokens) {
   constexpr std::int64_t step = 16;
   OptionValues& options = trained.settings.options;
-  const auto prompted =
-      static_cast<std::int64_t>(trained.tokenizer ? trained.tokenizer->encode(prompt).size() : prompt.size());
-  const std::int64_t needed = (prompted + tokens + step - 1) / step * step;
+  const std::int64_t needed = (static_cast<std::int64_t>(prompted) + tokens + step - 1) / step * step;
   options.set("context", std::min(options.integer("context"), std::max(needed, step)));
+}
+
+/// Throws Error{usage} where --message and --system have no effect.
+void require_chat(const Parsed& parsed, bool is_hub, bool has_tokenizer) {
+  if (parsed.has("system") && !parsed.has("message")) {
+    throw Error(ErrorCode::usage, "--system has no effect without --message: give the message, too");
+  }
+  if (parsed.has("message") && parsed.has("prompt")) {
+    throw Error(ErrorCode::usage, "--message and --prompt both say what the model reads: leave out one of them");
+  }
+  if (parsed.has("message") && !(is_hub && has_tokenizer)) {
+    throw Error(ErrorCode::usage,
+                "--message needs a folder of Hugging Face's libraries with a tokenizer and a chat "
+                "template: give other models their text with --prompt");
+  }
 }
 
 int generate(std::span<const std::string> words) {
@@ -99,7 +152,13 @@ int generate(std::span<const std::string> words) {
       {{.name = "prompt",
         .value = "TEXT",
         .help = "text to continue (default: the end of a line); of a model without a tokenizer, numbers of tokens"},
-       {.name = "tokens", .value = "N", .help = "number of tokens to sample (default 500)"},
+       {.name = "message",
+        .value = "TEXT",
+        .help = "what the user says, in the words of the folder's chat template; the answer is printed"},
+       {.name = "system", .value = "TEXT", .help = "with --message, what the model is told before"},
+       {.name = "tokens",
+        .value = "N",
+        .help = "number of tokens to sample (default 500); a model of a folder may end before"},
        {.name = "temperature",
         .value = "T",
         .help = "0: always the likeliest token; 1: the model's own distribution (default 0.8)"},
@@ -126,9 +185,20 @@ int generate(std::span<const std::string> words) {
   const plugins::Directories directories =
       compile::directories_of(job ? job::plugin_path(*job) : std::vector<std::filesystem::path>());
   checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), compile::models_in(directories));
+  require_chat(parsed, given.is_hub(), trained.tokenizer && trained.tokenizer->file() != nullptr);
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int64_t> ends;
+  if (given.is_hub() && trained.tokenizer) {
+    const templates::ChatFormat format = templates::read_chat_format(parsed.positional[0]);
+    tokens = parsed.has("message") ? trained.tokenizer->encode(conversation_text(parsed, format))
+                                   : encode_whole(*trained.tokenizer, format, prompt);
+    ends = end_tokens_of(*trained.tokenizer, format);
+  } else if (trained.tokenizer) {
+    tokens = trained.tokenizer->encode(prompt);
+  }
   if (given.is_hub()) {
-    take_needed_context(trained, prompt, settings.tokens);
+    take_needed_context(trained, trained.tokenizer ? tokens.size() : prompt.size(), settings.tokens);
   }
   const graph::Graph graph = workload::build_prediction(trained.model, trained.settings);
   settings.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
@@ -136,15 +206,26 @@ int generate(std::span<const std::string> words) {
   runtime::Executor executor(partition::programs_of(graph, cpu, threads), cpu);
   checkpoint::load_parameters(given.source(), graph, executor);
   const std::int64_t vocab = executor.output(executor.find(workload::predict_function, 1), "logits").elements();
-  const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt, vocab);
+  if (!trained.tokenizer) {
+    tokens = numbers_of(prompt, vocab);
+  }
   std::optional<data::Decoder> decoder;
   if (trained.tokenizer) {
     decoder.emplace(*trained.tokenizer);
   }
-  for (const std::int32_t token : tokens) {
-    print_token(decoder, token);
+  if (!parsed.has("message")) {
+    for (const std::int32_t token : tokens) {
+      print_token(decoder, token);
+    }
   }
-  train::sample(executor, tokens, settings, [&](std::int32_t token) { print_token(decoder, token); });
+  bool has_ended = false;
+  settings.goes_on = [&] { return !has_ended; };
+  train::sample(executor, tokens, settings, [&](std::int32_t token) {
+    has_ended = std::ranges::find(ends, token) != ends.end();
+    if (!has_ended) {
+      print_token(decoder, token);
+    }
+  });
   std::string rest;
   if (decoder) {
     decoder->finish(rest);

@@ -43,6 +43,9 @@ class Tokenizer {
   /// Throws Error{data} for a token outside of the vocabulary.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens) const;
 
+  /// The tokenizer of a file; null for others.
+  [[nodiscard]] const text::BpeTokenizer* file() const noexcept { return file_ ? &*file_ : nullptr; }
+
   bool operator==(const Tokenizer& other) const;
 
  private:

@@ -183,8 +183,9 @@ TEST_CASE("without arguments the usage is shown, and the exit code is an error's
   CHECK(none.code == 2);
   CHECK(help.code == 0);
   for (const char* command :
-       {"bench [options]", "checkpoint list PATH", "devices [--json]", "generate RUN", "help [TOPIC [JOB.ini]]",
-        "plan JOB.ini", "plugins [JOB.ini]", "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
+       {"bench [options]", "chat-template FOLDER MESSAGES.json", "checkpoint list PATH", "devices [--json]",
+        "generate RUN", "help [TOPIC [JOB.ini]]", "plan JOB.ini", "plugins [JOB.ini]", "plugins check FILE",
+        "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
     CHECK_THAT(help.out, Contains(command));
   }
   CHECK_THAT(help.out, Contains("\nexit codes:\n") &&

@@ -233,3 +233,144 @@ TEST_CASE("hub: the files of a cache, which are links into another folder, are r
   }
   CHECK(error_of(folder, folder / "snapshots/1", {}) < 2e-6);
 }
+
+namespace {
+
+/// A copy of a fixture with a tokenizer of its 40 tokens: <s>, </s> and letters. `post_processor`: JSON.
+std::filesystem::path with_tokenizer(const TemporaryFolder& folder, const std::string& post_processor) {
+  std::filesystem::remove_all(folder / "chat");
+  std::filesystem::copy(hub / "llama", folder / "chat");
+  std::string vocab;
+  for (int token = 0; token < 40; ++token) {
+    const std::string text = token == 0   ? "<s>"
+                             : token == 1 ? "</s>"
+                                          : std::string(1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKL"[token - 2]);
+    vocab += (token == 0 ? "" : ",") + ("\"" + text + "\":" + std::to_string(token));
+  }
+  const auto added = [](int id, const std::string& text) {
+    return R"({"id":)" + std::to_string(id) + R"(,"content":")" + text +
+           R"(","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true})";
+  };
+  write_file(folder / "chat/tokenizer.json", R"({"added_tokens":[)" + added(0, "<s>") + "," + added(1, "</s>") +
+                                                 R"(],"post_processor":)" + post_processor +
+                                                 R"(,"decoder":{"type":"Fuse"},"model":{"type":"BPE","vocab":{)" +
+                                                 vocab + R"(},"merges":[]}})");
+  return folder / "chat";
+}
+
+std::string said_by(const TemporaryFolder& folder, std::vector<std::string> words) {
+  words.insert(words.begin(), {"generate", "chat", "--temperature", "0", "--tokens", "8"});
+  const Ended ended = run_in(folder, words);
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  return ended.out;
+}
+
+}  // namespace
+
+TEST_CASE("hub: a prompt gets the tokens of the post-processor, and a conversation only those of its template",
+          "[hub]") {
+  const TemporaryFolder folder;
+  with_tokenizer(folder, "null");
+  const std::string bare = said_by(folder, {"--prompt", "abc"});
+  const std::string marked = said_by(folder, {"--prompt", "<s>abc"});
+  REQUIRE(bare != marked);
+  with_tokenizer(folder, R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},)"
+                         R"({"Sequence":{"id":"A","type_id":0}}],"pair":[],)"
+                         R"("special_tokens":{"<s>":{"id":"<s>","ids":[0],"tokens":["<s>"]}}})");
+  CHECK(said_by(folder, {"--prompt", "abc"}) == marked);
+
+  write_file(folder / "chat/chat_template.jinja", "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}");
+  write_file(folder / "chat/tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+  CHECK("abc" + said_by(folder, {"--system", "a", "--message", "bc"}) == marked);
+  write_file(folder / "chat/tokenizer_config.json", R"({"bos_token": "<s>", "add_bos_token": false})");
+  CHECK(said_by(folder, {"--prompt", "abc"}) == bare);
+}
+
+TEST_CASE("hub: an answer ends at each end token of generation_config.json and tokenizer_config.json", "[hub]") {
+  const TemporaryFolder folder;
+  with_tokenizer(folder, "null");
+  write_file(folder / "chat/chat_template.jinja", "{{ messages[0].content }}");
+  const std::string answer = said_by(folder, {"--message", "abc"});
+  REQUIRE(answer.size() == 9);
+  const std::string letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKL";
+  const char second = answer[1];
+  const std::string first_part = answer.substr(0, answer.find(second)) + "\n";
+  const std::string token = std::to_string(letters.find(second) + 2);
+  write_file(folder / "chat/generation_config.json", R"({"eos_token_id": [1, )" + token + "]}");
+  CHECK(said_by(folder, {"--message", "abc"}) == first_part);
+  write_file(folder / "chat/generation_config.json", R"({"eos_token_id": )" + token + "}");
+  CHECK(said_by(folder, {"--message", "abc"}) == first_part);
+  std::filesystem::remove(folder / "chat/generation_config.json");
+  write_file(folder / "chat/tokenizer_config.json", std::string(R"({"eos_token": ")") + second + "\"}");
+  CHECK(said_by(folder, {"--message", "abc"}) == first_part);
+}
+
+TEST_CASE("hub: chat-template prints a conversation, and names what is wrong", "[hub]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "m");
+  write_file(
+      folder / "m/chat_template.jinja",
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if tools %}{{ tools | length }}{% endif %}"
+      "{{ mode }}{% if add_generation_prompt %}<assistant>{% endif %}");
+  write_file(folder / "messages.json", R"([{"role": "user", "content": "Grüße\n"}])");
+  write_file(folder / "tools.json", R"([{"type": "function"}])");
+  const auto printed = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"chat-template", "m", "messages.json"});
+    return run_in(folder, words);
+  };
+  CHECK(printed({}).out == "<user>Grüße\n<assistant>");
+  CHECK(printed({"--tools", "tools.json", "--no-generation-prompt", "--set", "mode=[1, true]"}).out ==
+        "<user>Grüße\n1[1, True]");
+  const Ended other = printed({"--template", "rag"});
+  CHECK(other.code == 2);
+  CHECK_THAT(other.err, Contains("no chat template 'rag'; it has default"));
+  write_file(folder / "m/chat_template.jinja", "{{ messages\n | frobnicate }}");
+  const Ended wrong = printed({});
+  CHECK(wrong.code == 2);
+  CHECK_THAT(wrong.err,
+             Contains("chat_template.jinja") && Contains("line 2, column 4: the filter 'frobnicate' is not known"));
+  CHECK(printed({"--set", "mode"}).code == 2);
+}
+
+TEST_CASE("hub: checkpoint check says yes or no", "[hub]") {
+  const TemporaryFolder folder;
+  const auto checked = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"checkpoint", "check"});
+    return run_in(folder, words);
+  };
+  const std::string model = (hub / "llama").string();
+  const std::string tokens = model + "/inputs.npy";
+  const Ended same = checked({model, "--tokens", tokens, "--logits", model + "/logits.npy"});
+  CHECK(same.code == 0);
+  CHECK_THAT(same.out, Contains("hidden_size = ") && Contains("sets width = ") &&
+                           Contains("architectures.0 = LlamaForCausalLM: model llama") &&
+                           Contains("model.embed_tokens.weight [40, ") &&
+                           Contains("yes: logits and those of the float64 reference") &&
+                           Contains("yes: logits and those of --logits"));
+  const Ended other = checked({model, "--tokens", tokens, "--logits", (hub / "mistral/logits.npy").string()});
+  CHECK(other.code == 1);
+  CHECK_THAT(other.out, Contains("yes: logits and those of the float64 reference") &&
+                            Contains("NO:  logits and those of --logits"));
+  CHECK(checked({model, "--tokens", tokens, "--limit", "0"}).code == 1);
+  const Ended alone = checked({model, "--logits", tokens});
+  CHECK(alone.code == 2);
+  CHECK_THAT(alone.err, Contains("--logits has no effect without --tokens"));
+  CHECK(checked({folder.path().string()}).code == 2);
+
+  with_tokenizer(folder, "null");
+  write_file(folder / "text.txt", "abc");
+  const auto ids = [&](const std::string& bytes) {
+    write_file(folder / "ids.npy", std::string("\x93NUMPY\x01\x00", 8) + std::string("v\0", 2) +
+                                       "{'descr': '|u1', 'fortran_order': False, 'shape': (3,), }" +
+                                       std::string(60, ' ') + "\n" + bytes);
+    return checked({"chat", "--text", "text.txt", "--against", "ids.npy"});
+  };
+  const Ended equal = ids("\x02\x03\x04");
+  INFO(equal.err);
+  CHECK(equal.code == 0);
+  CHECK_THAT(equal.out, Contains("yes: the text has the same 3 tokens"));
+  const Ended unequal = ids("\x02\x03\x05");
+  CHECK(unequal.code == 1);
+  CHECK_THAT(unequal.out, Contains("they part at token 2: 4 here, 5 there"));
+}

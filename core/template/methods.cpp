@@ -1,0 +1,411 @@
+// Methods of texts, lists and dicts.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "core/template/evaluator.h"
+#include "core/template/text.h"
+
+namespace shardrun::templates {
+namespace {
+
+using Run = Value (*)(Evaluator& evaluator, const Value& self, const Arguments& arguments);
+
+struct Method {
+  std::string_view name;
+  Run run;
+};
+
+// Texts ---------------------------------------------------------------------------------------------------------------
+
+template <std::string (*Change)(std::string_view)>
+Value changed(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("this method", arguments, {}, 0);
+  evaluator.heap().spend(bytes_of(self).size() / 8);
+  return evaluator.heap().text(Change(bytes_of(self)), self.text->is_markup);
+}
+
+template <bool (*Is)(std::string_view)>
+Value checked(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("this method", arguments, {}, 0);
+  evaluator.heap().spend(bytes_of(self).size() / 8);
+  return Value::of(Is(bytes_of(self)));
+}
+
+bool is_ascii(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+template <unsigned Traits>
+bool has_all(std::string_view text) {
+  return all_have(text, Traits);
+}
+bool is_printable(std::string_view text) { return text.empty() || all_have(text, printable_character); }
+bool is_lower(std::string_view text) { return is_case(text, lower_case); }
+bool is_upper(std::string_view text) { return is_case(text, upper_case); }
+
+template <Side On>
+Value strip(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("strip", arguments, {"chars"}, 0);
+  const bool has_set = bound.has(0) && !bound.at(0).is(Kind::none);
+  evaluator.heap().spend(bytes_of(self).size() / 32);
+  return evaluator.heap().text(
+      stripped(bytes_of(self), On, has_set ? std::optional<std::string_view>(bound.text(0)) : std::nullopt),
+      self.text->is_markup);
+}
+
+Value list_of(Heap& heap, const std::vector<std::string_view>& texts, const Value& self) {
+  std::vector<Value> items;
+  for (const std::string_view text : texts) {
+    items.push_back(heap.text(text, self.text->is_markup));
+  }
+  return heap.list(std::move(items));
+}
+
+template <bool FromRight>
+Value split(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("split", arguments, {"sep", "maxsplit"}, 0);
+  Heap& heap = evaluator.heap();
+  const std::int64_t most = bound.integer(1, -1);
+  heap.spend(bytes_of(self).size() / 4);
+  if (bound.or_none(0).is(Kind::none)) {
+    return list_of(heap, split_at_space(bytes_of(self), most, FromRight), self);
+  }
+  if (bound.text(0).empty()) {
+    fail("split: the separator is empty");
+  }
+  return list_of(heap, split_at(bytes_of(self), bound.text(0), most, FromRight), self);
+}
+
+Value split_lines(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("splitlines", arguments, {"keepends"}, 0);
+  evaluator.heap().spend(bytes_of(self).size() / 4);
+  return list_of(evaluator.heap(), lines_of(bytes_of(self), bound.flag(0, false)), self);
+}
+
+template <bool FromRight>
+Value partition(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("partition", arguments, {"sep"}, 1);
+  Heap& heap = evaluator.heap();
+  if (bound.text(0).empty()) {
+    fail("partition: the separator is empty");
+  }
+  heap.spend(bytes_of(self).size() / 32);
+  const std::vector<std::string_view> parts = split_at(bytes_of(self), bound.text(0), 1, FromRight);
+  std::vector<std::string_view> three = {parts[0], "", ""};
+  if (parts.size() == 2) {
+    three = {parts[0], bound.text(0), parts[1]};
+  } else if (FromRight) {
+    three = {"", "", parts[0]};
+  }
+  Value made = list_of(heap, three, self);
+  made.list->kind = ListKind::tuple;
+  return made;
+}
+
+/// The part of a text between two characters, as start and end of find() name it; nothing if start is past the end.
+std::optional<std::string_view> part_of(std::string_view text, const Bound& bound, std::size_t first,
+                                        std::int64_t& from) {
+  const auto length = static_cast<std::int64_t>(count_characters(text));
+  const auto place = [&](std::size_t i, std::int64_t otherwise) {
+    const std::int64_t at = bound.or_none(i).is(Kind::none) ? otherwise : bound.integer(i, otherwise);
+    return at < 0 ? std::max<std::int64_t>(at + length, 0) : at;
+  };
+  from = place(first, 0);
+  const std::int64_t to = std::min(place(first + 1, length), length);
+  if (from > length || from > to) {
+    return std::nullopt;
+  }
+  const std::size_t begin = offset_of(text, static_cast<std::size_t>(from));
+  return text.substr(begin, offset_of(text.substr(begin), static_cast<std::size_t>(to - from)));
+}
+
+enum class Search : std::uint8_t { first, last, count };
+
+template <Search How, bool MustBe>
+Value find_text(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("find", arguments, {"sub", "start", "end"}, 1);
+  evaluator.heap().spend(bytes_of(self).size() / 8);
+  std::int64_t from = 0;
+  const std::string_view wanted = bound.text(0);
+  const std::optional<std::string_view> part = part_of(bytes_of(self), bound, 1, from);
+  if (How == Search::count) {
+    return Value::of(!part            ? std::int64_t{0}
+                     : wanted.empty() ? static_cast<std::int64_t>(count_characters(*part)) + 1
+                                      : static_cast<std::int64_t>(split_at(*part, wanted, -1, false).size()) - 1);
+  }
+  const std::size_t at = !part                  ? std::string_view::npos
+                         : How == Search::first ? part->find(wanted)
+                                                : part->rfind(wanted);
+  if (at == std::string_view::npos) {
+    if (MustBe) {
+      fail(fmt::format("index: '{}' is not in the text", wanted));
+    }
+    return Value::of(std::int64_t{-1});
+  }
+  return Value::of(from + static_cast<std::int64_t>(count_characters(part->substr(0, at))));
+}
+
+template <bool AtEnd>
+Value begins(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("startswith", arguments, {"prefix", "start", "end"}, 1);
+  evaluator.heap().spend(bound.has(1) ? bytes_of(self).size() / 32 : 0);
+  std::int64_t from = 0;
+  const std::optional<std::string_view> part =
+      bound.has(1) ? part_of(bytes_of(self), bound, 1, from) : std::optional<std::string_view>(bytes_of(self));
+  const auto is_it = [&](std::string_view text) {
+    return part && (AtEnd ? part->ends_with(text) : part->starts_with(text));
+  };
+  if (!is_list(bound.at(0), ListKind::tuple)) {
+    return Value::of(is_it(bound.text(0)));
+  }
+  return Value::of(std::ranges::any_of(bound.at(0).list->items, [&](const Value& text) {
+    if (!text.is(Kind::text)) {
+      fail(fmt::format("startswith and endswith need texts, not {}", type_name(text)));
+    }
+    return is_it(bytes_of(text));
+  }));
+}
+
+void require_plain(const Value& self, std::string_view method) {
+  if (self.text->is_markup) {
+    fail(fmt::format("{} of a text that is marked as safe is not supported", method));
+  }
+}
+
+Value replace(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  require_plain(self, "replace");
+  const Bound bound("replace", arguments, {"old", "new", "count"}, 2);
+  Heap& heap = evaluator.heap();
+  heap.spend(bytes_of(self).size() / 16);
+  return heap.text(
+      replaced(bytes_of(self), bound.text(0), bound.text(1), bound.integer(2, -1), heap.limits().text_bytes));
+}
+
+template <bool AtEnd>
+Value remove_affix(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("removeprefix", arguments, {"prefix"}, 1);
+  std::string_view text = bytes_of(self);
+  const std::string_view affix = bound.text(0);
+  if (AtEnd ? text.ends_with(affix) : text.starts_with(affix)) {
+    text = AtEnd ? text.substr(0, text.size() - affix.size()) : text.substr(affix.size());
+  }
+  return evaluator.heap().text(text, self.text->is_markup);
+}
+
+Value join(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  require_plain(self, "join");
+  const Bound bound("join", arguments, {"iterable"}, 1);
+  Heap& heap = evaluator.heap();
+  std::string text;
+  bool is_first = true;
+  const Iterator next = iterate(heap, bound.at(0));
+  while (const std::optional<Value> item = next()) {
+    if (!item->is(Kind::text)) {
+      fail(fmt::format("join needs texts, not {}: use the filter join", type_name(*item)));
+    }
+    text += is_first ? "" : bytes_of(self);
+    text += bytes_of(*item);
+    is_first = false;
+    heap.check_text(text.size());
+  }
+  return heap.text(text);
+}
+
+enum class Place : std::uint8_t { left, right, center };
+
+template <Place At>
+Value justify(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("justify", arguments, {"width", "fillchar"}, 1);
+  Heap& heap = evaluator.heap();
+  const std::string_view fill = bound.has(1) ? bound.text(1) : " ";
+  if (count_characters(fill) != 1) {
+    fail("the text to fill with has to be one character");
+  }
+  const auto length = static_cast<std::int64_t>(count_characters(bytes_of(self)));
+  const std::int64_t width = bound.integer(0, 0);
+  const std::int64_t lacks = width > length ? width - length : 0;
+  heap.check_text(static_cast<std::size_t>(lacks));
+  // As CPython: of an odd number, one more goes to the left where the width is odd.
+  const std::int64_t before = At == Place::left ? 0 : At == Place::right ? lacks : lacks / 2 + (lacks & width & 1);
+  std::string left;
+  std::string right;
+  for (std::int64_t i = 0; i < lacks; ++i) {
+    (i < before ? left : right) += fill;
+  }
+  return heap.text(left + std::string(bytes_of(self)) + right, self.text->is_markup);
+}
+
+Value fill_zeros(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("zfill", arguments, {"width"}, 1);
+  Heap& heap = evaluator.heap();
+  const auto length = static_cast<std::int64_t>(count_characters(bytes_of(self)));
+  const std::int64_t lacks = bound.integer(0, 0) > length ? bound.integer(0, 0) - length : 0;
+  heap.check_text(static_cast<std::size_t>(lacks));
+  std::string text(bytes_of(self));
+  text.insert(text.starts_with('-') || text.starts_with('+') ? 1 : 0, static_cast<std::size_t>(lacks), '0');
+  return heap.text(text);
+}
+
+Value format(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  require_plain(self, "format");
+  return evaluator.heap().text(formatted_by_braces(evaluator, bytes_of(self), arguments));
+}
+
+constexpr Method text_methods[] = {
+    {"capitalize", changed<capitalized>},
+    {"center", justify<Place::center>},
+    {"count", find_text<Search::count, false>},
+    {"endswith", begins<true>},
+    {"find", find_text<Search::first, false>},
+    {"format", format},
+    {"index", find_text<Search::first, true>},
+    {"isalnum", checked<has_all<alphabetic | decimal | digit | numeric>>},
+    {"isalpha", checked<has_all<alphabetic>>},
+    {"isascii", checked<is_ascii>},
+    {"isdecimal", checked<has_all<decimal>>},
+    {"isdigit", checked<has_all<digit>>},
+    {"islower", checked<is_lower>},
+    {"isnumeric", checked<has_all<numeric>>},
+    {"isprintable", checked<is_printable>},
+    {"isspace", checked<has_all<space_character>>},
+    {"istitle", checked<is_title>},
+    {"isupper", checked<is_upper>},
+    {"join", join},
+    {"ljust", justify<Place::left>},
+    {"lower", changed<lower>},
+    {"lstrip", strip<Side::left>},
+    {"partition", partition<false>},
+    {"removeprefix", remove_affix<false>},
+    {"removesuffix", remove_affix<true>},
+    {"replace", replace},
+    {"rfind", find_text<Search::last, false>},
+    {"rindex", find_text<Search::last, true>},
+    {"rjust", justify<Place::right>},
+    {"rpartition", partition<true>},
+    {"rsplit", split<true>},
+    {"rstrip", strip<Side::right>},
+    {"split", split<false>},
+    {"splitlines", split_lines},
+    {"startswith", begins<false>},
+    {"strip", strip<Side::both>},
+    {"swapcase", changed<swapped_case>},
+    {"title", changed<title>},
+    {"upper", changed<upper>},
+    {"zfill", fill_zeros},
+};
+constexpr std::string_view unsupported_of_text[] = {"casefold",     "encode",    "expandtabs", "format_map",
+                                                    "isidentifier", "maketrans", "translate"};
+
+// Dicts and lists -----------------------------------------------------------------------------------------------------
+
+Value dict_get(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("get", arguments, {"key", "default"}, 1);
+  const Value* const found = find(evaluator.heap(), *self.dict, bound.at(0));
+  return found != nullptr ? *found : bound.or_none(1);
+}
+
+template <ListKind View>
+Value dict_view(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("this method", arguments, {}, 0);
+  Heap& heap = evaluator.heap();
+  std::vector<Value> items;
+  for (const auto& [key, value] : self.dict->entries) {
+    items.push_back(View == ListKind::keys     ? key
+                    : View == ListKind::values ? value
+                                               : heap.list({key, value}, ListKind::tuple));
+  }
+  return heap.list(std::move(items), View);
+}
+
+Value dict_copy(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("copy", arguments, {}, 0);
+  return evaluator.heap().dict(*self.dict);
+}
+
+constexpr Method dict_methods[] = {
+    {"copy", dict_copy},
+    {"get", dict_get},
+    {"items", dict_view<ListKind::items>},
+    {"keys", dict_view<ListKind::keys>},
+    {"values", dict_view<ListKind::values>},
+};
+constexpr std::string_view refused_of_dict[] = {"clear", "pop", "popitem", "setdefault", "update"};
+constexpr std::string_view unsupported_of_dict[] = {"fromkeys"};
+
+Value list_index(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("index", arguments, {"value"}, 1);
+  const std::vector<Value>& items = self.list->items;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (equal(evaluator.heap(), items[i], bound.at(0))) {
+      return Value::of(static_cast<std::int64_t>(i));
+    }
+  }
+  fail("index: the value is not in the list");
+}
+
+Value list_count(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("count", arguments, {"value"}, 1);
+  return Value::of(static_cast<std::int64_t>(std::ranges::count_if(
+      self.list->items, [&](const Value& item) { return equal(evaluator.heap(), item, bound.at(0)); })));
+}
+
+Value list_copy(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+  const Bound bound("copy", arguments, {}, 0);
+  return evaluator.heap().list(self.list->items);
+}
+
+constexpr Method list_methods[] = {{"count", list_count}, {"index", list_index}, {"copy", list_copy}};
+constexpr std::string_view refused_of_list[] = {"append", "clear",  "extend",  "insert",
+                                                "pop",    "remove", "reverse", "sort"};
+constexpr std::string_view unsupported_of_number[] = {
+    "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes", "fromhex", "hex", "imag",
+    "is_integer",       "numerator", "real",       "to_bytes"};
+
+/// What a kind of value has.
+struct Members {
+  std::span<const Method> methods = {};
+  std::span<const std::string_view> refused = {};
+  std::span<const std::string_view> unsupported = {};
+};
+
+Members members_of(const Value& value) {
+  if (value.is(Kind::text)) {
+    return {text_methods, {}, unsupported_of_text};
+  }
+  if (value.is(Kind::dict)) {
+    return {dict_methods, refused_of_dict, unsupported_of_dict};
+  }
+  if (is_list(value, ListKind::list)) {
+    return {list_methods, refused_of_list, {}};
+  }
+  if (is_list(value, ListKind::tuple) || is_list(value, ListKind::range)) {
+    return {std::span(list_methods).first(2), {}, {}};
+  }
+  return {{},
+          {},
+          value.is_number() ? std::span<const std::string_view>(unsupported_of_number)
+                            : std::span<const std::string_view>()};
+}
+
+}  // namespace
+
+std::optional<Value> method_of(Evaluator& evaluator, const Value& object, std::string_view name) {
+  const Members members = members_of(object);
+  if (const auto found = std::ranges::find(members.methods, name, &Method::name); found != members.methods.end()) {
+    return evaluator.heap().function(std::string(name), [&evaluator, object, run = found->run](const Arguments& given) {
+      return run(evaluator, object, given);
+    });
+  }
+  if (std::ranges::find(members.refused, name) != members.refused.end()) {
+    return evaluator.heap().undefined(
+        fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(object)));
+  }
+  if (std::ranges::find(members.unsupported, name) != members.unsupported.end()) {
+    fail(fmt::format("the method '{}' of {} is not supported", name, type_name(object)));
+  }
+  return std::nullopt;
+}
+
+}  // namespace shardrun::templates

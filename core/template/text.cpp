@@ -1,0 +1,422 @@
+#include "core/template/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "core/base/error.h"
+#include "core/base/utf8.h"
+
+namespace shardrun::templates {
+namespace {
+
+/// The traits of the characters from `first` to the next run.
+struct TraitRun {
+  char32_t first;
+  std::uint16_t traits;
+};
+/// The characters from `first` to `last` in steps become others at a distance.
+struct CaseRun {
+  char32_t first;
+  char32_t last;
+  std::int8_t step;
+  std::int32_t difference;
+};
+/// A character that becomes several.
+struct CaseText {
+  char32_t character;
+  const char* text;
+};
+
+#include "core/template/unicode_runs.inc"
+
+template <std::size_t Runs, std::size_t Texts>
+void append_case(std::string& to, char32_t character, const CaseRun (&runs)[Runs], const CaseText (&texts)[Texts]) {
+  const CaseText* const text =
+      std::lower_bound(std::begin(texts), std::end(texts), character,
+                       [](const CaseText& known, char32_t wanted) { return known.character < wanted; });
+  if (text != std::end(texts) && text->character == character) {
+    to += text->text;
+    return;
+  }
+  const CaseRun* run = std::upper_bound(std::begin(runs), std::end(runs), character,
+                                        [](char32_t wanted, const CaseRun& known) { return wanted < known.first; });
+  if (run != std::begin(runs)) {
+    --run;
+    if (character <= run->last && (character - run->first) % static_cast<char32_t>(run->step) == 0) {
+      character = static_cast<char32_t>(static_cast<std::int32_t>(character) + run->difference);
+    }
+  }
+  append_utf8(to, character);
+}
+
+void append_upper(std::string& to, char32_t character) { append_case(to, character, upper_runs, upper_texts); }
+void append_lower(std::string& to, char32_t character) { append_case(to, character, lower_runs, lower_texts); }
+void append_title(std::string& to, char32_t character) { append_case(to, character, title_runs, title_texts); }
+
+constexpr char32_t capital_sigma = 0x3A3;
+constexpr char32_t final_sigma = 0x3C2;
+
+bool is_cased(char32_t character) { return (traits_of(character) & cased) != 0; }
+bool is_ignorable(char32_t character) { return (traits_of(character) & case_ignorable) != 0; }
+
+std::u32string decoded(std::string_view text) {
+  std::u32string characters;
+  characters.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Character found = utf8_at(text, at);
+    characters += found.character;
+    at += std::max<std::size_t>(found.bytes, 1);
+  }
+  return characters;
+}
+
+/// Lower case of one character of a text: a sigma at the end of a word is another.
+void append_lower_at(std::string& to, const std::u32string& text, std::size_t at) {
+  if (text[at] != capital_sigma) {
+    append_lower(to, text[at]);
+    return;
+  }
+  std::size_t before = at;
+  while (before > 0 && is_ignorable(text[before - 1])) {
+    --before;
+  }
+  std::size_t behind = at + 1;
+  while (behind < text.size() && is_ignorable(text[behind])) {
+    ++behind;
+  }
+  const bool is_final = before > 0 && is_cased(text[before - 1]) && !(behind < text.size() && is_cased(text[behind]));
+  append_utf8(to, is_final ? final_sigma : char32_t{0x3C3});
+}
+
+bool is_in(std::string_view set, std::string_view character) {
+  for (std::size_t at = 0; (at = set.find(character, at)) != std::string_view::npos; ++at) {
+    if ((static_cast<unsigned char>(set[at]) & 0xC0U) != 0x80U) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::size_t first_byte_before(std::string_view text, std::size_t end) {
+  do {
+    --end;
+  } while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U);
+  return end;
+}
+
+bool is_line_end(char32_t c) {
+  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+}
+
+}  // namespace
+
+std::uint16_t traits_of(char32_t character) noexcept {
+  const TraitRun* const run =
+      std::upper_bound(std::begin(trait_runs), std::end(trait_runs), character,
+                       [](char32_t wanted, const TraitRun& known) { return wanted < known.first; });
+  return std::prev(run)->traits;
+}
+
+std::size_t count_characters(std::string_view text) noexcept {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; }));
+}
+
+std::vector<std::string_view> characters_of(std::string_view text) {
+  std::vector<std::string_view> characters;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t bytes = std::max<std::size_t>(utf8_at(text, at).bytes, 1);
+    characters.push_back(text.substr(at, bytes));
+    at += bytes;
+  }
+  return characters;
+}
+
+std::size_t offset_of(std::string_view text, std::size_t character) noexcept {
+  std::size_t at = 0;
+  for (; at < text.size(); ++at) {
+    if ((static_cast<unsigned char>(text[at]) & 0xC0U) != 0x80U && character-- == 0) {
+      break;
+    }
+  }
+  return at;
+}
+
+std::string_view stripped(std::string_view text, Side side, std::optional<std::string_view> set) {
+  const auto goes = [&](std::size_t at, std::size_t end) {
+    return set ? is_in(*set, text.substr(at, end - at)) : is_space(utf8_at(text, at).character);
+  };
+  while (side != Side::right && !text.empty()) {
+    const std::size_t bytes = std::max<std::size_t>(utf8_at(text, 0).bytes, 1);
+    if (!goes(0, bytes)) {
+      break;
+    }
+    text.remove_prefix(bytes);
+  }
+  while (side != Side::left && !text.empty()) {
+    const std::size_t first = first_byte_before(text, text.size());
+    if (!goes(first, text.size())) {
+      break;
+    }
+    text = text.substr(0, first);
+  }
+  return text;
+}
+
+std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t most, bool from_right) {
+  std::vector<std::string_view> parts;
+  const Side near = from_right ? Side::right : Side::left;
+  for (text = stripped(text, near); !text.empty(); text = stripped(text, near)) {
+    if (most >= 0 && static_cast<std::int64_t>(parts.size()) == most) {
+      parts.push_back(text);
+      break;
+    }
+    std::size_t cut = from_right ? text.size() : 0;
+    if (from_right) {
+      while (cut > 0) {
+        const std::size_t first = first_byte_before(text, cut);
+        if (is_space(utf8_at(text, first).character)) {
+          break;
+        }
+        cut = first;
+      }
+      parts.push_back(text.substr(cut));
+      text = text.substr(0, cut);
+    } else {
+      while (cut < text.size() && !is_space(utf8_at(text, cut).character)) {
+        cut += std::max<std::size_t>(utf8_at(text, cut).bytes, 1);
+      }
+      parts.push_back(text.substr(0, cut));
+      text.remove_prefix(cut);
+    }
+  }
+  if (from_right) {
+    std::ranges::reverse(parts);
+  }
+  return parts;
+}
+
+std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, std::int64_t most,
+                                       bool from_right) {
+  std::vector<std::string_view> parts;
+  while (most < 0 || static_cast<std::int64_t>(parts.size()) < most) {
+    const std::size_t at = from_right ? text.rfind(separator) : text.find(separator);
+    if (at == std::string_view::npos) {
+      break;
+    }
+    parts.push_back(from_right ? text.substr(at + separator.size()) : text.substr(0, at));
+    text = from_right ? text.substr(0, at) : text.substr(at + separator.size());
+  }
+  parts.push_back(text);
+  if (from_right) {
+    std::ranges::reverse(parts);
+  }
+  return parts;
+}
+
+std::vector<std::string_view> lines_of(std::string_view text, bool with_ends) {
+  std::vector<std::string_view> lines;
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Character found = utf8_at(text, at);
+    std::size_t next = at + std::max<std::size_t>(found.bytes, 1);
+    if (is_line_end(found.character)) {
+      if (found.character == '\r' && next < text.size() && text[next] == '\n') {
+        ++next;
+      }
+      lines.push_back(text.substr(begin, (with_ends ? next : at) - begin));
+      begin = next;
+    }
+    at = next;
+  }
+  if (begin < text.size()) {
+    lines.push_back(text.substr(begin));
+  }
+  return lines;
+}
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most,
+                     std::size_t most_bytes) {
+  std::string result;
+  const auto put = [&](std::string_view part) {
+    if (result.size() + part.size() > most_bytes) {
+      throw Error(ErrorCode::data, fmt::format("a text has more than {} bytes", most_bytes));
+    }
+    result += part;
+  };
+  std::int64_t done = 0;
+  if (from.empty()) {
+    for (const std::string_view character : characters_of(text)) {
+      if (most < 0 || done < most) {
+        put(to);
+        ++done;
+      }
+      put(character);
+    }
+    if (most < 0 || done < most) {
+      put(to);
+    }
+    return result;
+  }
+  for (; most < 0 || done < most; ++done) {
+    const std::size_t at = text.find(from);
+    if (at == std::string_view::npos) {
+      break;
+    }
+    put(text.substr(0, at));
+    put(to);
+    text.remove_prefix(at + from.size());
+  }
+  put(text);
+  return result;
+}
+
+std::string upper(std::string_view text) {
+  std::string result;
+  for (const char32_t character : decoded(text)) {
+    append_upper(result, character);
+  }
+  return result;
+}
+
+std::string lower(std::string_view text) {
+  const std::u32string characters = decoded(text);
+  std::string result;
+  for (std::size_t i = 0; i < characters.size(); ++i) {
+    append_lower_at(result, characters, i);
+  }
+  return result;
+}
+
+std::string title(std::string_view text) {
+  const std::u32string characters = decoded(text);
+  std::string result;
+  bool in_word = false;
+  for (std::size_t i = 0; i < characters.size(); ++i) {
+    if (in_word) {
+      append_lower_at(result, characters, i);
+    } else {
+      append_title(result, characters[i]);
+    }
+    in_word = is_cased(characters[i]);
+  }
+  return result;
+}
+
+std::string capitalized(std::string_view text) {
+  const std::u32string characters = decoded(text);
+  std::string result;
+  for (std::size_t i = 0; i < characters.size(); ++i) {
+    if (i == 0) {
+      append_title(result, characters[i]);
+    } else {
+      append_lower_at(result, characters, i);
+    }
+  }
+  return result;
+}
+
+std::string swapped_case(std::string_view text) {
+  const std::u32string characters = decoded(text);
+  std::string result;
+  for (std::size_t i = 0; i < characters.size(); ++i) {
+    const unsigned traits = traits_of(characters[i]);
+    if ((traits & upper_case) != 0) {
+      append_lower_at(result, characters, i);
+    } else if ((traits & lower_case) != 0) {
+      append_upper(result, characters[i]);
+    } else {
+      append_utf8(result, characters[i]);
+    }
+  }
+  return result;
+}
+
+bool is_case(std::string_view text, CharacterTrait wanted) {
+  bool found = false;
+  for (const char32_t character : decoded(text)) {
+    const unsigned traits = traits_of(character);
+    if ((traits & (lower_case | upper_case | title_case) & ~static_cast<unsigned>(wanted)) != 0) {
+      return false;
+    }
+    found = found || (traits & wanted) != 0;
+  }
+  return found;
+}
+
+bool is_title(std::string_view text) {
+  bool found = false;
+  bool in_word = false;
+  for (const char32_t character : decoded(text)) {
+    const unsigned traits = traits_of(character);
+    if ((traits & (upper_case | title_case)) != 0) {
+      if (in_word) {
+        return false;
+      }
+      in_word = found = true;
+    } else if ((traits & lower_case) != 0) {
+      if (!in_word) {
+        return false;
+      }
+      in_word = found = true;
+    } else {
+      in_word = false;
+    }
+  }
+  return found;
+}
+
+bool all_have(std::string_view text, unsigned traits) {
+  const std::u32string characters = decoded(text);
+  return !characters.empty() &&
+         std::ranges::all_of(characters, [&](char32_t character) { return (traits_of(character) & traits) != 0; });
+}
+
+std::string quoted_text(std::string_view text) {
+  const char mark = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos ? '"' : '\'';
+  std::string result(1, mark);
+  for (const char32_t c : decoded(text)) {
+    if (c == static_cast<char32_t>(mark) || c == '\\') {
+      result += '\\';
+      result += static_cast<char>(c);
+    } else if (c == '\n') {
+      result += "\\n";
+    } else if (c == '\r') {
+      result += "\\r";
+    } else if (c == '\t') {
+      result += "\\t";
+    } else if ((traits_of(c) & printable_character) != 0) {
+      append_utf8(result, c);
+    } else if (c < 0x100) {
+      result += fmt::format("\\x{:02x}", static_cast<std::uint32_t>(c));
+    } else if (c < 0x10000) {
+      result += fmt::format("\\u{:04x}", static_cast<std::uint32_t>(c));
+    } else {
+      result += fmt::format("\\U{:08x}", static_cast<std::uint32_t>(c));
+    }
+  }
+  return result + mark;
+}
+
+std::string json_text(std::string_view text, bool ascii) {
+  std::string result = "\"";
+  for (const char32_t c : decoded(text)) {
+    constexpr std::string_view special = "\"\\\n\r\t\b\f";
+    if (c < 0x80 && c != 0 && special.find(static_cast<char>(c)) != std::string_view::npos) {
+      result += '\\';
+      result += "\"\\nrtbf"[special.find(static_cast<char>(c))];
+    } else if (c < 0x20 || (ascii && c >= 0x7F && c < 0x10000)) {
+      result += fmt::format("\\u{:04x}", static_cast<std::uint32_t>(c));
+    } else if (ascii && c >= 0x10000) {
+      const std::uint32_t rest = static_cast<std::uint32_t>(c) - 0x10000;
+      result += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10U), 0xDC00 + (rest & 0x3FFU));
+    } else {
+      append_utf8(result, c);
+    }
+  }
+  return result + '"';
+}
+
+}  // namespace shardrun::templates

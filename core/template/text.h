@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardrun::templates {
+
+// Text as Python's str has it: valid UTF-8 here, counted in characters.
+
+enum CharacterTrait : std::uint16_t {
+  alphabetic = 1,
+  digit = 2,
+  decimal = 4,
+  numeric = 8,
+  lower_case = 16,
+  upper_case = 32,
+  title_case = 64,
+  printable_character = 128,
+  case_ignorable = 256,
+  space_character = 512,
+  cased = 1024,
+};
+
+[[nodiscard]] std::uint16_t traits_of(char32_t character) noexcept;
+[[nodiscard]] inline bool is_space(char32_t character) noexcept {
+  return (traits_of(character) & space_character) != 0;
+}
+
+[[nodiscard]] std::size_t count_characters(std::string_view text) noexcept;
+/// The characters of a text, each as its bytes.
+[[nodiscard]] std::vector<std::string_view> characters_of(std::string_view text);
+/// The offset of a character; the end of the text past it.
+[[nodiscard]] std::size_t offset_of(std::string_view text, std::size_t character) noexcept;
+
+enum class Side : std::uint8_t { left, right, both };
+/// Without white space, or characters of `set`, at its ends.
+[[nodiscard]] std::string_view stripped(std::string_view text, Side side,
+                                        std::optional<std::string_view> set = std::nullopt);
+/// At white space. `most`: cuts; -1: all. `from_right`: the last ones.
+[[nodiscard]] std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t most, bool from_right);
+/// REQUIRES: a separator that is not empty.
+[[nodiscard]] std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
+                                                     std::int64_t most, bool from_right);
+[[nodiscard]] std::vector<std::string_view> lines_of(std::string_view text, bool with_ends);
+/// `most`: replacements; -1: all. Throws Error{data} if the result has more than `most_bytes`.
+[[nodiscard]] std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most,
+                                   std::size_t most_bytes);
+
+[[nodiscard]] std::string upper(std::string_view text);
+[[nodiscard]] std::string lower(std::string_view text);
+/// Words begin behind characters without case, as in str.title().
+[[nodiscard]] std::string title(std::string_view text);
+[[nodiscard]] std::string capitalized(std::string_view text);
+[[nodiscard]] std::string swapped_case(std::string_view text);
+/// Whether there is a character with case, and none of another case.
+[[nodiscard]] bool is_case(std::string_view text, CharacterTrait wanted);
+[[nodiscard]] bool is_title(std::string_view text);
+/// Whether the text is not empty and all its characters have one of the traits.
+[[nodiscard]] bool all_have(std::string_view text, unsigned traits);
+
+/// As Python's repr() writes it.
+[[nodiscard]] std::string quoted_text(std::string_view text);
+/// As JSON, as Python's json.dumps() writes it.
+[[nodiscard]] std::string json_text(std::string_view text, bool ascii);
+
+}  // namespace shardrun::templates

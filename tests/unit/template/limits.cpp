@@ -1,0 +1,60 @@
+// Hostile templates are stopped: none takes more than its limits.
+
+#include "core/template/template.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using namespace shardrun::templates;
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::string stopped(const std::string& text) {
+  const Limits limits{.steps = 100'000, .bytes = std::size_t{4} << 20U, .text_bytes = std::size_t{1} << 20U};
+  return error_of([&] { (void)Template::parse(text, "t").render({}, limits); });
+}
+
+std::string times(std::string_view text, int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) {
+    all += text;
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("loops end at the limit of steps", "[template]") {
+  CHECK_THAT(
+      stopped("{% for a in range(99) %}{% for b in range(9999) %}{% if a == b %}{% endif %}{% endfor %}{% endfor %}"),
+      Contains("more than 100000 steps"));
+  CHECK_THAT(stopped("{% for i in range(10**9) %}x{% endfor %}"), Contains("range has more than 100000 numbers"));
+}
+
+TEST_CASE("texts and lists end at the limits of memory", "[template]") {
+  CHECK_THAT(stopped("{{ 'x' * 10**12 }}"), Contains("a text has more than 1048576 bytes"));
+  CHECK_THAT(stopped("{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}"),
+             Contains("a text has more than 1048576 bytes"));
+  CHECK_THAT(stopped("{% set n = namespace(s=[1]) %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}"),
+             Contains("needs more than 4194304 bytes"));
+  CHECK_THAT(stopped("{{ '%9999999d' % 1 }}"), Contains("more than 10000 characters"));
+  CHECK_THAT(stopped("{{ 'aaaa'.replace('', 'x' * 1000000) }}"), Contains("a text has more than 1048576 bytes"));
+}
+
+TEST_CASE("what lies too deep within itself is refused", "[template]") {
+  CHECK_THAT(stopped("{{ " + times("(", 5000) + "1" + times(")", 5000) + " }}"),
+             Contains("nested more than 100 times"));
+  CHECK_THAT(stopped("{{ " + times("not ", 5000) + "1 }}"), Contains("nested more than 100 times"));
+  CHECK_THAT(stopped("{{ 1" + times(" + 1", 5000) + " }}"), Contains("more than 250 operations within each other"));
+  CHECK_THAT(stopped(times("{% if true %}", 5000)), Contains("nested more than 100 times"));
+  CHECK_THAT(stopped("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), Contains("more than 500 deep"));
+  CHECK_THAT(
+      stopped("{% set n = namespace(s=[]) %}{% for i in range(999) %}{% set n.s = [n.s] %}{% endfor %}{{ n.s }}"),
+      Contains("more than 500 deep"));
+  CHECK_THAT(stopped("{% set n = namespace() %}{% set n.s = [n] %}{{ n.s }}"), Contains("more than 500 deep"));
+  CHECK_THAT(stopped("{% set n = namespace(s=[1]) %}{% for i in range(999) %}{% set n.s = n.s | map('string') %}"
+                     "{% endfor %}{{ n.s | list }}"),
+             Contains("more than 500 deep"));
+}
