@@ -15,8 +15,7 @@
 namespace shardrun::checkpoint {
 
 /// The weights that a path names: a run's folder, a weights file, a checkpoint, or a folder of Hugging Face's libraries
-/// (hub_folder.h). A run's folder means the newer of its
-/// weights and its newest checkpoint.
+/// or a GGUF file (hub_folder.h). A run's folder means the newer of its weights and its newest checkpoint.
 class GivenWeights {
  public:
   /// Reads no tensor. `models`: those that folders of others may hold. Throws Error{usage, data}.
@@ -30,9 +29,9 @@ class GivenWeights {
   /// The checkpoint that was chosen; nothing if the path names it, or for a file.
   [[nodiscard]] const std::optional<std::filesystem::path>& chosen() const noexcept { return chosen_; }
   [[nodiscard]] std::int64_t step() const noexcept { return checkpoint_ ? checkpoint_->manifest().step : 0; }
-  /// Whether they are in a folder of others.
+  /// Whether they are in a folder or file of others.
   [[nodiscard]] bool is_hub() const noexcept { return hub_.has_value(); }
-  /// How a folder of others was read, where the user may want to know; empty: nothing.
+  /// How a folder or file of others was read, where the user may want to know; empty: nothing.
   [[nodiscard]] std::string note() const { return hub_ ? hub_->note() : ""; }
   /// Compares all bytes of a checkpoint with its hashes. Throws Error{data}.
   void check() const;
