@@ -96,7 +96,7 @@ void load_state(const TensorSource& source, std::size_t tensor, const runtime::E
 }  // namespace
 
 GivenWeights::GivenWeights(const std::filesystem::path& path, const workload::Models& models) {
-  if (is_hub_folder(path)) {
+  if (is_hub_model(path)) {
     hub_.emplace(path, models);
     source_ = hub_->source();
   } else if (!std::filesystem::is_directory(path)) {

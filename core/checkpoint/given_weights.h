@@ -15,7 +15,8 @@
 namespace shardrun::checkpoint {
 
 /// The weights to which a path refers: a run's folder, a weights file, a checkpoint, or a folder of Hugging Face's
-/// libraries (hub_folder.h). For a run's folder it uses the weights or the newest checkpoint, whichever is newer.
+/// libraries or a GGUF file (hub_folder.h). For a run's folder it uses the weights or the newest checkpoint, whichever
+/// is newer.
 class GivenWeights {
  public:
   /// Opens the files without reading tensors. `models`: those that folders of others may contain. Throws Error{usage,
@@ -30,9 +31,9 @@ class GivenWeights {
   /// The checkpoint that was chosen; nothing if the path itself is a checkpoint or a file.
   [[nodiscard]] const std::optional<std::filesystem::path>& chosen() const noexcept { return chosen_; }
   [[nodiscard]] std::int64_t step() const noexcept { return checkpoint_ ? checkpoint_->manifest().step : 0; }
-  /// Whether the weights are in a folder of others.
+  /// Whether the weights are in a folder or file of others.
   [[nodiscard]] bool is_hub() const noexcept { return hub_.has_value(); }
-  /// How a folder of others was read, if the user may want to know; otherwise empty.
+  /// How a folder or file of others was read, if the user may want to know; otherwise empty.
   [[nodiscard]] std::string note() const { return hub_ ? hub_->note() : ""; }
   /// Compares all bytes of a checkpoint with its hashes; does nothing for other weights. Throws Error{data}.
   void check() const;

@@ -18,6 +18,7 @@
 #include "core/base/human.h"
 #include "core/checkpoint/weights.h"
 #include "core/data/tokenizer.h"
+#include "core/files/gguf.h"
 #include "core/files/json.h"
 #include "core/files/text_file.h"
 
@@ -298,7 +299,7 @@ std::vector<TensorName> names_in(const TensorSource& files, std::vector<TensorNa
   if (faults.size() > most) {
     shown.push_back(fmt::format("and {} more", faults.size() - most));
   }
-  throw Error(ErrorCode::data, fmt::format("'{}' does not have the tensors that its config.json describes:\n  {}",
+  throw Error(ErrorCode::data, fmt::format("'{}' does not have the tensors of the model that it describes:\n  {}",
                                            files.path.native(), fmt::join(shown, "\n  ")));
 }
 
@@ -405,33 +406,46 @@ std::string bound_context(OptionValues& options) {
 
 }  // namespace
 
-bool is_hub_folder(const std::filesystem::path& path) {
+bool is_hub_model(const std::filesystem::path& path) {
   std::error_code none;
-  return std::filesystem::is_directory(path, none) && std::filesystem::exists(path / config_name, none);
+  return std::filesystem::exists(path / config_name, none) || files::is_gguf(path);
 }
 
-HubFolder::HubFolder(const std::filesystem::path& path, const workload::Models& models) : files_(path) {
-  const std::filesystem::path file = path / config_name;
-  const std::vector<ConfigValue> config = config_in(file);
+HubFolder::HubFolder(const std::filesystem::path& path, const workload::Models& models) {
+  if (files::is_gguf(path)) {
+    gguf_.emplace(path);
+    read(path, gguf_->config(), gguf_->source(), models);
+  } else {
+    const std::filesystem::path file = path / config_name;
+    files_.emplace(path);
+    read(file, config_in(file), files_->source(), models);
+    source_.files.push_back(file);
+  }
+  source_.path = path;
+  if (gguf_ ? gguf_->has_tokenizer() : std::filesystem::exists(path / "tokenizer.json")) {
+    try {
+      source_.metadata = describe_model(section_, data::Tokenizer::of_file(path).to_json());
+    } catch (const Error& error) {
+      note_ += fmt::format("{}the tokenizer cannot be used: {}", note_.empty() ? "" : "\n", error.message());
+    }
+  }
+}
+
+void HubFolder::read(const std::filesystem::path& file, const std::vector<ConfigValue>& config,
+                     const TensorSource& tensors, const workload::Models& models) {
   const workload::Model model = model_of_architecture(file, config, models);
   workload::ModelSettings settings;
   try {
     settings.options = model.read_config(config);
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("'{}': {}", path.native(), error.message()));
+    throw Error(error.code(), fmt::format("'{}': {}", tensors.path.native(), error.message()));
   }
+  unbound_.options = settings.options;
   note_ = bound_context(settings.options);
   settings.data.vocab = settings.options.has("vocab") ? settings.options.integer("vocab") : 0;
-  source_ = states_of_hub(files_.source(), model, settings);
-  if (std::filesystem::exists(path / "tokenizer.json")) {
-    try {
-      source_.metadata = describe_model(model_section(model, settings), data::Tokenizer::of_file(path).to_json());
-    } catch (const Error& error) {
-      note_ += fmt::format("{}the tokenizer cannot be used: {}", note_.empty() ? "" : "\n", error.message());
-    }
-  }
-  source_.path = path;
-  source_.files.push_back(file);
+  model_ = model;
+  section_ = model_section(model, settings);
+  source_ = states_of_hub(tensors, model, settings);
 }
 
 namespace {
@@ -543,8 +557,11 @@ std::string hub_config(const workload::Model& model, const workload::ModelSettin
   return boost::json::serialize(config) + "\n";
 }
 
-std::string hub_config(const std::filesystem::path& folder, DType type) {
-  const std::filesystem::path file = folder / config_name;
+std::string HubFolder::config(DType type) const {
+  if (gguf_) {
+    return hub_config(model_, unbound_, type);
+  }
+  const std::filesystem::path file = source_.path / config_name;
   boost::json::value config = files::parse_json_strictly(files::read_text_file(file, most_config_bytes), file.native());
   if (!config.is_object()) {
     throw Error(ErrorCode::data, fmt::format("cannot read '{}': it is not a JSON object", file.native()));

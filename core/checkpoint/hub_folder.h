@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/checkpoint/gguf_model.h"
 #include "core/checkpoint/tensor_source.h"
 #include "core/graph/graph.h"
 #include "core/workload/model.h"
@@ -12,12 +14,13 @@
 namespace shardrun::checkpoint {
 
 // Folders of models that Hugging Face's libraries write and read: config.json, and safetensors with the names of the
-// model's own library. A model plugin says what both mean (shardrun/model.h).
+// model's own library. A model plugin says what both mean (shardrun/model.h). A GGUF file is told as such a folder
+// (gguf_model.h).
 
-/// Whether the path is a folder with a config.json.
-[[nodiscard]] bool is_hub_folder(const std::filesystem::path& path);
+/// Whether the path is a folder with a config.json, or a GGUF file.
+[[nodiscard]] bool is_hub_model(const std::filesystem::path& path);
 
-/// Such a folder as weights of a model that there is here.
+/// Such a folder or file as weights of a model that there is here.
 class HubFolder {
  public:
   /// Reads no tensor. Throws Error{data} where no model knows the architecture, a key of config.json is unknown or its
@@ -26,17 +29,26 @@ class HubFolder {
   HubFolder(const HubFolder&) = delete;
   HubFolder& operator=(const HubFolder&) = delete;
 
-  /// The parameters, under the names of the model's states, and the metadata of a trained model, with the folder's
-  /// tokenizer.
+  /// The parameters, under the names of the model's states, and the metadata of a trained model, with the
+  /// tokenizer that is there.
   [[nodiscard]] const TensorSource& source() const noexcept { return source_; }
   /// Identifies the weights.
-  [[nodiscard]] std::string fingerprint() const { return files_.fingerprint(); }
+  [[nodiscard]] std::string fingerprint() const { return gguf_ ? gguf_->fingerprint() : files_->fingerprint(); }
+  /// The text of config.json, for tensors of this type.
+  [[nodiscard]] std::string config(DType type) const;
   /// What the user may want to know of how config.json was read; empty: nothing.
   [[nodiscard]] const std::string& note() const noexcept { return note_; }
 
  private:
-  TensorFiles files_;
+  void read(const std::filesystem::path& file, const std::vector<sdk::ConfigValue>& config, const TensorSource& tensors,
+            const workload::Models& models);
+
+  std::optional<TensorFiles> files_;  ///< of a folder
+  std::optional<GgufModel> gguf_;     ///< otherwise
   TensorSource source_;
+  workload::Model model_;
+  workload::ModelSettings unbound_;  ///< with the context that the model knows
+  std::string section_;              ///< that describes the model
   std::string note_;
 };
 
@@ -65,7 +77,5 @@ struct UnderstoodKey {
 
 /// The text of its config.json. `type`: of the tensors in the folder.
 [[nodiscard]] std::string hub_config(const workload::Model& model, const workload::ModelSettings& settings, DType type);
-/// The text of another folder's config.json, for tensors of this type.
-[[nodiscard]] std::string hub_config(const std::filesystem::path& folder, DType type);
 
 }  // namespace shardrun::checkpoint

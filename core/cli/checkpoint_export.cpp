@@ -1,8 +1,12 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <boost/json.hpp>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/human.h"
@@ -20,8 +24,11 @@
 #include "core/compile/plugins.h"
 #include "core/files/atomic_file.h"
 #include "core/files/folder.h"
+#include "core/files/gguf.h"
 #include "core/files/text_file.h"
 #include "core/options/options.h"
+#include "core/text/bpe_tokenizer.h"
+#include "core/text/gguf_tokenizer.h"
 
 namespace shardrun::cli {
 namespace {
@@ -61,18 +68,62 @@ void print_exported(const checkpoint::Exported& exported, const std::string& of)
 
 /// Files beside the weights that do not change when a model is trained further: the tokenizer, its template, and how
 /// texts are generated.
-constexpr std::array<const char*, 9> companions = {"generation_config.json",
-                                                   "tokenizer.json",
-                                                   "tokenizer_config.json",
-                                                   "tokenizer.model",
-                                                   "special_tokens_map.json",
-                                                   "added_tokens.json",
-                                                   "vocab.json",
-                                                   "merges.txt",
-                                                   "chat_template.jinja"};
+constexpr std::array<const char*, 9> companion_names = {"generation_config.json",
+                                                        "tokenizer.json",
+                                                        "tokenizer_config.json",
+                                                        "tokenizer.model",
+                                                        "special_tokens_map.json",
+                                                        "added_tokens.json",
+                                                        "vocab.json",
+                                                        "merges.txt",
+                                                        "chat_template.jinja"};
 
-/// The folder of others with which the run of these weights began, if it still exists. Prints a note if it does not.
+/// Texts by the names of their files.
+using Companions = std::map<std::string, std::string>;
+
+/// The tokenizer of a GGUF file that cannot be read stays behind. Says so.
+Companions companions_in_gguf(const std::filesystem::path& path) {
+  Companions found;
+  const files::GgufContents gguf = files::parse_gguf(files::SteadyFile(path));
+  try {
+    found["tokenizer.json"] = text::BpeTokenizer::from_file(path).json();
+  } catch (const Error& error) {
+    write_to_standard_error(fmt::format("no tokenizer goes along: {}\n", error.message()));
+    return found;
+  }
+  const text::GgufChat chat = text::gguf_chat(gguf, path.native());
+  boost::json::object config{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
+  for (const auto& [key, token] : {std::pair("bos_token", chat.bos), std::pair("eos_token", chat.eos)}) {
+    if (!token.empty()) {
+      config[key] = token;
+    }
+  }
+  found["tokenizer_config.json"] = boost::json::serialize(config) + "\n";
+  if (!chat.chat_template.empty()) {
+    found["chat_template.jinja"] = chat.chat_template;
+  }
+  return found;
+}
+
+Companions companions_of(const std::filesystem::path& origin) {
+  if (files::is_gguf(origin)) {
+    return companions_in_gguf(origin);
+  }
+  Companions found;
+  for (const char* name : companion_names) {
+    if (std::filesystem::exists(origin / name)) {
+      found[name] = files::read_text_file(origin / name, most_companion_bytes);
+    }
+  }
+  return found;
+}
+
+/// The folder or file of others that these weights are in, or with which their run began, if it still exists. Prints a
+/// note if it does not.
 std::optional<std::filesystem::path> origin_of(const checkpoint::GivenWeights& given) {
+  if (given.is_hub()) {
+    return given.source().path;
+  }
   const std::optional<job::RawJob> job = given.job();
   const job::RawSection* const section = job ? job->find("model") : nullptr;
   const job::RawSetting* const from = section == nullptr ? nullptr : section->find("from");
@@ -80,7 +131,7 @@ std::optional<std::filesystem::path> origin_of(const checkpoint::GivenWeights& g
     return std::nullopt;
   }
   const std::filesystem::path origin = from->folder / from->value;
-  if (checkpoint::is_hub_folder(origin)) {
+  if (checkpoint::is_hub_model(origin)) {
     return origin;
   }
   if (!std::filesystem::exists(origin)) {
@@ -93,28 +144,19 @@ std::optional<std::filesystem::path> origin_of(const checkpoint::GivenWeights& g
 }
 
 /// Throws Error{usage} if the export would lose files of a folder, or leave those of another model in it.
-void require_free(const std::filesystem::path& folder, const std::optional<std::filesystem::path>& origin) {
+void require_free(const std::filesystem::path& folder, const std::optional<std::filesystem::path>& origin,
+                  const Companions& companions) {
   std::error_code none;
   if (origin && std::filesystem::equivalent(folder, *origin, none)) {
     throw Error(ErrorCode::usage, fmt::format("'{}' is the folder that the run began with, and its weights would be "
                                               "replaced: name another folder",
                                               folder.native()));
   }
-  for (const char* name : companions) {
-    if (std::filesystem::exists(folder / name, none) && !(origin && std::filesystem::exists(*origin / name, none))) {
+  for (const char* name : companion_names) {
+    if (std::filesystem::exists(folder / name, none) && !companions.contains(name)) {
       throw Error(ErrorCode::usage,
                   fmt::format("'{}' has a {}, which is not of this model: remove it, or name another folder",
                               folder.native(), name));
-    }
-  }
-}
-
-void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
-                     checkpoint::Exported& exported) {
-  for (const char* name : companions) {
-    if (std::filesystem::exists(from / name)) {
-      files::write_file_atomically(to / name, files::read_text_file(from / name, most_companion_bytes));
-      exported.files.push_back(to / name);
     }
   }
 }
@@ -139,22 +181,24 @@ int export_hub_folder(const Parsed& parsed, const std::filesystem::path& folder,
   const checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), models);
   const checkpoint::TensorSource source = checkpoint::hub_tensors(given.source(), trained.model, trained.settings);
   const std::optional<std::filesystem::path> origin = origin_of(given);
-  require_free(folder, origin);
-  bool is_same = false;
+  const Companions companions = origin ? companions_of(*origin) : Companions();
+  require_free(folder, origin, companions);
+  std::optional<checkpoint::HubFolder> begun_with;
   if (origin) {
-    const checkpoint::HubFolder begun_with(*origin, models);
-    const std::vector<checkpoint::TensorInfo>& tensors = begun_with.source().tensors;
+    begun_with.emplace(*origin, models);
+    const std::vector<checkpoint::TensorInfo>& tensors = begun_with->source().tensors;
     settings.type = settings.type || tensors.empty() ? settings.type : std::optional(tensors.front().dtype);
-    is_same = is_same_model(begun_with.source(), trained, models);
   }
   const checkpoint::DType type =
       settings.type.value_or(source.tensors.empty() ? checkpoint::DType::f32 : source.tensors.front().dtype);
-  const std::string config =
-      is_same ? checkpoint::hub_config(*origin, type) : checkpoint::hub_config(trained.model, trained.settings, type);
+  const std::string config = begun_with && is_same_model(begun_with->source(), trained, models)
+                                 ? begun_with->config(type)
+                                 : checkpoint::hub_config(trained.model, trained.settings, type);
   std::filesystem::remove(folder / "config.json");  // without it, half an export is no model
   checkpoint::Exported exported = checkpoint::export_folder(source, folder, settings);
-  if (origin) {
-    copy_companions(*origin, folder, exported);
+  for (const auto& [name, text] : companions) {
+    files::write_file_atomically(folder / name, text);
+    exported.files.push_back(folder / name);
   }
   files::write_file_atomically(folder / "config.json", config);
   exported.files.push_back(folder / "config.json");

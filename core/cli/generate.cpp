@@ -235,9 +235,9 @@ int generate(std::span<const std::string> words) {
 }
 
 const RegisterCommand generate_command({.name = "generate",
-                                        .arguments = "RUN|FOLDER",
-                                        .help = "sample from a run's folder, a weights file, a checkpoint, or a folder "
-                                                "of Hugging Face's libraries",
+                                        .arguments = "RUN|FOLDER|FILE.gguf",
+                                        .help = "sample from a run's folder, a weights file, a checkpoint, a folder of "
+                                                "Hugging Face's libraries, or a GGUF file",
                                         .run = generate});
 
 }  // namespace

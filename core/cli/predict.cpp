@@ -13,6 +13,7 @@
 #include "core/compile/model.h"
 #include "core/compile/plugins.h"
 #include "core/files/folder.h"
+#include "core/files/gguf.h"
 #include "core/job/ini.h"
 
 namespace shardrun::cli {
@@ -131,7 +132,7 @@ job::RawJob raw_job(const Parsed& parsed) {
     throw Error(ErrorCode::usage,
                 fmt::format("predict: there is no run, checkpoint, weights file or job file '{}'", path.native()));
   }
-  if (std::filesystem::is_directory(path, none) || path.extension() == ".safetensors") {
+  if (std::filesystem::is_directory(path, none) || path.extension() == ".safetensors" || files::is_gguf(path)) {
     return job_of_weights(parsed, path);
   }
   const job::RawJob raw = job::read_job_file(path);
@@ -179,8 +180,9 @@ int predict(std::span<const std::string> words) {
 const RegisterCommand predict_command(
     {.name = "predict",
      .arguments = "WHAT",
-     .help = "apply a trained model to arrays; WHAT is a run's folder, a checkpoint, a "
-             "weights file or a job file",
+     .help =
+         "apply a trained model to arrays; WHAT is a run's folder, a checkpoint, a weights file, a folder of Hugging "
+         "Face's libraries, a GGUF file or a job file",
      .run = predict});
 
 }  // namespace

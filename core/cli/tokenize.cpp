@@ -204,7 +204,7 @@ void refuse_together(const Parsed& parsed, std::string_view option, std::initial
 int tokenize(std::span<const std::string> words) {
   const Parsed parsed = parse(
       "tokenize", words,
-      {{.name = "tokenizer", .value = "PATH", .help = "a tokenizer.json, or the folder of one"},
+      {{.name = "tokenizer", .value = "PATH", .help = "a tokenizer.json, the folder of one, or a GGUF file"},
        {.name = "to",
         .value = "FILE",
         .help = "the file of the tokens: a .npy, or a .bin of nothing but tokens, which [data] tokens reads; with "

@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/human.h"
 #include "core/base/text.h"
+#include "core/files/gguf.h"
 #include "core/job/declared_sections.h"
 #include "core/job/hints.h"
 #include "core/job/job.h"
@@ -277,7 +278,7 @@ RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
   }
   const auto data = std::ranges::find(raw.sections, "data", &RawSection::name);
   if (data != raw.sections.end() && data->find("text") != nullptr && data->find("tokenizer") == nullptr &&
-      std::filesystem::exists(weights / "tokenizer.json")) {
+      (std::filesystem::exists(weights / "tokenizer.json") || files::is_gguf(weights))) {
     data->settings.push_back({.key = "tokenizer", .value = weights.native(), .where = of_weights.where});
   }
   return raw;

@@ -68,9 +68,9 @@ Section model_section() {
            {{.name = "from",
              .type = path,
              .help = "Weights to begin with: a folder that Hugging Face's libraries wrote (config.json and "
-                     "safetensors), the folder of a run, its weights.safetensors, or the folder of a checkpoint. The "
-                     "model's name and its options follow from it, and the tokenizer of a text; what the job says "
-                     "replaces them.",
+                     "safetensors), a GGUF file, the folder of a run, its weights.safetensors, or the folder of a "
+                     "checkpoint. The model's name and its options follow from it, and the tokenizer of a text; what "
+                     "the job says replaces them.",
              .optional = true,
              .aliases = {"weights", "pretrained", "init_from", "pretrained_model_name_or_path", "model_path"}},
             into(&Job::weights)}},

@@ -80,7 +80,8 @@ Section data_section() {
                 .default_value = "char",
                 .choices = {"char", "byte"},
                 .help = "What a token of the text is: a character that occurs in it (char), a byte (byte), or what a "
-                        "tokenizer.json says, which is given by its path or its folder's.",
+                        "tokenizer.json or a GGUF file says, which is given by its path or, of a tokenizer.json, its "
+                        "folder's.",
                 .aliases = {"tokenizer_type", "tokenizer_name", "encoding", "vocab_file", "tokenizer_path",
                             "tokenizer_model", "tokenizer_file"},
                 .choice_aliases = {{"character", "char"},

@@ -19,7 +19,7 @@ class WordCache;
 /// before and behind it. Copies share their parts, which never change; any thread.
 class BpeTokenizer {
  public:
-  /// `path`: a tokenizer.json, or the folder of one. Throws Error{data} for anything that would not be done as Python's
+  /// `path`: a tokenizer.json, the folder of one, or a GGUF file. Throws Error{data} for anything that would not be done as Python's
   /// tokenizers does it: where it is in the file, what was expected and what was found.
   [[nodiscard]] static BpeTokenizer from_file(const std::filesystem::path& path);
   /// `source` names the JSON in messages.

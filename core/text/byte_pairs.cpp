@@ -108,13 +108,13 @@ BytePairs::BytePairs(const TokenIds& ids, const std::vector<Merge>& merges, Sett
     }
   }
   merges_.resize(std::bit_ceil(2 * merges.size() + 1));
-  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-    const std::uint64_t pair = pair_of(merges[rank].left, merges[rank].right);
+  for (const Merge& merge : merges) {
+    const std::uint64_t pair = pair_of(merge.left, merge.right);
     std::size_t at = mixed(pair) & (merges_.size() - 1);
     while (merges_[at].rank >= 0 && merges_[at].pair != pair) {
       at = (at + 1) & (merges_.size() - 1);
     }
-    merges_[at] = {pair, static_cast<std::int32_t>(rank), merges[rank].whole};
+    merges_[at] = {pair, merge.rank, merge.whole};
   }
   find_joints(ids, merges);
 }

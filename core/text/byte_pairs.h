@@ -36,6 +36,7 @@ class BytePairs {
     std::int32_t left = 0;
     std::int32_t right = 0;
     std::int32_t whole = 0;
+    std::int32_t rank = 0;  ///< lower ones are merged first; of equals the leftmost pair
   };
   struct Settings {
     bool byte_level = false;     ///< symbols are bytes, else characters
@@ -46,8 +47,8 @@ class BytePairs {
   };
 
   BytePairs() = default;
-  /// `ids`: of the model's tokens, in the form of its file. `merges`: in order; a later one of the same pair replaces
-  /// an earlier one.
+  /// `ids`: of the model's tokens, in the form of its file. `merges`: a later one of the same pair replaces an earlier
+  /// one.
   BytePairs(const TokenIds& ids, const std::vector<Merge>& merges, Settings settings);
 
   [[nodiscard]] const Settings& settings() const noexcept { return settings_; }

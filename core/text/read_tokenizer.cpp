@@ -8,9 +8,11 @@
 #include "core/base/error.h"
 #include "core/base/printable.h"
 #include "core/base/text.h"
+#include "core/files/gguf.h"
 #include "core/files/json.h"
 #include "core/files/text_file.h"
 #include "core/text/bpe_tokenizer.h"
+#include "core/text/gguf_tokenizer.h"
 #include "core/text/parts.h"
 #include "core/text/unicode.h"
 
@@ -392,12 +394,32 @@ BytePairs::Merge read_merge(const Place& place, const boost::json::value& json, 
           id_of(parts, place, std::string(left) + std::string(right))};
 }
 
+/// What Python's tokenizers has no key for, and does not read: merges of one rank, which is that of each token's score
+/// in a GGUF file. Otherwise each merge has a rank of its own.
+void read_ranks(const Place& model, std::vector<BytePairs::Merge>& merges) {
+  const std::optional<Place> ranks = model.find("merge_ranks");
+  if (ranks && ranks->array().size() != merges.size()) {
+    ranks->expected(fmt::format("an array of {} elements", merges.size()));
+  }
+  for (std::size_t i = 0; i < merges.size(); ++i) {
+    merges[i].rank = static_cast<std::int32_t>(i);
+    if (!ranks) {
+      continue;
+    }
+    const Place rank = ranks->below(ranks->array()[i], fmt::format("[{}]", i));
+    if (rank.integer() >= static_cast<std::int64_t>(merges.size())) {
+      rank.expected(fmt::format("a number below {}", merges.size()));
+    }
+    merges[i].rank = static_cast<std::int32_t>(rank.integer());
+  }
+}
+
 void read_model(const Place& model, Parts& parts, BytePairs::Settings settings) {
   if (const std::optional<Place> type = model.find("type"); type && type->text() != "BPE") {
     type->refuse(fmt::format("\"{}\" is not supported; BPE is", printable(shown(type->text()))));
   }
   model.allow({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-               "byte_fallback", "ignore_merges", "vocab", "merges"});
+               "byte_fallback", "ignore_merges", "vocab", "merges", "merge_ranks"});
   for (const std::string_view key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     const std::optional<Place> found = model.find(key);
     if (found && !found->is_null() && (key == "dropout" || !found->text().empty())) {
@@ -427,6 +449,7 @@ void read_model(const Place& model, Parts& parts, BytePairs::Settings settings) 
   for (const boost::json::value& json : list.array()) {
     merges.push_back(read_merge(list.below(json, fmt::format("[{}]", merges.size())), json, parts));
   }
+  read_ranks(model, merges);
   parts.model = BytePairs(parts.ids, merges, settings);
 }
 
@@ -521,6 +544,10 @@ BpeTokenizer BpeTokenizer::from_json(std::string_view json, std::string_view sou
 }
 
 BpeTokenizer BpeTokenizer::from_file(const std::filesystem::path& path) {
+  if (files::is_gguf(path)) {
+    const std::string json = gguf_tokenizer_json(files::parse_gguf(files::SteadyFile(path)), path.native());
+    return from_json(json, fmt::format("'{}'", path.native()));
+  }
   std::error_code none;
   std::filesystem::path file = path;
   if (std::filesystem::is_directory(path, none)) {

@@ -1,5 +1,5 @@
-// Folders that Hugging Face's transformers wrote: the same logits, the same bits when they are written again, and one
-// clear error for each folder that cannot be read.
+// Folders that Hugging Face's transformers wrote, and GGUF files that llama.cpp made of them: the same logits, the same
+// bits when they are written again, and one clear error for each that cannot be read.
 
 #include <algorithm>
 #include <cmath>
@@ -31,16 +31,18 @@ Ended run_in(const TemporaryFolder& folder, std::vector<std::string> words) {
   return run_program(folder.path(), words);
 }
 
-/// The largest difference from the logits that transformers computed, by the largest of these.
-double error_of(const TemporaryFolder& folder, const std::filesystem::path& model, std::vector<std::string> words) {
-  words.insert(words.begin(), {"predict", model.string(), "--from", (model / "inputs.npy").string(), "--to",
+/// The largest difference from the logits that transformers computed, by the largest of these. `samples`: the folder
+/// with its inputs and logits.
+double error_of(const TemporaryFolder& folder, const std::filesystem::path& model, std::vector<std::string> words,
+                const std::filesystem::path& samples) {
+  words.insert(words.begin(), {"predict", model.string(), "--from", (samples / "inputs.npy").string(), "--to",
                                "logits.npy", "--set", "model.context=12"});
   std::filesystem::remove(folder / "logits.npy");
   const Ended ended = run_in(folder, words);
   INFO(ended.err);
   REQUIRE(ended.code == 0);
   const std::vector<float> found = values_of(folder / "logits.npy");
-  const std::vector<float> expected = values_of(model / "logits.npy");
+  const std::vector<float> expected = values_of(samples / "logits.npy");
   REQUIRE(found.size() == expected.size());
   double largest = 0;
   double worst = 0;
@@ -49,6 +51,23 @@ double error_of(const TemporaryFolder& folder, const std::filesystem::path& mode
     largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
   }
   return worst / largest;
+}
+
+double error_of(const TemporaryFolder& folder, const std::filesystem::path& model, std::vector<std::string> words) {
+  return error_of(folder, model, std::move(words), model);
+}
+
+std::filesystem::path gguf_of(const std::string& name) { return hub.parent_path() / "gguf" / (name + ".gguf"); }
+
+/// A copy of a GGUF file in which a text is replaced by another of as many bytes.
+std::filesystem::path changed_gguf(const TemporaryFolder& folder, const std::string& from, const std::string& to) {
+  std::string file = read_file(gguf_of("llama"));
+  const std::size_t at = file.find(from);
+  REQUIRE(at != std::string::npos);
+  REQUIRE(from.size() == to.size());
+  file.replace(at, from.size(), to);
+  write_file(folder / "changed.gguf", file);
+  return folder / "changed.gguf";
 }
 
 /// A copy of a fixture in which a text of config.json is replaced.
@@ -96,6 +115,87 @@ TEST_CASE("hub: logits equal those of transformers under each strategy", "[hub]"
     INFO(name << " " << splits[i][3] << " " << splits[i][1]);
     CHECK(error_of(folder, hub / name, splits[i]) < 2e-6);
   }
+}
+
+TEST_CASE("hub: logits of GGUF files equal those of transformers, on one rank and under each strategy", "[hub]") {
+  const TemporaryFolder folder;
+  for (const char* name : {"llama", "llama_bias", "llama_llama3", "llama_yarn", "qwen2", "qwen3", "gpt2"}) {
+    INFO(name);
+    CHECK(error_of(folder, gguf_of(name), {}, hub / name) < 2e-6);
+  }
+  CHECK(error_of(folder, gguf_of("llama_llama3"), {"--ranks", "2", "--strategy", "tp"}, hub / "llama_llama3") < 2e-6);
+  CHECK(error_of(folder, gguf_of("llama_bias"), {"--ranks", "3", "--strategy", "zero3"}, hub / "llama_bias") < 2e-6);
+  CHECK(error_of(folder, gguf_of("gpt2"), {"--ranks", "2", "--strategy", "pp"}, hub / "gpt2") < 2e-6);
+}
+
+TEST_CASE("hub: a GGUF file becomes the folder that it was made of, with its tokenizer and template", "[hub]") {
+  const TemporaryFolder folder;
+  for (const char* name : {"llama", "qwen3", "gpt2"}) {
+    INFO(name);
+    std::filesystem::remove_all(folder / "made");
+    const Ended ended =
+        run_in(folder, {"checkpoint", "export", gguf_of(name).string(), "-o", "made", "--hub", "--type", "bf16"});
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    CHECK(read_file(folder / "made/model.safetensors") == read_file(hub / name / "model.safetensors"));
+    CHECK(error_of(folder, folder / "made", {}, hub / name) < 2e-6);
+    CHECK(read_file(folder / "made/chat_template.jinja") == "{{ messages[0].content }}<end>");
+    CHECK(read_json(folder / "made/tokenizer_config.json").at("eos_token") == "<end>");
+    CHECK(read_json(folder / "made/config.json")
+              .at(name == std::string("gpt2") ? "n_positions" : "max_position_embeddings") == 64);
+  }
+  write_file(folder / "text.txt", "the end of that<end>the");
+  for (const std::string& tokenizer : {gguf_of("gpt2").string(), std::string("made")}) {
+    const Ended ended = run_in(folder, {"tokenize", "text.txt", "--tokenizer", tokenizer, "--to", "t.bin", "--force"});
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    const std::string bytes = read_file(folder / "t.bin");
+    std::vector<std::uint16_t> tokens(bytes.size() / 2);
+    std::memcpy(tokens.data(), bytes.data(), bytes.size());
+    // the, a blank, e n d, a blank, o f, a blank, th, a t, <end>, the
+    CHECK(tokens == std::vector<std::uint16_t>{32, 30, 4, 13, 3, 30, 14, 5, 30, 31, 0, 19, 33, 32});
+  }
+}
+
+TEST_CASE("hub: training begins with the weights and the tokenizer of a GGUF file", "[hub]") {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 400; ++i) {
+    text += static_cast<char>('a' + i * i % 13);
+  }
+  write_file(folder / "text.txt", text);
+  write_file(folder / "job.ini", "[job]\noutput = out\n[model]\nfrom = " + gguf_of("llama_bias").string() +
+                                     "\ncontext = 12\n[data]\ntext = text.txt\nbatch = 4\n[train]\nsteps = 0\n");
+  const Ended ended = run_in(folder, {"job.ini"});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  REQUIRE(run_in(folder, {"checkpoint", "export", "out", "-o", "trained", "--hub"}).code == 0);
+  CHECK(read_file(folder / "trained/model.safetensors") == read_file(hub / "llama_bias/model.safetensors"));
+  CHECK(std::filesystem::exists(folder / "trained/tokenizer.json"));
+  const Ended generated = run_in(folder, {"generate", "out", "--prompt", "the", "--tokens", "3", "--seed", "1"});
+  INFO(generated.err);
+  CHECK(generated.code == 0);
+  CHECK(generated.out.starts_with("the"));
+}
+
+TEST_CASE("hub: GGUF files that cannot be read are refused with what is wrong", "[hub]") {
+  const TemporaryFolder folder;
+  CHECK_THAT(refusal_of(folder, changed_gguf(folder, "llama.context_length", "llama.contexT_length")),
+             Contains("llama.contexT_length = 64 is not known"));
+  CHECK_THAT(refusal_of(folder, changed_gguf(folder, "blk.1.attn_norm.weight", "blk.1.attn_nose.weight")),
+             Contains("blk.1.attn_nose.weight [24] is not one of the model") &&
+                 Contains("model.layers.1.input_layernorm.weight [24] is missing"));
+  const std::string name = std::string("general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0", 32);
+  CHECK_THAT(refusal_of(folder, changed_gguf(folder, name + "llama", name + "lemon")),
+             Contains("no model here knows the architecture 'lemon'"));
+  const std::filesystem::path cut = changed_gguf(folder, "llama", "llama");
+  std::filesystem::resize_file(cut, 20000);
+  CHECK_THAT(refusal_of(folder, cut), Contains("it is cut short"));
+  write_file(folder / "text.txt", "the");
+  const std::filesystem::path other = changed_gguf(folder, "gpt-2", "gpt-9");
+  const Ended ended = run_in(folder, {"tokenize", "text.txt", "--tokenizer", other.string(), "--to", "t.bin"});
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.err, Contains("tokenizer.ggml.pre = gpt-9: known are codeshell, command-r"));
 }
 
 TEST_CASE("hub: a folder that is written again has the same tensors, and its run goes back to one", "[hub]") {

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <shardrun/sdk/model/hub.hpp>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/tensor_source.h"
+#include "core/files/gguf.h"
+#include "core/files/steady_file.h"
+
+namespace shardrun::checkpoint {
+
+/// A model in a GGUF file, or in the parts of a split one, told as a folder of Hugging Face's libraries tells it: the
+/// keys of its config.json, and their names of tensors. Of an architecture that is not known here, keys and names are
+/// those of the file.
+class GgufModel {
+ public:
+  /// `path`: the file, or the first of its parts. Reads no tensor but rope_freqs. Throws Error{data}.
+  explicit GgufModel(const std::filesystem::path& path);
+  GgufModel(const GgufModel&) = delete;
+  GgufModel& operator=(const GgufModel&) = delete;
+
+  [[nodiscard]] const std::vector<sdk::ConfigValue>& config() const noexcept { return config_; }
+  /// The tensors as float32: of quantised ones, a read takes the blocks that it touches.
+  [[nodiscard]] const TensorSource& source() const noexcept { return source_; }
+  [[nodiscard]] bool has_tokenizer() const { return contents_.metadata.contains("tokenizer.ggml.model"); }
+  /// Identifies the content of all parts.
+  [[nodiscard]] std::string fingerprint() const;
+
+ private:
+  [[nodiscard]] std::vector<const files::SteadyFile*> open_parts(const std::filesystem::path& path);
+
+  std::vector<std::unique_ptr<files::SteadyFile>> parts_;
+  files::GgufContents contents_;  ///< the metadata of the first part, the tensors of all
+  std::vector<sdk::ConfigValue> config_;
+  TensorSource source_;
+};
+
+}  // namespace shardrun::checkpoint

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/files/steady_file.h"
+
+// The GGUF format, versions 2 and 3: metadata, a table of tensors, and their blocks of numbers; all little-endian.
+// https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+
+namespace shardrun::files {
+
+/// The types of tensors whose blocks are read. The numbers are the format's.
+enum class GgufType : std::uint32_t {
+  f32 = 0,
+  f16 = 1,
+  q4_0 = 2,
+  q4_1 = 3,
+  q5_0 = 6,
+  q5_1 = 7,
+  q8_0 = 8,
+  q4_k = 12,
+  q5_k = 13,
+  q6_k = 14,
+  bf16 = 30,
+};
+
+/// A block is a run of a row's elements.
+struct GgufBlock {
+  GgufType type;
+  const char* name;      ///< the format's: "Q4_K"
+  std::size_t elements;  ///< of a block
+  std::size_t bytes;     ///< of a block
+};
+
+[[nodiscard]] const GgufBlock& block_of(GgufType type) noexcept;
+
+struct GgufTensor {
+  std::string name;
+  GgufType type = GgufType::f32;
+  std::vector<std::int64_t> shape;  ///< row-major: the format's dimensions, the last first
+  std::uint64_t offset = 0;         ///< from the start of the file
+};
+
+/// Elements of the tensor.
+[[nodiscard]] std::int64_t elements_of(const GgufTensor& tensor) noexcept;
+
+/// A value of the metadata. float is FLOAT32, so that it can be written with as few digits; an array of truth values
+/// has integers.
+using GgufValue = std::variant<bool, std::int64_t, float, double, std::string, std::vector<std::int64_t>,
+                               std::vector<double>, std::vector<std::string>>;
+
+struct GgufContents {
+  std::map<std::string, GgufValue, std::less<>> metadata;
+  std::vector<GgufTensor> tensors;
+
+  // Each throws Error{data} where the key has another type; nothing where it is missing. `source` names the file.
+  [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key, std::string_view source) const;
+  [[nodiscard]] std::optional<bool> flag(std::string_view key, std::string_view source) const;
+  [[nodiscard]] std::optional<std::string> text(std::string_view key, std::string_view source) const;
+  /// Null where the key is missing.
+  template <typename Element>
+  [[nodiscard]] const std::vector<Element>* list(std::string_view key, std::string_view source) const {
+    const auto found = metadata.find(key);
+    if (found == metadata.end()) {
+      return nullptr;
+    }
+    const auto* const elements = std::get_if<std::vector<Element>>(&found->second);
+    if (elements == nullptr) {
+      refuse_type(key, source, "an array of another type");
+    }
+    return elements;
+  }
+
+ private:
+  [[noreturn]] static void refuse_type(std::string_view key, std::string_view source, std::string_view expected);
+};
+
+/// Reads the metadata and the table of tensors, and no tensor. Every count and size is compared with the file's before
+/// anything is allocated. `read` copies bytes of the file from an offset on; `source` names it in messages. Throws
+/// Error{data}.
+[[nodiscard]] GgufContents parse_gguf(std::size_t size,
+                                      const std::function<void(std::size_t offset, std::span<std::byte> to)>& read,
+                                      std::string_view source);
+[[nodiscard]] GgufContents parse_gguf(const SteadyFile& file);
+
+/// Whether the path is a file whose name ends in .gguf, or that begins as the format does.
+[[nodiscard]] bool is_gguf(const std::filesystem::path& path);
+
+}  // namespace shardrun::files
