@@ -6,6 +6,7 @@
 #include "core/base/error.h"
 #include "core/cli/options.h"
 #include "core/files/folder.h"
+#include "core/files/gguf.h"
 #include "core/files/json.h"
 #include "core/files/text_file.h"
 #include "core/template/chat.h"
@@ -61,8 +62,9 @@ int chat_template(std::span<const std::string> words) {
   }
   const std::filesystem::path folder = parsed.positional[0];
   std::error_code none;
-  if (!std::filesystem::is_directory(folder, none)) {
-    throw Error(ErrorCode::usage, fmt::format("{} is no folder: give the one of a model", files::human_path(folder)));
+  if (!std::filesystem::is_directory(folder, none) && !files::is_gguf(folder)) {
+    throw Error(ErrorCode::usage, fmt::format("{} is neither a folder nor a GGUF file: give those of a model",
+                                              files::human_path(folder)));
   }
   templates::Conversation conversation;
   conversation.messages = json_list_in(parsed.positional[1], "messages");
@@ -80,7 +82,7 @@ int chat_template(std::span<const std::string> words) {
 }
 
 const RegisterCommand chat_template_command({.name = "chat-template",
-                                             .arguments = "FOLDER MESSAGES.json",
+                                             .arguments = "FOLDER|FILE.gguf MESSAGES.json",
                                              .help = "print a conversation as the chat template of a model writes it",
                                              .run = chat_template});
 

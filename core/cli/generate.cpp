@@ -141,7 +141,7 @@ void require_chat(const Parsed& parsed, bool is_hub, bool has_tokenizer) {
   }
   if (parsed.has("message") && !(is_hub && has_tokenizer)) {
     throw Error(ErrorCode::usage,
-                "--message needs a folder of Hugging Face's libraries with a tokenizer and a chat "
+                "--message needs a folder of Hugging Face's libraries, or a GGUF file, with a tokenizer and a chat "
                 "template: give other models their text with --prompt");
   }
 }
@@ -154,7 +154,7 @@ int generate(std::span<const std::string> words) {
         .help = "text to continue (default: the end of a line); of a model without a tokenizer, numbers of tokens"},
        {.name = "message",
         .value = "TEXT",
-        .help = "what the user says, in the words of the folder's chat template; the answer is printed"},
+        .help = "what the user says, in the words of the model's chat template; the answer is printed"},
        {.name = "system", .value = "TEXT", .help = "with --message, what the model is told before"},
        {.name = "tokens",
         .value = "N",

@@ -9,9 +9,11 @@
 
 #include "core/base/error.h"
 #include "core/files/folder.h"
+#include "core/files/gguf.h"
 #include "core/files/json.h"
 #include "core/files/text_file.h"
 #include "core/template/template.h"
+#include "core/text/gguf_tokenizer.h"
 
 namespace shardrun::templates {
 namespace {
@@ -131,8 +133,9 @@ std::vector<std::int64_t> end_tokens_in(const std::filesystem::path& file) {
 const NamedText& chosen_template(const ChatFormat& format, const Conversation& conversation, const std::string& name) {
   if (format.templates.empty()) {
     throw Error(ErrorCode::data,
-                "the folder has no chat template: neither chat_template.jinja nor chat_template in "
-                "tokenizer_config.json; give the model's text with --prompt");
+                "the model has no chat template: neither chat_template.jinja nor chat_template in "
+                "tokenizer_config.json of a folder, nor tokenizer.chat_template in a GGUF file; give the model's text "
+                "with --prompt");
   }
   const auto find = [&](std::string_view wanted) {
     return std::ranges::find(format.templates, wanted, &NamedText::name);
@@ -146,7 +149,7 @@ const NamedText& chosen_template(const ChatFormat& format, const Conversation& c
     std::vector<std::string> names;
     std::ranges::transform(format.templates, std::back_inserter(names), &NamedText::name);
     throw Error(ErrorCode::usage,
-                fmt::format("the folder has no chat template '{}'; it has {}: choose one with --template",
+                fmt::format("the model has no chat template '{}'; it has {}: choose one with --template",
                             name.empty() ? "default" : name, fmt::join(names, ", ")));
   }
   return *found;
@@ -185,20 +188,44 @@ boost::json::array normalized_messages(const boost::json::array& messages) {
   return made;
 }
 
+ChatFormat chat_format_in_gguf(const std::filesystem::path& path) {
+  const files::GgufContents gguf = files::parse_gguf(files::SteadyFile(path));
+  const std::string source = files::human_path(path);
+  const text::GgufChat chat = text::gguf_chat(gguf, source);
+  ChatFormat format;
+  if (!chat.chat_template.empty()) {
+    format.templates.push_back({"default", chat.chat_template, source + ": tokenizer.chat_template"});
+  }
+  for (const auto& [name, token] : {std::pair("bos_token", &chat.bos), std::pair("eos_token", &chat.eos)}) {
+    if (!token->empty()) {
+      format.special_tokens[name] = *token;
+    }
+  }
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    if (const std::optional<std::int64_t> token = gguf.integer(key, source)) {
+      format.end_tokens.push_back(*token);
+    }
+  }
+  return format;
+}
+
 }  // namespace
 
-ChatFormat read_chat_format(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / "tokenizer_config.json";
+ChatFormat read_chat_format(const std::filesystem::path& model) {
+  if (files::is_gguf(model)) {
+    return chat_format_in_gguf(model);
+  }
+  const std::filesystem::path file = model / "tokenizer_config.json";
   const boost::json::object config = object_in(file);
   ChatFormat format;
-  format.templates = template_files(folder);
+  format.templates = template_files(model);
   if (format.templates.empty()) {
     format.templates = templates_in(config, files::human_path(file));
   }
-  format.special_tokens = special_tokens_of(config, object_in(folder / "special_tokens_map.json"));
+  format.special_tokens = special_tokens_of(config, object_in(model / "special_tokens_map.json"));
   format.adds_bos = flag_in(config, "add_bos_token");
   format.adds_eos = flag_in(config, "add_eos_token");
-  format.end_tokens = end_tokens_in(folder / "generation_config.json");
+  format.end_tokens = end_tokens_in(model / "generation_config.json");
   return format;
 }
 

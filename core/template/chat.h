@@ -16,18 +16,19 @@ struct NamedText {
   std::string source;
 };
 
-/// What a folder of Hugging Face's libraries says of conversations.
+/// What a folder of Hugging Face's libraries, or a GGUF file, says of conversations.
 struct ChatFormat {
   std::vector<NamedText> templates;
   boost::json::object special_tokens;    ///< by name, such as bos_token
   std::optional<bool> adds_bos;          ///< to a text that is no conversation; nothing: as the tokenizer does
   std::optional<bool> adds_eos;          ///< likewise
-  std::vector<std::int64_t> end_tokens;  ///< of generation_config.json
+  std::vector<std::int64_t> end_tokens;  ///< tokens that end an answer, of generation_config.json or the GGUF file
 };
 
 /// Reads chat_template.jinja and additional_chat_templates/NAME.jinja, or else chat_template of tokenizer_config.json;
-/// the special tokens of tokenizer_config.json; generation_config.json. All may be missing. Throws Error{data}.
-[[nodiscard]] ChatFormat read_chat_format(const std::filesystem::path& folder);
+/// the special tokens of tokenizer_config.json; generation_config.json. All may be missing. Of a GGUF file: its
+/// metadata. Throws Error{data}.
+[[nodiscard]] ChatFormat read_chat_format(const std::filesystem::path& model);
 
 /// A conversation, and what else a template may use.
 struct Conversation {

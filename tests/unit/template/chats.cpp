@@ -85,5 +85,5 @@ TEST_CASE("a folder without a template is refused: none is guessed", "[template]
   Conversation conversation;
   conversation.messages = {boost::json::object{{"role", "user"}, {"content", "x"}}};
   CHECK_THAT(error_of([&] { (void)render_chat(read_chat_format(folder.path()), conversation); }),
-             Contains("the folder has no chat template"));
+             Contains("the model has no chat template"));
 }
