@@ -86,7 +86,7 @@ struct TrainedModel {
 
 /// The name of the model to which the weights belong; "" if the metadata does not say it.
 [[nodiscard]] std::string model_of(const TensorSource& source);
-/// A job that contains only that model. Throws Error{data} if the metadata does not describe it.
+/// A job with only the [model] section that the metadata describes. Throws Error{data} if it describes none.
 [[nodiscard]] job::RawJob job_of(const TensorSource& source);
 /// The sizes of the data on which the model was trained, if the metadata has them.
 [[nodiscard]] workload::DataShape trained_on(const TensorSource& source);

@@ -207,7 +207,7 @@ int check(std::span<const std::string> words) {
        .silence_s = parsed.integer("silence", 0, 1, 86'400),
        .report = [&](const conformance::Finding& finding) {
          if (wants_own_launcher(finding)) {
-           return;  // reported once, as the error
+           return;  // all such findings together become the Error below
          }
          problems += finding.problem.empty() || finding.is_skipped ? 0 : 1;
          print_line(screen, finding, printed);

@@ -17,12 +17,12 @@ std::int64_t cores_of_affinity() {
 
 constexpr std::int64_t no_limit = INT64_MAX;
 
-/// Cores for a quota of microseconds per period, rounded up. A quota of "max" or -1 is no limit.
+/// Cores for a quota of microseconds per period, rounded up. A quota of 0 or less is no limit.
 std::int64_t cores_worth(std::int64_t quota, std::int64_t period) {
   return quota > 0 && period > 0 ? (quota + period - 1) / period : no_limit;
 }
 
-/// Version 2 of control groups has quota and period in one file, version 1 in one file each.
+/// Version 2 of control groups has quota and period in one file, where "max" is no limit, version 1 in one file each.
 std::int64_t cores_of_group(const std::filesystem::path& group) {
   std::int64_t quota = 0;
   std::int64_t period = 0;

@@ -36,7 +36,7 @@ using LibraryEntry = const DeviceLibrary* (*)();
 /// Identifies this build: the version, and a hash of the headers that a library shares with the program.
 [[nodiscard]] const char* build_of_devices() noexcept;
 
-/// The names of the devices that may be in libraries: "cuda".
+/// The devices whose code may be in a shared library, which is loaded when a job asks for the device: "cuda".
 [[nodiscard]] std::vector<std::string_view> library_devices();
 
 /// The files in which the library of a device may be: beside the program as built, and as installed.

@@ -26,8 +26,8 @@ struct StoreServerSettings {
   Token token = {};
   std::string job;                                ///< the job's text
   std::chrono::milliseconds hello_timeout{5000};  ///< from connecting to the end of a correct hello
-  bool answers_heartbeats = false;  ///< so that ranks notice if this process has ended, which they could not see
-                                    ///< otherwise
+  /// So that ranks notice if this process hangs or its machine is lost: their connections then stay open.
+  bool answers_heartbeats = false;
   /// The text that explains to a rank why its job differs.
   std::string about_other_job = "have the job file or a plugin changed while the job was starting?";
   /// Limit of connections without a hello yet, in addition to one per rank; beyond it the oldest is dropped.

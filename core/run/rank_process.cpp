@@ -121,8 +121,8 @@ void require_machines_as_chosen(const job::Job& job, const std::vector<std::uint
   }
 }
 
-/// The output folder for all ranks. Ranks that were started here get it with the job. Otherwise the first rank decides,
-/// because clocks differ.
+/// The output folder for all ranks. Ranks that the launcher of this program started get it with the job. Otherwise the
+/// first rank chooses it for all: its name may contain the time, and the clocks of machines differ.
 std::filesystem::path output_of_all(const job::Job& job, launch::Rank& rank, const std::filesystem::path& of_first) {
   constexpr const char* key = "output";
   if (!rank.context().is_hosted || !job::has_placeholder(job)) {

@@ -79,7 +79,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   std::optional<Times> finish_once(Handle op);
   /// Whether an operation has not been ended by finish_once().
   [[nodiscard]] bool has_once() const noexcept { return !once_.empty(); }
-  /// Frees unfinished operations. REQUIRES: abort() was called.
+  /// Frees the operations of start_once() that finish_once() has not ended. REQUIRES: abort() was called.
   void drop_once() noexcept { once_.clear(); }
 
   /// Fails all present and later operations. Any thread may call it.

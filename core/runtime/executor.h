@@ -92,7 +92,8 @@ class Executor {
   /// Error{internal} if there is none.
   [[nodiscard]] std::size_t find(std::string_view function, std::int64_t rows, bool last = true) const;
   [[nodiscard]] std::size_t find(graph::Role role) const;  ///< REQUIRES: not on_demand
-  /// Like Programs::find_calls. `function`: a name or a role.
+  /// Indices of the programs that run a function's calls of a step, in order. `function`: a name or a role. `rows`: the
+  /// rows of each call.
   template <class Function>
   [[nodiscard]] std::vector<std::size_t> find_calls(Function function, const std::vector<std::int64_t>& rows) const {
     return programs_.find_calls(function, rows);

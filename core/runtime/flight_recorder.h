@@ -45,7 +45,7 @@ class FlightRecorder {
   };
 
   void append(std::string_view line);
-  /// Returns null if the run's place in the ring has been reused.
+  /// The record of the op's latest run. Null if it has not run, or if a later run of an op took the place in the ring.
   [[nodiscard]] FlightRun* latest_of(std::uint32_t op) noexcept;
 
   std::filesystem::path path_;

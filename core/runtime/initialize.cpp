@@ -60,7 +60,8 @@ class Draws {
   std::array<double, 4> normals_ = {};
 };
 
-/// The value at an element of a Gaussian bump of height 1 in the middle of all dimensions.
+/// The value that a Gaussian bump has at an element. It has height 1 and is centred in the tensor. `width`: its
+/// standard deviation, as a share of each dimension.
 double bump(const std::vector<std::int64_t>& shape, std::int64_t element, double width) noexcept {
   double squares = 0;
   for (std::size_t d = shape.size(); d-- > 0;) {

@@ -31,7 +31,7 @@ struct Wish {
 /// Stands for [job] time_limit among the signals that stop a run.
 inline constexpr int time_limit_signal = SIGXCPU;
 
-/// The times from which a rank asks for something by the clock.
+/// The times from which this rank asks the others to end the run, or to save a checkpoint.
 struct Due {
   using Clock = std::chrono::steady_clock;
 

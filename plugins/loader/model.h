@@ -41,8 +41,8 @@ class Model {
   /// The ops that the model brings. They stay registered as long as the process runs.
   [[nodiscard]] const std::vector<std::shared_ptr<const ModelOp>>& ops() const noexcept { return ops_; }
 
-  /// The names of the model under `architectures` in a config.json. Empty: the model has no form in the folders of
-  /// others.
+  /// The model's names under `architectures` in Hugging Face's config.json. Empty: it cannot be read from such a
+  /// folder, nor written to one.
   [[nodiscard]] const std::vector<std::string>& architectures() const noexcept { return architectures_; }
   /// The options with which this model is the one that a config.json describes. Throws Invalid, which says what is not
   /// possible, also for keys that the model does not know. REQUIRES, like the next two: architectures() is not empty.
@@ -52,7 +52,8 @@ class Model {
   [[nodiscard]] std::vector<sdk::TensorName> tensor_names(const graph::Graph& graph, const ModelRequest& request) const;
 
   // The following throw Invalid (call.h) if the job has to change, Error{job} if a tensor is too large, and
-  // Error{plugin} if the model fails or breaks a rule. The latter two name the plugin and the item.
+  // Error{plugin} if the model fails or breaks a rule. Both kinds of Error name the plugin and what
+  // is wrong: a state, op or function.
 
   /// Adds the model's states to the graph.
   void declare(graph::Graph& graph, const ModelRequest& request) const;

@@ -60,7 +60,8 @@ class NoSigpipe {
   sigset_t before_ = {};
 };
 
-/// Kinds of messages that this transport itself sends. The slots of Gloo's collectives have larger numbers.
+/// Kinds of messages that this transport itself sends: the top bits of a slot's number. The slots of Gloo's own
+/// collectives have larger numbers, so the two never match.
 enum class Channel : std::uint64_t { agreement = 1, collective, message };
 
 /// The number of a slot. Gloo matches a send with the receive of the same slot; those of one slot match in order.

@@ -105,7 +105,7 @@ class MpiOp : public sdk::Op {
   [[nodiscard]] MpiGroup& group() noexcept { return group_; }
   [[nodiscard]] const std::string& what() const noexcept { return what_; }
   [[nodiscard]] bool is_in_flight() const noexcept { return state_ == State::in_flight; }
-  /// Requests that `launch` may start later.
+  /// The op's requests. An op whose `launch` called expect_more() adds those that it starts later.
   [[nodiscard]] Requests& requests() noexcept { return requests_; }
 
  private:

@@ -22,7 +22,8 @@ using shardrun::sdk::GroupSpec;
 using shardrun::sdk::TransportError;
 using shardrun::sdk::TransportHost;
 
-/// The number of the last step that a member has reached, in its own cache line. It only grows.
+/// The number of the last barrier, or step of a collective, that a member has reached, in its own cache line. It only
+/// grows.
 struct alignas(64) Progress {
   std::atomic<std::uint64_t> reached;
 };

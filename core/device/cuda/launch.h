@@ -88,7 +88,8 @@ void launch([[maybe_unused]] const KernelCall& call, std::int64_t blocks, int th
     error = cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
   }
   if (error == cudaSuccess) {
-    // This returns the launch's own error. cudaGetLastError() may return that of an event that was queried too early.
+    // cudaLaunchKernel() returns the launch's own error. After <<<>>>, cudaGetLastError() could return
+    // cudaErrorNotReady, which is left from an earlier query of an event.
     void* arguments[] = {const_cast<Function*>(&function)};
     error = cudaLaunchKernel(entry, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
                              arguments, shared, static_cast<cudaStream_t>(call.stream));

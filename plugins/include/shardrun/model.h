@@ -414,7 +414,8 @@ typedef struct sr_model {
   uint32_t op_count;
   uint32_t op_stride;
   /// Since 1.9, like all that follows. The names of this model under `architectures` in a config.json, separated by
-  /// spaces. NULL: the model has no form in such folders, and the three functions may be NULL.
+  /// spaces. NULL: the model cannot be read from such folders, nor written to them, and the three functions
+  /// may be NULL.
   const char* architectures;
   /// INIT. Sets the options with which this model is the one that a config.json describes.
   int32_t (*read_config)(void* self, const sr_config_value* values, uint32_t count, uint32_t stride,

@@ -102,7 +102,7 @@ typedef struct sr_alias {
   uint32_t reserved; /* zero */
   const char* name;
   const char* choice; /* the choice that it stands for; NULL: the option itself */
-  const char* note;   /* how their meanings differ; NULL: not at all */
+  const char* note;   /* how the other name's meaning differs; NULL: not at all */
 } sr_alias;
 #define SR_ALIAS_SIZE_1_7 UINT32_C(32)
 

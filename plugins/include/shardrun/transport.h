@@ -220,7 +220,7 @@ typedef struct sr_transport_host {
   /// it after this transport.
   int32_t (*open_transport)(void* self, const char* name, const sr_plugin** plugin, sr_error* error);
   /// Since 1.2. Gets the section [transport.NAME] of the job file, with its defaults, for a transport from
-  /// open_transport: the `options` of its configuration. Valid until this transport is closed.
+  /// open_transport: the `options` of its configuration. Valid until the transport that wraps it is closed.
   int32_t (*transport_options)(void* self, const char* name, const sr_option_value** options, uint32_t* option_count,
                                uint32_t* option_stride, sr_error* error);
 } sr_transport_host;

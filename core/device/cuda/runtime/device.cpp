@@ -40,7 +40,7 @@ void load_kernels(const Gpu& gpu) {
 }  // namespace
 
 CudaDevice::CudaDevice() : DeviceApart("cuda", "cuda") {
-  // Checked here, so that other values are refused even without a driver.
+  // These refuse invalid values of the variables that choose libraries, here already: even without a CUDA driver.
   static_cast<void>(chosen_by_variable(choice_of_products()));
   static_cast<void>(chosen_by_variable(choice_of_dnn()));
 }

@@ -46,7 +46,7 @@ enum class Element : std::uint32_t { f32 = SR_ELEMENT_F32, i32 = SR_ELEMENT_I32 
 struct OtherName {
   std::string name;
   std::string choice = {};  ///< the choice that it stands for; empty: the option itself
-  std::string note = {};    ///< how their meanings differ
+  std::string note = {};    ///< how the other name's meaning differs; empty: not at all
 };
 
 /// An option that the plugin declares. The functions below make one. `help` is one line.

@@ -304,7 +304,7 @@ class Contraction {
 
   std::string spec_;
   std::vector<Value> operands_;
-  std::vector<std::string> letters_;  ///< the letters of each operand
+  std::vector<std::string> letters_;  ///< for each operand: a letter for each dimension
   std::string result_;
   std::string ellipsis_;  ///< the letters for which "..." stands
 };

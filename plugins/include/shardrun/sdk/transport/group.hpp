@@ -150,7 +150,7 @@ class TransportHost {
     return *plugin;
   }
 
-  /// The job's options for a transport from open_transport(), to pass to its `open`. Valid until this transport is
+  /// The job's options for a wrapped transport, to pass to its `open`. Valid until the transport that wraps it is
   /// closed. REQUIRES: a host of ABI 1.2.
   [[nodiscard]] RawOptions transport_options(const std::string& name) const {
     RawOptions options;
