@@ -19,6 +19,7 @@
 #include "core/data/npy.h"
 #include "core/device/host_tensor.h"
 #include "core/files/folder.h"
+#include "core/files/gguf.h"
 #include "core/files/text_file.h"
 #include "core/partition/partition.h"
 #include "core/workload/program.h"
@@ -226,7 +227,14 @@ int check_folder(std::span<const std::string> words) {
     }
   }
   const std::filesystem::path folder = parsed.positional[0];
-  if (!checkpoint::is_hub_folder(folder)) {
+  if (files::is_gguf(folder)) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("checkpoint check: {} is a GGUF file, and only folders are checked; 'shardrun checkpoint export "
+                    "{} --hub -o FOLDER' makes one of it",
+                    files::human_path(folder), files::human_path(folder)));
+  }
+  if (!checkpoint::is_hub_model(folder)) {
     throw Error(ErrorCode::usage,
                 fmt::format("checkpoint check: {} is no folder with a config.json; 'shardrun checkpoint "
                             "verify' reads checkpoints of runs",
