@@ -183,7 +183,7 @@ TEST_CASE("without arguments the usage is shown, and the exit code is an error's
   CHECK(none.code == 2);
   CHECK(help.code == 0);
   for (const char* command :
-       {"bench [options]", "chat-template FOLDER MESSAGES.json", "checkpoint list PATH", "devices [--json]",
+       {"bench [options]", "chat-template FOLDER|FILE.gguf MESSAGES.json", "checkpoint list PATH", "devices [--json]",
         "generate RUN", "help [TOPIC [JOB.ini]]", "plan JOB.ini", "plugins [JOB.ini]", "plugins check FILE",
         "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
     CHECK_THAT(help.out, Contains(command));

@@ -283,8 +283,8 @@ TEST_CASE("hub: a job says that it bounds the context of a folder, unless it set
              "[job]\noutput = out\n[model]\nfrom = changed\n[data]\ntext = text.txt\nbatch = 1\nsplit = 0.5\n"
              "[train]\nsteps = 0\n");
   const std::string note = "[model] context = 1024 of the 4096 tokens that the model knows";
-  CHECK_THAT(run_in(folder, {"job.ini"}).err, Contains(note));
-  CHECK_THAT(run_in(folder, {"job.ini", "--replace", "--set", "model.context=1024"}).err, !Contains(note));
+  CHECK_THAT(run_in(folder, {"job.ini"}).out, Contains(note));
+  CHECK_THAT(run_in(folder, {"job.ini", "--replace", "--set", "model.context=1024"}).out, !Contains(note));
 }
 
 TEST_CASE("hub: folders that cannot be read are refused with what is wrong", "[hub]") {
