@@ -310,7 +310,7 @@ TEST_CASE("show-sharding shows the parts that an engine's ranks declare", "[engi
   const Ended text = run_program(folder.path(), {"show-sharding", "engine.ini", "layer_0/weights", "--set",
                                                  "job.engine=tensor_parallel", "--set", "job.ranks=2"});
   INFO(text.out << text.err);
-  CHECK_THAT(text.out, Contains("parameter f32 [6, 5]") && Contains("0:6, 3:5"));
+  CHECK_THAT(text.out, Contains("parameter f32[dim0 6, dim1 5]") && Contains("0:6, 3:5"));
 }
 
 TEST_CASE("weights of another size are refused by the name of the first tensor that differs", "[engines]") {
