@@ -19,8 +19,8 @@ class WordCache;
 /// before and behind it. Copies share their parts, which never change; any thread.
 class BpeTokenizer {
  public:
-  /// `path`: a tokenizer.json, the folder of one, or a GGUF file. Throws Error{data} for anything that would not be done as Python's
-  /// tokenizers does it: where it is in the file, what was expected and what was found.
+  /// `path`: a tokenizer.json, the folder of one, or a GGUF file. Throws Error{data} for anything that would not be
+  /// done as Python's tokenizers does it: where it is in the file, what was expected and what was found.
   [[nodiscard]] static BpeTokenizer from_file(const std::filesystem::path& path);
   /// `source` names the JSON in messages.
   [[nodiscard]] static BpeTokenizer from_json(std::string_view json, std::string_view source);
