@@ -162,8 +162,9 @@ std::optional<std::int64_t> whole_of_real(double value) {
   return static_cast<std::int64_t>(value);
 }
 
-Value to_whole(Evaluator& /*evaluator*/, const Value& value, const Arguments& arguments) {
+Value to_whole(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   const Bound bound("int", arguments, {"default", "base"}, 0);
+  evaluator.heap().spend(value.is(Kind::text) ? bytes_of(value).size() / 8 : 0);
   const Value otherwise = bound.has(0) ? bound.at(0) : Value::of(std::int64_t{0});
   std::optional<std::int64_t> number;
   if (value.is_whole()) {
@@ -181,8 +182,9 @@ Value to_whole(Evaluator& /*evaluator*/, const Value& value, const Arguments& ar
   return number ? Value::of(*number) : otherwise;
 }
 
-Value to_real(Evaluator& /*evaluator*/, const Value& value, const Arguments& arguments) {
+Value to_real(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   const Bound bound("float", arguments, {"default"}, 0);
+  evaluator.heap().spend(value.is(Kind::text) ? bytes_of(value).size() / 8 : 0);
   const std::optional<double> number = real_of(value);
   return number ? Value::of(*number) : bound.has(0) ? bound.at(0) : Value::of(0.0);
 }
@@ -218,6 +220,9 @@ Value rounded(Evaluator& evaluator, const Value& value, const Arguments& argumen
     const long double units = std::nearbyint(static_cast<long double>(value.is_whole() ? value.whole() : 0) / unit);
     if (!value.is_whole()) {
       return Value::of(static_cast<double>(std::nearbyint(static_cast<long double>(value.real) / unit) * unit));
+    }
+    if (!(std::fabs(units * unit) < 0x1p63L)) {
+      fail("round: the result has more than 64 bits, which is not supported");
     }
     return Value::of(static_cast<std::int64_t>(units * unit));
   }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <span>
 
+#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/template/evaluator.h"
 #include "core/template/text.h"
 
@@ -140,7 +142,7 @@ Value find_text(Evaluator& evaluator, const Value& self, const Arguments& argume
                                                 : part->rfind(wanted);
   if (at == std::string_view::npos) {
     if (MustBe) {
-      fail(fmt::format("index: '{}' is not in the text", wanted));
+      fail(fmt::format("index: '{}' is not in the text", printable(shardrun::shown(wanted))));
     }
     return Value::of(std::int64_t{-1});
   }
@@ -155,6 +157,7 @@ Value begins(Evaluator& evaluator, const Value& self, const Arguments& arguments
   const std::optional<std::string_view> part =
       bound.has(1) ? part_of(bytes_of(self), bound, 1, from) : std::optional<std::string_view>(bytes_of(self));
   const auto is_it = [&](std::string_view text) {
+    evaluator.heap().spend(1 + text.size() / 64);
     return part && (AtEnd ? part->ends_with(text) : part->starts_with(text));
   };
   if (!is_list(bound.at(0), ListKind::tuple)) {

@@ -439,13 +439,15 @@ std::vector<Value> all_of(Heap& heap, const Value& value) {
 
 namespace {
 
-void require_key(const Value& key) {
+void require_key(Heap& heap, const Value& key) {
+  const Heap::Deeper deeper(heap);
+  heap.spend(1);
   if (key.is(Kind::dict) || is_list(key, ListKind::list) || is_list(key, ListKind::keys) ||
       is_list(key, ListKind::items)) {
     fail(fmt::format("{} cannot be the key of a dict", type_name(key)));
   }
   if (is_list(key, ListKind::tuple)) {
-    std::ranges::for_each(key.list->items, require_key);
+    std::ranges::for_each(key.list->items, [&](const Value& item) { require_key(heap, item); });
   }
 }
 
@@ -466,7 +468,7 @@ bool contains(Heap& heap, const Value& container, const Value& value) {
     return find(heap, *container.dict, value) != nullptr;
   }
   if (is_list(container, ListKind::keys)) {
-    require_key(value);
+    require_key(heap, value);
   }
   const Iterator next = iterate(heap, container);
   while (const std::optional<Value> item = next()) {
@@ -478,12 +480,17 @@ bool contains(Heap& heap, const Value& container, const Value& value) {
 }
 
 Value* find(Heap& heap, Dict& dict, const Value& key) {
-  require_key(key);
+  require_key(heap, key);
   heap.spend(1 + dict.entries.size() / 8);
+  const auto is_same_text = [&](const Value& known) {
+    if (!known.is(Kind::text) || known.text->bytes.size() != key.text->bytes.size()) {
+      return false;
+    }
+    heap.spend(key.text->bytes.size() / 64);
+    return known.text->bytes == key.text->bytes;
+  };
   for (auto& [known, value] : dict.entries) {
-    const bool is_it =
-        key.is(Kind::text) ? known.is(Kind::text) && known.text->bytes == key.text->bytes : equal(heap, known, key);
-    if (is_it) {
+    if (key.is(Kind::text) ? is_same_text(known) : equal(heap, known, key)) {
       return &value;
     }
   }

@@ -58,3 +58,41 @@ TEST_CASE("what lies too deep within itself is refused", "[template]") {
                      "{% endfor %}{{ n.s | list }}"),
              Contains("more than 500 deep"));
 }
+
+TEST_CASE("keys of dicts end at the limits", "[template]") {
+  const std::string nested = "{% set n = namespace(i=(1,)) %}{% for x in range(999) %}{% set n.i = ITEM %}{% endfor %}";
+  const auto with = [&](const std::string& item) {
+    std::string text = nested;
+    return text.replace(text.find("ITEM"), 4, item);
+  };
+  CHECK_THAT(stopped(with("(n.i,)") + "{{ {}.get(n.i) }}"), Contains("more than 500 deep"));
+  CHECK_THAT(stopped(with("(n.i,) if x else (n.i, n.i)") + "{{ n.i in {}.keys() }}"), Contains("more than 500 deep"));
+  CHECK_THAT(stopped("{% set n = namespace(i=(1,)) %}{% for x in range(40) %}{% set n.i = (n.i, n.i) %}{% endfor %}"
+                     "{{ {}.get(n.i) }}"),
+             Contains("more than 100000 steps"));
+  CHECK_THAT(stopped("{% set a = 'a' * 300000 %}{% set d = {a ~ 'x': 1} %}{% set b = a ~ 'y' %}"
+                     "{% for x in range(99) %}{% if d.get(b) %}{% endif %}{% endfor %}"),
+             Contains("more than 100000 steps"));
+}
+
+TEST_CASE("numbers of more than 64 bits are refused", "[template]") {
+  CHECK_THAT(stopped("{{ range(9223372036854775806, 9223372036854775807, 2)[1:] }}"), Contains("more than 64 bits"));
+  CHECK_THAT(stopped("{{ range(0, 10, 4)[::4611686018427387904] }}"), Contains("more than 64 bits"));
+  CHECK_THAT(stopped("{{ 9223372036854775807 | round(-1) }}"), Contains("more than 64 bits"));
+  CHECK(Template::parse("{{ (-9223372036854775807 - 1) % 3 }} {{ range(0, 10, 4)[1:] }}", "t").render({}) ==
+        "1 range(4, 12, 4)");
+}
+
+TEST_CASE("messages quote no more than a line", "[template]") {
+  const std::string message = stopped("{{ raise_exception('a\\nb\\x1b' ~ 'x' * 100000) }}");
+  CHECK_THAT(message, Contains("refuses this: a\\x0ab\\x1bxxx") && Contains("x…"));
+  CHECK(message.size() < 1100);
+  CHECK(stopped("{{ 'a'.index('x' * 100000) }}").size() < 200);
+  CHECK_THAT(stopped("{{ strftime_now('%99999d') }}"), Contains("strftime_now: the format makes more than"));
+  CHECK(Template::parse("{{ strftime_now('') }}", "t").render({}).empty());
+}
+
+TEST_CASE("a template has a bounded size", "[template]") {
+  CHECK_THAT(stopped(std::string((std::size_t{1} << 20U) + 1, 'x')),
+             Contains("t has 1048577 bytes: a chat template has at most 1048576"));
+}
