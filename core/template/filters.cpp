@@ -30,12 +30,12 @@ std::vector<Value> attribute_parts(Heap& heap, const Value& attribute) {
     return {attribute};
   }
   std::vector<Value> parts;
-  for (const std::string_view part : split_at(bytes_of(attribute), ".", -1, false)) {
+  split_at(bytes_of(attribute), ".", -1, false, [&](std::string_view part) {
     std::int64_t number = 0;
     const auto [end, fault] = std::from_chars(part.data(), part.data() + part.size(), number);
     const bool is_number = fault == std::errc() && end == part.data() + part.size() && part[0] != '-';
     parts.push_back(is_number ? Value::of(number) : heap.text(part));
-  }
+  });
   return parts;
 }
 
@@ -281,7 +281,7 @@ Value trimmed(Evaluator& evaluator, const Value& value, const Arguments& argumen
   const Bound bound("trim", arguments, {"chars"}, 0);
   const Value text = soft_text(evaluator.heap(), value);
   const bool has_set = !bound.or_none(0).is(Kind::none);
-  evaluator.heap().spend(bytes_of(text).size() / 32);
+  evaluator.heap().spend((bytes_of(text).size() + (has_set ? bound.text(0).size() : 0)) / 32);
   return evaluator.heap().text(
       stripped(bytes_of(text), Side::both, has_set ? std::optional<std::string_view>(bound.text(0)) : std::nullopt),
       text.text->is_markup);
@@ -291,10 +291,10 @@ Value replaced_text(Evaluator& evaluator, const Value& value, const Arguments& a
   const Bound bound("replace", arguments, {"old", "new", "count"}, 2);
   Heap& heap = evaluator.heap();
   const std::string_view text = text_of(heap, value);
-  heap.spend(text.size() / 16);
+  const std::string_view from = text_of(heap, bound.at(0));
+  heap.spend((text.size() + from.size()) / 8);
   const std::int64_t most = bound.or_none(2).is(Kind::none) ? -1 : bound.integer(2, -1);
-  return heap.text(
-      replaced(text, text_of(heap, bound.at(0)), text_of(heap, bound.at(1)), most, heap.limits().text_bytes));
+  return heap.text(replaced(text, from, text_of(heap, bound.at(1)), most, heap.limits().text_bytes));
 }
 
 Value indented(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
@@ -314,7 +314,7 @@ Value indented(Evaluator& evaluator, const Value& value, const Arguments& argume
   heap.spend(whole.size() / 8);
   std::string text = bound.flag(1, false) ? indent : "";
   bool is_first = true;
-  for (const std::string_view line : lines_of(whole, false)) {
+  each_line(whole, false, [&](std::string_view line) {
     if (!is_first) {
       text += '\n';
       text += bound.flag(2, false) || !line.empty() ? indent : "";
@@ -322,7 +322,7 @@ Value indented(Evaluator& evaluator, const Value& value, const Arguments& argume
     text += line;
     is_first = false;
     heap.check_text(text.size());
-  }
+  });
   return heap.text(text, value.text->is_markup);
 }
 
@@ -424,9 +424,8 @@ Value sorted(Evaluator& evaluator, const Value& value, const Arguments& argument
   std::vector<std::vector<Value>> attributes;
   const Value attribute = bound.or_none(2);
   if (attribute.is(Kind::text)) {
-    for (const std::string_view one : split_at(bytes_of(attribute), ",", -1, false)) {
-      attributes.push_back(attribute_parts(heap, heap.text(one)));
-    }
+    split_at(bytes_of(attribute), ",", -1, false,
+             [&](std::string_view one) { attributes.push_back(attribute_parts(heap, heap.text(one))); });
   } else {
     attributes.push_back(attribute_parts(heap, attribute));
   }

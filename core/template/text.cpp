@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 
 #include "core/base/error.h"
@@ -90,14 +91,8 @@ void append_lower_at(std::string& to, const std::u32string& text, std::size_t at
   append_utf8(to, is_final ? final_sigma : char32_t{0x3C3});
 }
 
-bool is_in(std::string_view set, std::string_view character) {
-  for (std::size_t at = 0; (at = set.find(character, at)) != std::string_view::npos; ++at) {
-    if ((static_cast<unsigned char>(set[at]) & 0xC0U) != 0x80U) {
-      return true;
-    }
-  }
-  return false;
-}
+/// From this size on, a text is searched for by an algorithm that is linear in time.
+constexpr std::size_t short_wanted = 64;
 
 std::size_t first_byte_before(std::string_view text, std::size_t end) {
   do {
@@ -145,19 +140,27 @@ std::size_t offset_of(std::string_view text, std::size_t character) noexcept {
 }
 
 std::string_view stripped(std::string_view text, Side side, std::optional<std::string_view> set) {
-  const auto goes = [&](std::size_t at, std::size_t end) {
-    return set ? is_in(*set, text.substr(at, end - at)) : is_space(utf8_at(text, at).character);
+  std::vector<bool> is_in_set;
+  for (std::string_view rest = set.value_or(""); !rest.empty();) {
+    const Utf8Character found = utf8_at(rest, 0);
+    is_in_set.resize(std::max<std::size_t>(is_in_set.size(), found.character + std::size_t{1}));
+    is_in_set[found.character] = true;
+    rest.remove_prefix(std::max<std::size_t>(found.bytes, 1));
+  }
+  const auto goes = [&](std::size_t at) {
+    const char32_t character = utf8_at(text, at).character;
+    return set ? character < is_in_set.size() && is_in_set[character] : is_space(character);
   };
   while (side != Side::right && !text.empty()) {
     const std::size_t bytes = std::max<std::size_t>(utf8_at(text, 0).bytes, 1);
-    if (!goes(0, bytes)) {
+    if (!goes(0)) {
       break;
     }
     text.remove_prefix(bytes);
   }
   while (side != Side::left && !text.empty()) {
     const std::size_t first = first_byte_before(text, text.size());
-    if (!goes(first, text.size())) {
+    if (!goes(first)) {
       break;
     }
     text = text.substr(0, first);
@@ -165,12 +168,12 @@ std::string_view stripped(std::string_view text, Side side, std::optional<std::s
   return text;
 }
 
-std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t most, bool from_right) {
-  std::vector<std::string_view> parts;
+void split_at_space(std::string_view text, std::int64_t most, bool from_right, const TakePart& take) {
+  std::int64_t cuts = 0;
   const Side near = from_right ? Side::right : Side::left;
   for (text = stripped(text, near); !text.empty(); text = stripped(text, near)) {
-    if (most >= 0 && static_cast<std::int64_t>(parts.size()) == most) {
-      parts.push_back(text);
+    if (most >= 0 && cuts++ == most) {
+      take(text);
       break;
     }
     std::size_t cut = from_right ? text.size() : 0;
@@ -182,42 +185,58 @@ std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t
         }
         cut = first;
       }
-      parts.push_back(text.substr(cut));
+      take(text.substr(cut));
       text = text.substr(0, cut);
     } else {
       while (cut < text.size() && !is_space(utf8_at(text, cut).character)) {
         cut += std::max<std::size_t>(utf8_at(text, cut).bytes, 1);
       }
-      parts.push_back(text.substr(0, cut));
+      take(text.substr(0, cut));
       text.remove_prefix(cut);
     }
   }
-  if (from_right) {
-    std::ranges::reverse(parts);
-  }
-  return parts;
 }
 
-std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, std::int64_t most,
-                                       bool from_right) {
-  std::vector<std::string_view> parts;
-  while (most < 0 || static_cast<std::int64_t>(parts.size()) < most) {
-    const std::size_t at = from_right ? text.rfind(separator) : text.find(separator);
+std::size_t find_first(std::string_view text, std::string_view wanted) {
+  if (wanted.size() < short_wanted) {
+    return text.find(wanted);
+  }
+  const void* const found = ::memmem(text.data(), text.size(), wanted.data(), wanted.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+}
+
+std::size_t find_last(std::string_view text, std::string_view wanted) {
+  if (wanted.size() < short_wanted) {
+    return text.rfind(wanted);
+  }
+  const std::size_t behind =
+      find_first(std::string(text.rbegin(), text.rend()), std::string(wanted.rbegin(), wanted.rend()));
+  return behind == std::string_view::npos ? behind : text.size() - behind - wanted.size();
+}
+
+void split_at(std::string_view text, std::string_view separator, std::int64_t most, bool from_right,
+              const TakePart& take) {
+  if (from_right && separator.size() >= short_wanted) {
+    const std::string mirrored(text.rbegin(), text.rend());
+    split_at(mirrored, std::string(separator.rbegin(), separator.rend()), most, false, [&](std::string_view part) {
+      const auto begin = static_cast<std::size_t>(part.data() - mirrored.data());
+      take(text.substr(text.size() - begin - part.size(), part.size()));
+    });
+    return;
+  }
+  for (std::int64_t cuts = 0; most < 0 || cuts < most; ++cuts) {
+    const std::size_t at = from_right ? find_last(text, separator) : find_first(text, separator);
     if (at == std::string_view::npos) {
       break;
     }
-    parts.push_back(from_right ? text.substr(at + separator.size()) : text.substr(0, at));
+    take(from_right ? text.substr(at + separator.size()) : text.substr(0, at));
     text = from_right ? text.substr(0, at) : text.substr(at + separator.size());
   }
-  parts.push_back(text);
-  if (from_right) {
-    std::ranges::reverse(parts);
-  }
-  return parts;
+  take(text);
 }
 
-std::vector<std::string_view> lines_of(std::string_view text, bool with_ends) {
-  std::vector<std::string_view> lines;
+void each_line(std::string_view text, bool with_ends, const TakePart& take) {
   std::size_t begin = 0;
   for (std::size_t at = 0; at < text.size();) {
     const Utf8Character found = utf8_at(text, at);
@@ -226,15 +245,14 @@ std::vector<std::string_view> lines_of(std::string_view text, bool with_ends) {
       if (found.character == '\r' && next < text.size() && text[next] == '\n') {
         ++next;
       }
-      lines.push_back(text.substr(begin, (with_ends ? next : at) - begin));
+      take(text.substr(begin, (with_ends ? next : at) - begin));
       begin = next;
     }
     at = next;
   }
   if (begin < text.size()) {
-    lines.push_back(text.substr(begin));
+    take(text.substr(begin));
   }
-  return lines;
 }
 
 std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most,
@@ -248,12 +266,13 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   };
   std::int64_t done = 0;
   if (from.empty()) {
-    for (const std::string_view character : characters_of(text)) {
+    for (std::size_t bytes = 0; !text.empty(); text.remove_prefix(bytes)) {
+      bytes = std::max<std::size_t>(utf8_at(text, 0).bytes, 1);
       if (most < 0 || done < most) {
         put(to);
         ++done;
       }
-      put(character);
+      put(text.substr(0, bytes));
     }
     if (most < 0 || done < most) {
       put(to);
@@ -261,7 +280,7 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
     return result;
   }
   for (; most < 0 || done < most; ++done) {
-    const std::size_t at = text.find(from);
+    const std::size_t at = find_first(text, from);
     if (at == std::string_view::npos) {
       break;
     }

@@ -96,3 +96,19 @@ TEST_CASE("a template has a bounded size", "[template]") {
   CHECK_THAT(stopped(std::string((std::size_t{1} << 20U) + 1, 'x')),
              Contains("t has 1048577 bytes: a chat template has at most 1048576"));
 }
+
+TEST_CASE("a search for a long text is linear in time", "[template]") {
+  const auto rendered = [](const std::string& text) { return Template::parse(text, "t").render({}); };
+  // By comparing at each place this would take minutes.
+  const std::string big =
+      "{% set h = 'a' * 4000000 %}{% set w = 'a' * 2000000 ~ 'b' %}{% set v = 'b' ~ 'a' * 2000000 %}";
+  CHECK(rendered(big + "{{ w in h }} {{ h.find(w) }} {{ h.rfind(v) }} {{ h.count(w) }} {{ h.split(w) | length }} "
+                       "{{ h.rsplit(v) | length }} {{ h.replace(w, 'x') == h }} {{ h.partition(w)[1] }} "
+                       "{{ h.rpartition(v)[1] }}") == "False -1 -1 0 1 1 True  ");
+  CHECK(rendered("{% set s = 'xy' * 50 %}{% set t = 'é' ~ s ~ '1' ~ s ~ '2' ~ s ~ s %}"
+                 "{{ t.find(s) }} {{ t.rfind(s) }} {{ t.count(s) }} {{ t.split(s) }} {{ t.rsplit(s, 2) | length }} "
+                 "{{ t.rsplit(s, 2)[1:] }} {{ t.replace(s, '-') }} {{ t.rpartition(s)[2] == '' }} {{ s in t }}") ==
+        "1 303 4 ['é', '1', '2', '', ''] 3 ['', ''] é-1-2-- True True");
+  CHECK(rendered("{% set set = 'xyz' * 30000 ~ 'é' %}{{ ('a' ~ 'x' * 90000 ~ 'é').strip(set) }} "
+                 "{{ ('é' * 90000 ~ 'ê') | trim(set) }} {{ 'xax'.lstrip('') }}") == "a ê xax");
+}
