@@ -57,6 +57,7 @@ Value key_of(Evaluator& evaluator, const Value& value, const std::vector<Value>&
   if (is_case_sensitive || !key.is(Kind::text)) {
     return key;
   }
+  const Heap::Temporary made(evaluator.heap(), bytes_of(key).size() * most_growth);
   evaluator.heap().spend(bytes_of(key).size() / 8);
   return evaluator.heap().text(lower(bytes_of(key)));
 }
@@ -245,6 +246,7 @@ template <std::string (*Change)(std::string_view)>
 Value changed_text(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   const Bound bound("this filter", arguments, {}, 0);
   const Value text = soft_text(evaluator.heap(), value);
+  const Heap::Temporary made(evaluator.heap(), bytes_of(text).size() * most_growth);
   evaluator.heap().spend(bytes_of(text).size() / 8);
   return evaluator.heap().text(Change(bytes_of(text)), text.text->is_markup);
 }
@@ -642,6 +644,7 @@ Value escaped_text(Evaluator& evaluator, const Value& value, const Arguments& ar
   const Bound bound("escape", arguments, {}, 0);
   Heap& heap = evaluator.heap();
   const Value text = soft_text(heap, value);
+  const Heap::Temporary made(heap, bytes_of(text).size() * most_growth);
   heap.spend(bytes_of(text).size() / 16);
   return text.text->is_markup ? text : heap.text(escaped(bytes_of(text)), true);
 }

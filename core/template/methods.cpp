@@ -25,6 +25,7 @@ struct Method {
 template <std::string (*Change)(std::string_view)>
 Value changed(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
   const Bound bound("this method", arguments, {}, 0);
+  const Heap::Temporary made(evaluator.heap(), bytes_of(self).size() * most_growth);
   evaluator.heap().spend(bytes_of(self).size() / 8);
   return evaluator.heap().text(Change(bytes_of(self)), self.text->is_markup);
 }

@@ -144,6 +144,7 @@ bool can_repeat(const Value& value) {
 Value added(Heap& heap, const Value& a, const Value& b) {
   if (a.is(Kind::text) && b.is(Kind::text)) {
     const bool is_markup = a.text->is_markup || b.text->is_markup;
+    const Heap::Temporary made(heap, is_markup ? (a.text->bytes.size() + b.text->bytes.size()) * most_growth : 0);
     const auto part = [&](const Value& text) {
       return is_markup && !text.text->is_markup ? escaped(bytes_of(text)) : text.text->bytes;
     };
@@ -246,8 +247,8 @@ Value slice(Heap& heap, const Value& object, const Value& from, const Value& to,
     return heap.text(bytes.substr(begin, offset_of(bytes.substr(begin), count)), object.text->is_markup);
   }
   std::vector<std::string_view> characters;
+  const Heap::Temporary views(heap, is_text ? static_cast<std::size_t>(length) * sizeof(std::string_view) : 0);
   if (is_text) {
-    heap.charge(object.text->bytes.size() * sizeof(std::string_view));
     heap.spend(object.text->bytes.size() / 8);
     characters = characters_of(bytes_of(object));
   }

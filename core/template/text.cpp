@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/utf8.h"
@@ -62,44 +63,66 @@ constexpr char32_t final_sigma = 0x3C2;
 bool is_cased(char32_t character) { return (traits_of(character) & cased) != 0; }
 bool is_ignorable(char32_t character) { return (traits_of(character) & case_ignorable) != 0; }
 
-std::u32string decoded(std::string_view text) {
-  std::u32string characters;
-  characters.reserve(text.size());
-  for (std::size_t at = 0; at < text.size();) {
-    const Utf8Character found = utf8_at(text, at);
-    characters += found.character;
-    at += std::max<std::size_t>(found.bytes, 1);
-  }
-  return characters;
-}
-
-/// Lower case of one character of a text: a sigma at the end of a word is another.
-void append_lower_at(std::string& to, const std::u32string& text, std::size_t at) {
-  if (text[at] != capital_sigma) {
-    append_lower(to, text[at]);
-    return;
-  }
-  std::size_t before = at;
-  while (before > 0 && is_ignorable(text[before - 1])) {
-    --before;
-  }
-  std::size_t behind = at + 1;
-  while (behind < text.size() && is_ignorable(text[behind])) {
-    ++behind;
-  }
-  const bool is_final = before > 0 && is_cased(text[before - 1]) && !(behind < text.size() && is_cased(text[behind]));
-  append_utf8(to, is_final ? final_sigma : char32_t{0x3C3});
-}
-
-/// From this size on, a text is searched for by an algorithm that is linear in time.
-constexpr std::size_t short_wanted = 64;
-
 std::size_t first_byte_before(std::string_view text, std::size_t end) {
   do {
     --end;
   } while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U);
   return end;
 }
+
+/// A character of a text, and where it begins.
+struct PlacedCharacter {
+  char32_t character;
+  std::size_t at;
+};
+
+/// Goes through the characters of a text.
+class Characters {
+ public:
+  explicit Characters(std::string_view text) : text_(text) {}
+
+  std::optional<PlacedCharacter> next() {
+    if (at_ >= text_.size()) {
+      return std::nullopt;
+    }
+    const Utf8Character found = utf8_at(text_, at_);
+    const std::size_t at = std::exchange(at_, at_ + std::max<std::size_t>(found.bytes, 1));
+    return PlacedCharacter{found.character, at};
+  }
+
+ private:
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+/// Lower case of one character of a text: a sigma at the end of a word is another.
+void append_lower_at(std::string& to, std::string_view text, const PlacedCharacter& placed) {
+  if (placed.character != capital_sigma) {
+    append_lower(to, placed.character);
+    return;
+  }
+  bool is_behind_case = false;
+  for (std::size_t at = placed.at; at > 0;) {
+    at = first_byte_before(text, at);
+    if (const char32_t character = utf8_at(text, at).character; !is_ignorable(character)) {
+      is_behind_case = is_cased(character);
+      break;
+    }
+  }
+  bool is_before_case = false;
+  Characters rest(text.substr(placed.at));
+  rest.next();
+  while (const std::optional<PlacedCharacter> next = rest.next()) {
+    if (!is_ignorable(next->character)) {
+      is_before_case = is_cased(next->character);
+      break;
+    }
+  }
+  append_utf8(to, is_behind_case && !is_before_case ? final_sigma : char32_t{0x3C3});
+}
+
+/// From this size on, a text is searched for by an algorithm that is linear in time.
+constexpr std::size_t short_wanted = 64;
 
 bool is_line_end(char32_t c) {
   return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
@@ -294,60 +317,61 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
 
 std::string upper(std::string_view text) {
   std::string result;
-  for (const char32_t character : decoded(text)) {
-    append_upper(result, character);
+  Characters characters(text);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    append_upper(result, placed->character);
   }
   return result;
 }
 
 std::string lower(std::string_view text) {
-  const std::u32string characters = decoded(text);
+  Characters characters(text);
   std::string result;
-  for (std::size_t i = 0; i < characters.size(); ++i) {
-    append_lower_at(result, characters, i);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    append_lower_at(result, text, *placed);
   }
   return result;
 }
 
 std::string title(std::string_view text) {
-  const std::u32string characters = decoded(text);
+  Characters characters(text);
   std::string result;
   bool in_word = false;
-  for (std::size_t i = 0; i < characters.size(); ++i) {
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
     if (in_word) {
-      append_lower_at(result, characters, i);
+      append_lower_at(result, text, *placed);
     } else {
-      append_title(result, characters[i]);
+      append_title(result, placed->character);
     }
-    in_word = is_cased(characters[i]);
+    in_word = is_cased(placed->character);
   }
   return result;
 }
 
 std::string capitalized(std::string_view text) {
-  const std::u32string characters = decoded(text);
+  Characters characters(text);
   std::string result;
-  for (std::size_t i = 0; i < characters.size(); ++i) {
-    if (i == 0) {
-      append_title(result, characters[i]);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    if (placed->at == 0) {
+      append_title(result, placed->character);
     } else {
-      append_lower_at(result, characters, i);
+      append_lower_at(result, text, *placed);
     }
   }
   return result;
 }
 
 std::string swapped_case(std::string_view text) {
-  const std::u32string characters = decoded(text);
+  Characters characters(text);
   std::string result;
-  for (std::size_t i = 0; i < characters.size(); ++i) {
-    const unsigned traits = traits_of(characters[i]);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    const unsigned traits = traits_of(placed->character);
     if ((traits & upper_case) != 0) {
-      append_lower_at(result, characters, i);
+      append_lower_at(result, text, *placed);
     } else if ((traits & lower_case) != 0) {
-      append_upper(result, characters[i]);
+      append_upper(result, placed->character);
     } else {
-      append_utf8(result, characters[i]);
+      append_utf8(result, placed->character);
     }
   }
   return result;
@@ -355,8 +379,9 @@ std::string swapped_case(std::string_view text) {
 
 bool is_case(std::string_view text, CharacterTrait wanted) {
   bool found = false;
-  for (const char32_t character : decoded(text)) {
-    const unsigned traits = traits_of(character);
+  Characters characters(text);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    const unsigned traits = traits_of(placed->character);
     if ((traits & (lower_case | upper_case | title_case) & ~static_cast<unsigned>(wanted)) != 0) {
       return false;
     }
@@ -368,8 +393,9 @@ bool is_case(std::string_view text, CharacterTrait wanted) {
 bool is_title(std::string_view text) {
   bool found = false;
   bool in_word = false;
-  for (const char32_t character : decoded(text)) {
-    const unsigned traits = traits_of(character);
+  Characters characters(text);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    const unsigned traits = traits_of(placed->character);
     if ((traits & (upper_case | title_case)) != 0) {
       if (in_word) {
         return false;
@@ -388,15 +414,21 @@ bool is_title(std::string_view text) {
 }
 
 bool all_have(std::string_view text, unsigned traits) {
-  const std::u32string characters = decoded(text);
-  return !characters.empty() &&
-         std::ranges::all_of(characters, [&](char32_t character) { return (traits_of(character) & traits) != 0; });
+  Characters characters(text);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    if ((traits_of(placed->character) & traits) == 0) {
+      return false;
+    }
+  }
+  return !text.empty();
 }
 
 std::string quoted_text(std::string_view text) {
   const char mark = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos ? '"' : '\'';
   std::string result(1, mark);
-  for (const char32_t c : decoded(text)) {
+  Characters characters(text);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    const char32_t c = placed->character;
     if (c == static_cast<char32_t>(mark) || c == '\\') {
       result += '\\';
       result += static_cast<char>(c);
@@ -421,7 +453,9 @@ std::string quoted_text(std::string_view text) {
 
 std::string json_text(std::string_view text, bool ascii) {
   std::string result = "\"";
-  for (const char32_t c : decoded(text)) {
+  Characters characters(text);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    const char32_t c = placed->character;
     constexpr std::string_view special = "\"\\\n\r\t\b\f";
     if (c < 0x80 && c != 0 && special.find(static_cast<char>(c)) != std::string_view::npos) {
       result += '\\';

@@ -12,6 +12,9 @@ namespace shardrun::templates {
 
 // Text as Python's str has it: valid UTF-8 here, counted in characters.
 
+/// A text that is escaped, quoted or put into other letters has at most as many times the bytes.
+inline constexpr std::size_t most_growth = 6;
+
 enum CharacterTrait : std::uint16_t {
   alphabetic = 1,
   digit = 2,

@@ -367,9 +367,11 @@ std::string represented(Heap& heap, const Value& value) {
     case Kind::boolean: return value.boolean ? "True" : "False";
     case Kind::integer: return std::to_string(value.integer);
     case Kind::real: return shown_real(value.real);
-    case Kind::text:
+    case Kind::text: {
+      const Heap::Temporary quoted(heap, value.text->bytes.size() * most_growth);
       heap.spend(value.text->bytes.size() / 16);
       return value.text->is_markup ? "Markup(" + quoted_text(value.text->bytes) + ")" : quoted_text(value.text->bytes);
+    }
     case Kind::list: return represented_list(heap, *value.list);
     case Kind::dict: return represented_dict(heap, *value.dict);
     case Kind::name_space: return "<Namespace " + represented_dict(heap, *value.dict) + ">";

@@ -112,3 +112,23 @@ TEST_CASE("a search for a long text is linear in time", "[template]") {
   CHECK(rendered("{% set set = 'xyz' * 30000 ~ 'é' %}{{ ('a' ~ 'x' * 90000 ~ 'é').strip(set) }} "
                  "{{ ('é' * 90000 ~ 'ê') | trim(set) }} {{ 'xax'.lstrip('') }}") == "a ê xax");
 }
+
+TEST_CASE("what an operation needs for a while counts as memory", "[template]") {
+  const std::string big = "{% set t = '\\x01' * 900000 %}";
+  for (const std::string use : {"{{ t | upper }}", "{{ t | tojson }}", "{{ t | e }}", "{{ [t] }}", "{{ t[::2] }}",
+                                "{{ {t: 1} | tojson }}", "{{ t.lower() }}", "{{ (t | safe) + t }}"}) {
+    CHECK_THAT(stopped(big + use), Contains("needs more than 4194304 bytes"));
+  }
+  // It is given back.
+  CHECK(Template::parse("{% set t = 'x' * 100000 %}{% for i in range(50) %}{% if t | upper == 'X' %}{% endif %}"
+                        "{% endfor %}",
+                        "t")
+            .render({}, {.bytes = std::size_t{7} << 20U})
+            .empty());
+}
+
+TEST_CASE("letters change by their place in words", "[template]") {
+  CHECK(Template::parse(
+            "{{ 'ΑΣ ΑΣΑ Σ ΑΣ.' .lower() }} {{ 'όδοΣ'.capitalize() }} {{ 'ßΣaΣ'.title() }} {{ 'aΣ'.swapcase() }}", "t")
+            .render({}) == "ας ασα σ ας. Όδος Ssσaς Aς");
+}
