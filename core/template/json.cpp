@@ -72,7 +72,9 @@ class JsonWriter {
     if (value.is(Kind::text)) {
       const Heap::Temporary quoted(heap_, value.text->bytes.size() * most_growth);
       heap_.spend(value.text->bytes.size() / 16);
-      text_ += json_text(value.text->bytes, form_.ascii);
+      const std::string text = json_text(value.text->bytes, form_.ascii);
+      heap_.check_text(text_.size() + text.size());
+      text_ += text;
     } else if (value.is(Kind::none)) {
       text_ += "null";
     } else if (value.is(Kind::boolean)) {

@@ -463,7 +463,7 @@ bool contains(Heap& heap, const Value& container, const Value& value) {
     if (!value.is(Kind::text)) {
       fail(fmt::format("'in' a text needs a text, not {}", type_name(value)));
     }
-    heap.spend(1 + (container.text->bytes.size() + value.text->bytes.size()) / 64);
+    heap.spend(1 + (container.text->bytes.size() + value.text->bytes.size()) / 32);
     return find_first(bytes_of(container), bytes_of(value)) != std::string_view::npos;
   }
   if (container.is(Kind::dict)) {
