@@ -107,7 +107,10 @@ Value time_now(Heap& heap, const Arguments& arguments) {
   std::array<char, 16384> made{};
   form += '.';  // so that the result is not empty
   const std::size_t size = std::strftime(made.data(), made.size(), form.c_str(), &parts);
-  return heap.text(std::string_view(made.data(), size == 0 ? 0 : size - 1));
+  if (size == 0) {
+    fail(fmt::format("strftime_now: the format makes more than {} bytes", made.size()));
+  }
+  return heap.text(std::string_view(made.data(), size - 1));
 }
 
 [[noreturn]] void refuse_by_template(Heap& heap, const Arguments& arguments) {
@@ -251,6 +254,7 @@ Evaluator::Flow Evaluator::run_with(const Node& node, Scope& scope) {
 
 void Evaluator::assign(const Node& target, const Value& value, Scope& scope) {
   if (target.kind == NodeKind::variable || target.kind == NodeKind::macro) {
+    heap_.spend(scope.variables.size() * (1 + target.name.size() / 64) / 16);
     const auto found =
         std::ranges::find(scope.variables, std::string_view(target.name), &std::pair<std::string_view, Value>::first);
     if (found != scope.variables.end()) {
@@ -312,6 +316,7 @@ void Evaluator::run_loop_over(const Node& node, Scope& outer, const Value& itera
   Loop& loop = loops_.emplace_back(Loop{.node = &node, .outer = &outer, .depth = depth});
   loop.next = iterate(heap_, iterable);
   if (!node.parts[2]) {
+    heap_.spend(iterable.is(Kind::text) ? bytes_of(iterable).size() / 64 : 0);
     loop.length = length_of(iterable);
   } else {
     loop.next = [this, &node, &outer, given = loop.next]() -> std::optional<Value> {
@@ -420,6 +425,7 @@ Value Evaluator::call_macro(const Node& node, Scope& closure, const Arguments& g
   Scope& scope = scope_within(closure);
   std::vector<NamedValue> named = given.named;
   const auto take_named = [&](std::string_view name) -> std::optional<Value> {
+    heap_.spend(named.size() / 8);
     const auto found = std::ranges::find(named, name, &NamedValue::name);
     if (found == named.end()) {
       return std::nullopt;

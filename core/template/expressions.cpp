@@ -218,12 +218,12 @@ Value Evaluator::evaluate_test(const Node& node, Scope& scope) {
 
 Value Evaluator::variable(const Node& node, const Scope& scope) {
   for (const Scope* at = &scope; at != nullptr; at = at->outer) {
+    heap_.spend(at->variables.size() * (1 + node.name.size() / 64) / 16);
     for (const auto& [name, value] : at->variables) {
       if (name == node.name) {
         return value;
       }
     }
-    heap_.spend(at->variables.size() / 16);
   }
   for (const auto& [name, value] : globals_) {
     if (name == node.name) {
@@ -271,13 +271,13 @@ Value Evaluator::item(const Value& object, const Value& key) {
     }
   } else if (key.is_whole() &&
              (object.is(Kind::text) || (object.is(Kind::list) && object.list->kind <= ListKind::range))) {
+    heap_.spend(object.is(Kind::text) ? object.text->bytes.size() / 32 : 0);
     const std::int64_t length = *length_of(object);
     const std::int64_t index = key.whole() < 0 ? key.whole() + length : key.whole();
     if (index >= 0 && index < length) {
       if (object.is(Kind::list)) {
         return object.list->items[static_cast<std::size_t>(index)];
       }
-      heap_.spend(object.text->bytes.size() / 32);
       const std::string_view rest =
           bytes_of(object).substr(offset_of(bytes_of(object), static_cast<std::size_t>(index)));
       return heap_.text(rest.substr(0, offset_of(rest.substr(0, 4), 1)), object.text->is_markup);

@@ -30,12 +30,12 @@ std::vector<Value> attribute_parts(Heap& heap, const Value& attribute) {
     return {attribute};
   }
   std::vector<Value> parts;
-  for (const std::string_view part : split_at(bytes_of(attribute), ".", -1, false)) {
+  split_at(bytes_of(attribute), ".", -1, false, [&](std::string_view part) {
     std::int64_t number = 0;
     const auto [end, fault] = std::from_chars(part.data(), part.data() + part.size(), number);
     const bool is_number = fault == std::errc() && end == part.data() + part.size() && part[0] != '-';
     parts.push_back(is_number ? Value::of(number) : heap.text(part));
-  }
+  });
   return parts;
 }
 
@@ -57,6 +57,7 @@ Value key_of(Evaluator& evaluator, const Value& value, const std::vector<Value>&
   if (is_case_sensitive || !key.is(Kind::text)) {
     return key;
   }
+  const Heap::Temporary made(evaluator.heap(), bytes_of(key).size() * most_growth);
   evaluator.heap().spend(bytes_of(key).size() / 8);
   return evaluator.heap().text(lower(bytes_of(key)));
 }
@@ -162,8 +163,9 @@ std::optional<std::int64_t> whole_of_real(double value) {
   return static_cast<std::int64_t>(value);
 }
 
-Value to_whole(Evaluator& /*evaluator*/, const Value& value, const Arguments& arguments) {
+Value to_whole(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   const Bound bound("int", arguments, {"default", "base"}, 0);
+  evaluator.heap().spend(value.is(Kind::text) ? bytes_of(value).size() / 8 : 0);
   const Value otherwise = bound.has(0) ? bound.at(0) : Value::of(std::int64_t{0});
   std::optional<std::int64_t> number;
   if (value.is_whole()) {
@@ -181,8 +183,9 @@ Value to_whole(Evaluator& /*evaluator*/, const Value& value, const Arguments& ar
   return number ? Value::of(*number) : otherwise;
 }
 
-Value to_real(Evaluator& /*evaluator*/, const Value& value, const Arguments& arguments) {
+Value to_real(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   const Bound bound("float", arguments, {"default"}, 0);
+  evaluator.heap().spend(value.is(Kind::text) ? bytes_of(value).size() / 8 : 0);
   const std::optional<double> number = real_of(value);
   return number ? Value::of(*number) : bound.has(0) ? bound.at(0) : Value::of(0.0);
 }
@@ -219,6 +222,9 @@ Value rounded(Evaluator& evaluator, const Value& value, const Arguments& argumen
     if (!value.is_whole()) {
       return Value::of(static_cast<double>(std::nearbyint(static_cast<long double>(value.real) / unit) * unit));
     }
+    if (!(std::fabs(units * unit) < 0x1p63L)) {
+      fail("round: the result has more than 64 bits, which is not supported");
+    }
     return Value::of(static_cast<std::int64_t>(units * unit));
   }
   if (method != "ceil" && method != "floor") {
@@ -240,6 +246,7 @@ template <std::string (*Change)(std::string_view)>
 Value changed_text(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   const Bound bound("this filter", arguments, {}, 0);
   const Value text = soft_text(evaluator.heap(), value);
+  const Heap::Temporary made(evaluator.heap(), bytes_of(text).size() * most_growth);
   evaluator.heap().spend(bytes_of(text).size() / 8);
   return evaluator.heap().text(Change(bytes_of(text)), text.text->is_markup);
 }
@@ -276,7 +283,7 @@ Value trimmed(Evaluator& evaluator, const Value& value, const Arguments& argumen
   const Bound bound("trim", arguments, {"chars"}, 0);
   const Value text = soft_text(evaluator.heap(), value);
   const bool has_set = !bound.or_none(0).is(Kind::none);
-  evaluator.heap().spend(bytes_of(text).size() / 32);
+  evaluator.heap().spend((bytes_of(text).size() + (has_set ? bound.text(0).size() : 0)) / 32);
   return evaluator.heap().text(
       stripped(bytes_of(text), Side::both, has_set ? std::optional<std::string_view>(bound.text(0)) : std::nullopt),
       text.text->is_markup);
@@ -286,10 +293,10 @@ Value replaced_text(Evaluator& evaluator, const Value& value, const Arguments& a
   const Bound bound("replace", arguments, {"old", "new", "count"}, 2);
   Heap& heap = evaluator.heap();
   const std::string_view text = text_of(heap, value);
-  heap.spend(text.size() / 16);
+  const std::string_view from = text_of(heap, bound.at(0));
+  heap.spend((text.size() + from.size()) / 8);
   const std::int64_t most = bound.or_none(2).is(Kind::none) ? -1 : bound.integer(2, -1);
-  return heap.text(
-      replaced(text, text_of(heap, bound.at(0)), text_of(heap, bound.at(1)), most, heap.limits().text_bytes));
+  return heap.text(replaced(text, from, text_of(heap, bound.at(1)), most, heap.limits().text_bytes));
 }
 
 Value indented(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
@@ -309,7 +316,7 @@ Value indented(Evaluator& evaluator, const Value& value, const Arguments& argume
   heap.spend(whole.size() / 8);
   std::string text = bound.flag(1, false) ? indent : "";
   bool is_first = true;
-  for (const std::string_view line : lines_of(whole, false)) {
+  each_line(whole, false, [&](std::string_view line) {
     if (!is_first) {
       text += '\n';
       text += bound.flag(2, false) || !line.empty() ? indent : "";
@@ -317,7 +324,7 @@ Value indented(Evaluator& evaluator, const Value& value, const Arguments& argume
     text += line;
     is_first = false;
     heap.check_text(text.size());
-  }
+  });
   return heap.text(text, value.text->is_markup);
 }
 
@@ -419,9 +426,8 @@ Value sorted(Evaluator& evaluator, const Value& value, const Arguments& argument
   std::vector<std::vector<Value>> attributes;
   const Value attribute = bound.or_none(2);
   if (attribute.is(Kind::text)) {
-    for (const std::string_view one : split_at(bytes_of(attribute), ",", -1, false)) {
-      attributes.push_back(attribute_parts(heap, heap.text(one)));
-    }
+    split_at(bytes_of(attribute), ",", -1, false,
+             [&](std::string_view one) { attributes.push_back(attribute_parts(heap, heap.text(one))); });
   } else {
     attributes.push_back(attribute_parts(heap, attribute));
   }
@@ -638,6 +644,7 @@ Value escaped_text(Evaluator& evaluator, const Value& value, const Arguments& ar
   const Bound bound("escape", arguments, {}, 0);
   Heap& heap = evaluator.heap();
   const Value text = soft_text(heap, value);
+  const Heap::Temporary made(heap, bytes_of(text).size() * most_growth);
   heap.spend(bytes_of(text).size() / 16);
   return text.text->is_markup ? text : heap.text(escaped(bytes_of(text)), true);
 }

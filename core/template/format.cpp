@@ -249,6 +249,7 @@ std::string formatted_by_braces(Evaluator& evaluator, std::string_view form, con
       form.remove_prefix(2);
       continue;
     }
+    heap.spend(1);
     const std::size_t end = form.find('}');
     if (form[0] == '}' || end == std::string_view::npos ||
         form.substr(1, end - 1).find('{') != std::string_view::npos) {
@@ -350,6 +351,7 @@ std::string formatted_by_percent(Heap& heap, std::string_view form, const Value&
       break;
     }
     form.remove_prefix(1);
+    heap.spend(1);
     std::optional<std::string_view> key;
     if (form.starts_with('(')) {
       const std::size_t end = form.find(')');

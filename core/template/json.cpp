@@ -70,8 +70,11 @@ class JsonWriter {
     heap_.spend(1);
     heap_.check_text(text_.size());
     if (value.is(Kind::text)) {
+      const Heap::Temporary quoted(heap_, value.text->bytes.size() * most_growth);
       heap_.spend(value.text->bytes.size() / 16);
-      text_ += json_text(value.text->bytes, form_.ascii);
+      const std::string text = json_text(value.text->bytes, form_.ascii);
+      heap_.check_text(text_.size() + text.size());
+      text_ += text;
     } else if (value.is(Kind::none)) {
       text_ += "null";
     } else if (value.is(Kind::boolean)) {
@@ -92,6 +95,9 @@ class JsonWriter {
             entries, [&](const auto& a, const auto& b) { return less(heap_, a.first, b.first, false, "<"); });
       }
       add_all(entries, "{}", level, [&](const std::pair<Value, Value>& entry) {
+        const Heap::Temporary quoted(heap_,
+                                     entry.first.is(Kind::text) ? bytes_of(entry.first).size() * most_growth : 0);
+        heap_.spend(entry.first.is(Kind::text) ? bytes_of(entry.first).size() / 16 : 0);
         text_ += json_key(entry.first, form_) + form_.colon;
         add(entry.second, level + 1);
       });

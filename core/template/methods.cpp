@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <span>
 
+#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/template/evaluator.h"
 #include "core/template/text.h"
 
@@ -23,6 +25,7 @@ struct Method {
 template <std::string (*Change)(std::string_view)>
 Value changed(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
   const Bound bound("this method", arguments, {}, 0);
+  const Heap::Temporary made(evaluator.heap(), bytes_of(self).size() * most_growth);
   evaluator.heap().spend(bytes_of(self).size() / 8);
   return evaluator.heap().text(Change(bytes_of(self)), self.text->is_markup);
 }
@@ -49,16 +52,19 @@ template <Side On>
 Value strip(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
   const Bound bound("strip", arguments, {"chars"}, 0);
   const bool has_set = bound.has(0) && !bound.at(0).is(Kind::none);
-  evaluator.heap().spend(bytes_of(self).size() / 32);
+  evaluator.heap().spend((bytes_of(self).size() + (has_set ? bound.text(0).size() : 0)) / 32);
   return evaluator.heap().text(
       stripped(bytes_of(self), On, has_set ? std::optional<std::string_view>(bound.text(0)) : std::nullopt),
       self.text->is_markup);
 }
 
-Value list_of(Heap& heap, const std::vector<std::string_view>& texts, const Value& self) {
+/// A list of the parts of a text that `each` gives to what it is called with.
+template <typename Each>
+Value list_of(Heap& heap, const Value& self, bool from_right, const Each& each) {
   std::vector<Value> items;
-  for (const std::string_view text : texts) {
-    items.push_back(heap.text(text, self.text->is_markup));
+  each([&](std::string_view part) { items.push_back(heap.text(part, self.text->is_markup)); });
+  if (from_right) {
+    std::ranges::reverse(items);
   }
   return heap.list(std::move(items));
 }
@@ -70,18 +76,21 @@ Value split(Evaluator& evaluator, const Value& self, const Arguments& arguments)
   const std::int64_t most = bound.integer(1, -1);
   heap.spend(bytes_of(self).size() / 4);
   if (bound.or_none(0).is(Kind::none)) {
-    return list_of(heap, split_at_space(bytes_of(self), most, FromRight), self);
+    return list_of(heap, self, FromRight,
+                   [&](const TakePart& take) { split_at_space(bytes_of(self), most, FromRight, take); });
   }
   if (bound.text(0).empty()) {
     fail("split: the separator is empty");
   }
-  return list_of(heap, split_at(bytes_of(self), bound.text(0), most, FromRight), self);
+  return list_of(heap, self, FromRight,
+                 [&](const TakePart& take) { split_at(bytes_of(self), bound.text(0), most, FromRight, take); });
 }
 
 Value split_lines(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
   const Bound bound("splitlines", arguments, {"keepends"}, 0);
   evaluator.heap().spend(bytes_of(self).size() / 4);
-  return list_of(evaluator.heap(), lines_of(bytes_of(self), bound.flag(0, false)), self);
+  return list_of(evaluator.heap(), self, false,
+                 [&](const TakePart& take) { each_line(bytes_of(self), bound.flag(0, false), take); });
 }
 
 template <bool FromRight>
@@ -92,16 +101,19 @@ Value partition(Evaluator& evaluator, const Value& self, const Arguments& argume
     fail("partition: the separator is empty");
   }
   heap.spend(bytes_of(self).size() / 32);
-  const std::vector<std::string_view> parts = split_at(bytes_of(self), bound.text(0), 1, FromRight);
-  std::vector<std::string_view> three = {parts[0], "", ""};
-  if (parts.size() == 2) {
-    three = {parts[0], bound.text(0), parts[1]};
-  } else if (FromRight) {
-    three = {"", "", parts[0]};
-  }
-  Value made = list_of(heap, three, self);
-  made.list->kind = ListKind::tuple;
-  return made;
+  const std::string_view text = bytes_of(self);
+  const std::string_view separator = bound.text(0);
+  const std::size_t at = FromRight ? find_last(text, separator) : find_first(text, separator);
+  const bool is_found = at != std::string_view::npos;
+  const auto part = [&](std::string_view bytes) { return heap.text(bytes, self.text->is_markup); };
+  return heap.list({part(is_found    ? text.substr(0, at)
+                         : FromRight ? ""
+                                     : text),
+                    part(is_found ? separator : ""),
+                    part(is_found    ? text.substr(at + separator.size())
+                         : FromRight ? text
+                                     : "")},
+                   ListKind::tuple);
 }
 
 /// The part of a text between two characters, as start and end of find() name it; nothing if start is past the end.
@@ -126,21 +138,24 @@ enum class Search : std::uint8_t { first, last, count };
 template <Search How, bool MustBe>
 Value find_text(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
   const Bound bound("find", arguments, {"sub", "start", "end"}, 1);
-  evaluator.heap().spend(bytes_of(self).size() / 8);
   std::int64_t from = 0;
   const std::string_view wanted = bound.text(0);
+  evaluator.heap().spend((bytes_of(self).size() + wanted.size()) / 8);
   const std::optional<std::string_view> part = part_of(bytes_of(self), bound, 1, from);
   if (How == Search::count) {
-    return Value::of(!part            ? std::int64_t{0}
-                     : wanted.empty() ? static_cast<std::int64_t>(count_characters(*part)) + 1
-                                      : static_cast<std::int64_t>(split_at(*part, wanted, -1, false).size()) - 1);
+    std::int64_t count = part && wanted.empty() ? static_cast<std::int64_t>(count_characters(*part)) + 1 : 0;
+    if (part && !wanted.empty()) {
+      split_at(*part, wanted, -1, false, [&](std::string_view) { ++count; });
+      --count;
+    }
+    return Value::of(count);
   }
   const std::size_t at = !part                  ? std::string_view::npos
-                         : How == Search::first ? part->find(wanted)
-                                                : part->rfind(wanted);
+                         : How == Search::first ? find_first(*part, wanted)
+                                                : find_last(*part, wanted);
   if (at == std::string_view::npos) {
     if (MustBe) {
-      fail(fmt::format("index: '{}' is not in the text", wanted));
+      fail(fmt::format("index: '{}' is not in the text", printable(shardrun::shown(wanted))));
     }
     return Value::of(std::int64_t{-1});
   }
@@ -155,6 +170,7 @@ Value begins(Evaluator& evaluator, const Value& self, const Arguments& arguments
   const std::optional<std::string_view> part =
       bound.has(1) ? part_of(bytes_of(self), bound, 1, from) : std::optional<std::string_view>(bytes_of(self));
   const auto is_it = [&](std::string_view text) {
+    evaluator.heap().spend(1 + text.size() / 64);
     return part && (AtEnd ? part->ends_with(text) : part->starts_with(text));
   };
   if (!is_list(bound.at(0), ListKind::tuple)) {
@@ -178,7 +194,7 @@ Value replace(Evaluator& evaluator, const Value& self, const Arguments& argument
   require_plain(self, "replace");
   const Bound bound("replace", arguments, {"old", "new", "count"}, 2);
   Heap& heap = evaluator.heap();
-  heap.spend(bytes_of(self).size() / 16);
+  heap.spend((bytes_of(self).size() + bound.text(0).size()) / 8);
   return heap.text(
       replaced(bytes_of(self), bound.text(0), bound.text(1), bound.integer(2, -1), heap.limits().text_bytes));
 }

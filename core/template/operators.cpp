@@ -77,7 +77,11 @@ Value of_wholes(std::int64_t a, std::int64_t b, std::string_view symbol) {
   if (symbol == "/") {
     return Value::of(static_cast<double>(static_cast<long double>(a) / static_cast<long double>(b)));
   }
-  return Value::of(symbol == "//" ? floor_div(a, b) : b == -1 ? 0 : a - floor_div(a, b) * b);
+  if (symbol == "//") {
+    return Value::of(floor_div(a, b));
+  }
+  const std::int64_t rest = b == -1 ? 0 : a % b;
+  return Value::of(rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest);
 }
 
 Value of_reals(double a, double b, std::string_view symbol) {
@@ -140,6 +144,7 @@ bool can_repeat(const Value& value) {
 Value added(Heap& heap, const Value& a, const Value& b) {
   if (a.is(Kind::text) && b.is(Kind::text)) {
     const bool is_markup = a.text->is_markup || b.text->is_markup;
+    const Heap::Temporary made(heap, is_markup ? (a.text->bytes.size() + b.text->bytes.size()) * most_growth : 0);
     const auto part = [&](const Value& text) {
       return is_markup && !text.text->is_markup ? escaped(bytes_of(text)) : text.text->bytes;
     };
@@ -223,6 +228,7 @@ Value slice(Heap& heap, const Value& object, const Value& from, const Value& to,
   if (by == 0) {
     fail("the step of a slice is 0");
   }
+  heap.spend(is_text ? object.text->bytes.size() / 32 : 0);
   const std::int64_t length = *length_of(object);
   const auto bound = [&](const Value& value, std::int64_t otherwise) {
     if (value.is(Kind::none)) {
@@ -235,15 +241,14 @@ Value slice(Heap& heap, const Value& object, const Value& from, const Value& to,
   const std::int64_t first = bound(from, by < 0 ? length - 1 : 0);
   const std::int64_t last = bound(to, by < 0 ? -1 : length);
   if (is_text && by == 1) {
-    heap.spend(object.text->bytes.size() / 32);
     const std::string_view bytes = bytes_of(object);
     const std::size_t begin = offset_of(bytes, static_cast<std::size_t>(first));
     const std::size_t count = static_cast<std::size_t>(std::max<std::int64_t>(last - first, 0));
     return heap.text(bytes.substr(begin, offset_of(bytes.substr(begin), count)), object.text->is_markup);
   }
   std::vector<std::string_view> characters;
+  const Heap::Temporary views(heap, is_text ? static_cast<std::size_t>(length) * sizeof(std::string_view) : 0);
   if (is_text) {
-    heap.charge(object.text->bytes.size() * sizeof(std::string_view));
     heap.spend(object.text->bytes.size() / 8);
     characters = characters_of(bytes_of(object));
   }
@@ -267,9 +272,18 @@ Value slice(Heap& heap, const Value& object, const Value& from, const Value& to,
   }
   const List& whole = *object.list;
   Value made = heap.list(std::move(items), ListKind::range);
-  made.list->start = whole.start + first * whole.step;
-  made.list->stop = whole.start + last * whole.step;
-  made.list->step = whole.step * by;
+  const auto number_at = [&](std::int64_t at) {
+    std::int64_t number = 0;
+    if (__builtin_mul_overflow(at, whole.step, &number) || __builtin_add_overflow(whole.start, number, &number)) {
+      fail_overflow();
+    }
+    return number;
+  };
+  made.list->start = number_at(first);
+  made.list->stop = number_at(last);
+  if (__builtin_mul_overflow(whole.step, by, &made.list->step)) {
+    fail_overflow();
+  }
   return made;
 }
 

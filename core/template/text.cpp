@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/utf8.h"
@@ -61,50 +63,66 @@ constexpr char32_t final_sigma = 0x3C2;
 bool is_cased(char32_t character) { return (traits_of(character) & cased) != 0; }
 bool is_ignorable(char32_t character) { return (traits_of(character) & case_ignorable) != 0; }
 
-std::u32string decoded(std::string_view text) {
-  std::u32string characters;
-  characters.reserve(text.size());
-  for (std::size_t at = 0; at < text.size();) {
-    const Utf8Character found = utf8_at(text, at);
-    characters += found.character;
-    at += std::max<std::size_t>(found.bytes, 1);
-  }
-  return characters;
-}
-
-/// Lower case of one character of a text: a sigma at the end of a word is another.
-void append_lower_at(std::string& to, const std::u32string& text, std::size_t at) {
-  if (text[at] != capital_sigma) {
-    append_lower(to, text[at]);
-    return;
-  }
-  std::size_t before = at;
-  while (before > 0 && is_ignorable(text[before - 1])) {
-    --before;
-  }
-  std::size_t behind = at + 1;
-  while (behind < text.size() && is_ignorable(text[behind])) {
-    ++behind;
-  }
-  const bool is_final = before > 0 && is_cased(text[before - 1]) && !(behind < text.size() && is_cased(text[behind]));
-  append_utf8(to, is_final ? final_sigma : char32_t{0x3C3});
-}
-
-bool is_in(std::string_view set, std::string_view character) {
-  for (std::size_t at = 0; (at = set.find(character, at)) != std::string_view::npos; ++at) {
-    if ((static_cast<unsigned char>(set[at]) & 0xC0U) != 0x80U) {
-      return true;
-    }
-  }
-  return false;
-}
-
 std::size_t first_byte_before(std::string_view text, std::size_t end) {
   do {
     --end;
   } while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U);
   return end;
 }
+
+/// A character of a text, and where it begins.
+struct PlacedCharacter {
+  char32_t character;
+  std::size_t at;
+};
+
+/// Goes through the characters of a text.
+class Characters {
+ public:
+  explicit Characters(std::string_view text) : text_(text) {}
+
+  std::optional<PlacedCharacter> next() {
+    if (at_ >= text_.size()) {
+      return std::nullopt;
+    }
+    const Utf8Character found = utf8_at(text_, at_);
+    const std::size_t at = std::exchange(at_, at_ + std::max<std::size_t>(found.bytes, 1));
+    return PlacedCharacter{found.character, at};
+  }
+
+ private:
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+/// Lower case of one character of a text: a sigma at the end of a word is another.
+void append_lower_at(std::string& to, std::string_view text, const PlacedCharacter& placed) {
+  if (placed.character != capital_sigma) {
+    append_lower(to, placed.character);
+    return;
+  }
+  bool is_behind_case = false;
+  for (std::size_t at = placed.at; at > 0;) {
+    at = first_byte_before(text, at);
+    if (const char32_t character = utf8_at(text, at).character; !is_ignorable(character)) {
+      is_behind_case = is_cased(character);
+      break;
+    }
+  }
+  bool is_before_case = false;
+  Characters rest(text.substr(placed.at));
+  rest.next();
+  while (const std::optional<PlacedCharacter> next = rest.next()) {
+    if (!is_ignorable(next->character)) {
+      is_before_case = is_cased(next->character);
+      break;
+    }
+  }
+  append_utf8(to, is_behind_case && !is_before_case ? final_sigma : char32_t{0x3C3});
+}
+
+/// From this size on, a text is searched for by an algorithm that is linear in time.
+constexpr std::size_t short_wanted = 64;
 
 bool is_line_end(char32_t c) {
   return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
@@ -145,19 +163,27 @@ std::size_t offset_of(std::string_view text, std::size_t character) noexcept {
 }
 
 std::string_view stripped(std::string_view text, Side side, std::optional<std::string_view> set) {
-  const auto goes = [&](std::size_t at, std::size_t end) {
-    return set ? is_in(*set, text.substr(at, end - at)) : is_space(utf8_at(text, at).character);
+  std::vector<bool> is_in_set;
+  for (std::string_view rest = set.value_or(""); !rest.empty();) {
+    const Utf8Character found = utf8_at(rest, 0);
+    is_in_set.resize(std::max<std::size_t>(is_in_set.size(), found.character + std::size_t{1}));
+    is_in_set[found.character] = true;
+    rest.remove_prefix(std::max<std::size_t>(found.bytes, 1));
+  }
+  const auto goes = [&](std::size_t at) {
+    const char32_t character = utf8_at(text, at).character;
+    return set ? character < is_in_set.size() && is_in_set[character] : is_space(character);
   };
   while (side != Side::right && !text.empty()) {
     const std::size_t bytes = std::max<std::size_t>(utf8_at(text, 0).bytes, 1);
-    if (!goes(0, bytes)) {
+    if (!goes(0)) {
       break;
     }
     text.remove_prefix(bytes);
   }
   while (side != Side::left && !text.empty()) {
     const std::size_t first = first_byte_before(text, text.size());
-    if (!goes(first, text.size())) {
+    if (!goes(first)) {
       break;
     }
     text = text.substr(0, first);
@@ -165,12 +191,12 @@ std::string_view stripped(std::string_view text, Side side, std::optional<std::s
   return text;
 }
 
-std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t most, bool from_right) {
-  std::vector<std::string_view> parts;
+void split_at_space(std::string_view text, std::int64_t most, bool from_right, const TakePart& take) {
+  std::int64_t cuts = 0;
   const Side near = from_right ? Side::right : Side::left;
   for (text = stripped(text, near); !text.empty(); text = stripped(text, near)) {
-    if (most >= 0 && static_cast<std::int64_t>(parts.size()) == most) {
-      parts.push_back(text);
+    if (most >= 0 && cuts++ == most) {
+      take(text);
       break;
     }
     std::size_t cut = from_right ? text.size() : 0;
@@ -182,42 +208,58 @@ std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t
         }
         cut = first;
       }
-      parts.push_back(text.substr(cut));
+      take(text.substr(cut));
       text = text.substr(0, cut);
     } else {
       while (cut < text.size() && !is_space(utf8_at(text, cut).character)) {
         cut += std::max<std::size_t>(utf8_at(text, cut).bytes, 1);
       }
-      parts.push_back(text.substr(0, cut));
+      take(text.substr(0, cut));
       text.remove_prefix(cut);
     }
   }
-  if (from_right) {
-    std::ranges::reverse(parts);
-  }
-  return parts;
 }
 
-std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, std::int64_t most,
-                                       bool from_right) {
-  std::vector<std::string_view> parts;
-  while (most < 0 || static_cast<std::int64_t>(parts.size()) < most) {
-    const std::size_t at = from_right ? text.rfind(separator) : text.find(separator);
+std::size_t find_first(std::string_view text, std::string_view wanted) {
+  if (wanted.size() < short_wanted) {
+    return text.find(wanted);
+  }
+  const void* const found = ::memmem(text.data(), text.size(), wanted.data(), wanted.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+}
+
+std::size_t find_last(std::string_view text, std::string_view wanted) {
+  if (wanted.size() < short_wanted) {
+    return text.rfind(wanted);
+  }
+  const std::size_t behind =
+      find_first(std::string(text.rbegin(), text.rend()), std::string(wanted.rbegin(), wanted.rend()));
+  return behind == std::string_view::npos ? behind : text.size() - behind - wanted.size();
+}
+
+void split_at(std::string_view text, std::string_view separator, std::int64_t most, bool from_right,
+              const TakePart& take) {
+  if (from_right && separator.size() >= short_wanted) {
+    const std::string mirrored(text.rbegin(), text.rend());
+    split_at(mirrored, std::string(separator.rbegin(), separator.rend()), most, false, [&](std::string_view part) {
+      const auto begin = static_cast<std::size_t>(part.data() - mirrored.data());
+      take(text.substr(text.size() - begin - part.size(), part.size()));
+    });
+    return;
+  }
+  for (std::int64_t cuts = 0; most < 0 || cuts < most; ++cuts) {
+    const std::size_t at = from_right ? find_last(text, separator) : find_first(text, separator);
     if (at == std::string_view::npos) {
       break;
     }
-    parts.push_back(from_right ? text.substr(at + separator.size()) : text.substr(0, at));
+    take(from_right ? text.substr(at + separator.size()) : text.substr(0, at));
     text = from_right ? text.substr(0, at) : text.substr(at + separator.size());
   }
-  parts.push_back(text);
-  if (from_right) {
-    std::ranges::reverse(parts);
-  }
-  return parts;
+  take(text);
 }
 
-std::vector<std::string_view> lines_of(std::string_view text, bool with_ends) {
-  std::vector<std::string_view> lines;
+void each_line(std::string_view text, bool with_ends, const TakePart& take) {
   std::size_t begin = 0;
   for (std::size_t at = 0; at < text.size();) {
     const Utf8Character found = utf8_at(text, at);
@@ -226,15 +268,14 @@ std::vector<std::string_view> lines_of(std::string_view text, bool with_ends) {
       if (found.character == '\r' && next < text.size() && text[next] == '\n') {
         ++next;
       }
-      lines.push_back(text.substr(begin, (with_ends ? next : at) - begin));
+      take(text.substr(begin, (with_ends ? next : at) - begin));
       begin = next;
     }
     at = next;
   }
   if (begin < text.size()) {
-    lines.push_back(text.substr(begin));
+    take(text.substr(begin));
   }
-  return lines;
 }
 
 std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most,
@@ -248,12 +289,13 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   };
   std::int64_t done = 0;
   if (from.empty()) {
-    for (const std::string_view character : characters_of(text)) {
+    for (std::size_t bytes = 0; !text.empty(); text.remove_prefix(bytes)) {
+      bytes = std::max<std::size_t>(utf8_at(text, 0).bytes, 1);
       if (most < 0 || done < most) {
         put(to);
         ++done;
       }
-      put(character);
+      put(text.substr(0, bytes));
     }
     if (most < 0 || done < most) {
       put(to);
@@ -261,7 +303,7 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
     return result;
   }
   for (; most < 0 || done < most; ++done) {
-    const std::size_t at = text.find(from);
+    const std::size_t at = find_first(text, from);
     if (at == std::string_view::npos) {
       break;
     }
@@ -275,60 +317,61 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
 
 std::string upper(std::string_view text) {
   std::string result;
-  for (const char32_t character : decoded(text)) {
-    append_upper(result, character);
+  Characters characters(text);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    append_upper(result, placed->character);
   }
   return result;
 }
 
 std::string lower(std::string_view text) {
-  const std::u32string characters = decoded(text);
+  Characters characters(text);
   std::string result;
-  for (std::size_t i = 0; i < characters.size(); ++i) {
-    append_lower_at(result, characters, i);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    append_lower_at(result, text, *placed);
   }
   return result;
 }
 
 std::string title(std::string_view text) {
-  const std::u32string characters = decoded(text);
+  Characters characters(text);
   std::string result;
   bool in_word = false;
-  for (std::size_t i = 0; i < characters.size(); ++i) {
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
     if (in_word) {
-      append_lower_at(result, characters, i);
+      append_lower_at(result, text, *placed);
     } else {
-      append_title(result, characters[i]);
+      append_title(result, placed->character);
     }
-    in_word = is_cased(characters[i]);
+    in_word = is_cased(placed->character);
   }
   return result;
 }
 
 std::string capitalized(std::string_view text) {
-  const std::u32string characters = decoded(text);
+  Characters characters(text);
   std::string result;
-  for (std::size_t i = 0; i < characters.size(); ++i) {
-    if (i == 0) {
-      append_title(result, characters[i]);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    if (placed->at == 0) {
+      append_title(result, placed->character);
     } else {
-      append_lower_at(result, characters, i);
+      append_lower_at(result, text, *placed);
     }
   }
   return result;
 }
 
 std::string swapped_case(std::string_view text) {
-  const std::u32string characters = decoded(text);
+  Characters characters(text);
   std::string result;
-  for (std::size_t i = 0; i < characters.size(); ++i) {
-    const unsigned traits = traits_of(characters[i]);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    const unsigned traits = traits_of(placed->character);
     if ((traits & upper_case) != 0) {
-      append_lower_at(result, characters, i);
+      append_lower_at(result, text, *placed);
     } else if ((traits & lower_case) != 0) {
-      append_upper(result, characters[i]);
+      append_upper(result, placed->character);
     } else {
-      append_utf8(result, characters[i]);
+      append_utf8(result, placed->character);
     }
   }
   return result;
@@ -336,8 +379,9 @@ std::string swapped_case(std::string_view text) {
 
 bool is_case(std::string_view text, CharacterTrait wanted) {
   bool found = false;
-  for (const char32_t character : decoded(text)) {
-    const unsigned traits = traits_of(character);
+  Characters characters(text);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    const unsigned traits = traits_of(placed->character);
     if ((traits & (lower_case | upper_case | title_case) & ~static_cast<unsigned>(wanted)) != 0) {
       return false;
     }
@@ -349,8 +393,9 @@ bool is_case(std::string_view text, CharacterTrait wanted) {
 bool is_title(std::string_view text) {
   bool found = false;
   bool in_word = false;
-  for (const char32_t character : decoded(text)) {
-    const unsigned traits = traits_of(character);
+  Characters characters(text);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    const unsigned traits = traits_of(placed->character);
     if ((traits & (upper_case | title_case)) != 0) {
       if (in_word) {
         return false;
@@ -369,15 +414,21 @@ bool is_title(std::string_view text) {
 }
 
 bool all_have(std::string_view text, unsigned traits) {
-  const std::u32string characters = decoded(text);
-  return !characters.empty() &&
-         std::ranges::all_of(characters, [&](char32_t character) { return (traits_of(character) & traits) != 0; });
+  Characters characters(text);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    if ((traits_of(placed->character) & traits) == 0) {
+      return false;
+    }
+  }
+  return !text.empty();
 }
 
 std::string quoted_text(std::string_view text) {
   const char mark = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos ? '"' : '\'';
   std::string result(1, mark);
-  for (const char32_t c : decoded(text)) {
+  Characters characters(text);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    const char32_t c = placed->character;
     if (c == static_cast<char32_t>(mark) || c == '\\') {
       result += '\\';
       result += static_cast<char>(c);
@@ -402,7 +453,9 @@ std::string quoted_text(std::string_view text) {
 
 std::string json_text(std::string_view text, bool ascii) {
   std::string result = "\"";
-  for (const char32_t c : decoded(text)) {
+  Characters characters(text);
+  while (const std::optional<PlacedCharacter> placed = characters.next()) {
+    const char32_t c = placed->character;
     constexpr std::string_view special = "\"\\\n\r\t\b\f";
     if (c < 0x80 && c != 0 && special.find(static_cast<char>(c)) != std::string_view::npos) {
       result += '\\';

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +11,9 @@
 namespace shardrun::templates {
 
 // Text as Python's str has it: valid UTF-8 here, counted in characters.
+
+/// A text that is escaped, quoted or put into other letters has at most as many times the bytes.
+inline constexpr std::size_t most_growth = 6;
 
 enum CharacterTrait : std::uint16_t {
   alphabetic = 1,
@@ -40,12 +44,18 @@ enum class Side : std::uint8_t { left, right, both };
 /// Without white space, or characters of `set`, at its ends.
 [[nodiscard]] std::string_view stripped(std::string_view text, Side side,
                                         std::optional<std::string_view> set = std::nullopt);
-/// At white space. `most`: cuts; -1: all. `from_right`: the last ones.
-[[nodiscard]] std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t most, bool from_right);
+/// As text.find(wanted) and text.rfind(wanted), but in time that grows with the sum of the sizes, not their product.
+[[nodiscard]] std::size_t find_first(std::string_view text, std::string_view wanted);
+[[nodiscard]] std::size_t find_last(std::string_view text, std::string_view wanted);
+
+/// Takes the parts of a text one by one, so that millions of them need no memory.
+using TakePart = std::function<void(std::string_view part)>;
+/// At white space. `most`: cuts; -1: all. `from_right`: the last ones, which come first.
+void split_at_space(std::string_view text, std::int64_t most, bool from_right, const TakePart& take);
 /// REQUIRES: a separator that is not empty.
-[[nodiscard]] std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
-                                                     std::int64_t most, bool from_right);
-[[nodiscard]] std::vector<std::string_view> lines_of(std::string_view text, bool with_ends);
+void split_at(std::string_view text, std::string_view separator, std::int64_t most, bool from_right,
+              const TakePart& take);
+void each_line(std::string_view text, bool with_ends, const TakePart& take);
 /// `most`: replacements; -1: all. Throws Error{data} if the result has more than `most_bytes`.
 [[nodiscard]] std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most,
                                    std::size_t most_bytes);

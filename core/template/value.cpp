@@ -367,9 +367,11 @@ std::string represented(Heap& heap, const Value& value) {
     case Kind::boolean: return value.boolean ? "True" : "False";
     case Kind::integer: return std::to_string(value.integer);
     case Kind::real: return shown_real(value.real);
-    case Kind::text:
+    case Kind::text: {
+      const Heap::Temporary quoted(heap, value.text->bytes.size() * most_growth);
       heap.spend(value.text->bytes.size() / 16);
       return value.text->is_markup ? "Markup(" + quoted_text(value.text->bytes) + ")" : quoted_text(value.text->bytes);
+    }
     case Kind::list: return represented_list(heap, *value.list);
     case Kind::dict: return represented_dict(heap, *value.dict);
     case Kind::name_space: return "<Namespace " + represented_dict(heap, *value.dict) + ">";
@@ -439,13 +441,15 @@ std::vector<Value> all_of(Heap& heap, const Value& value) {
 
 namespace {
 
-void require_key(const Value& key) {
+void require_key(Heap& heap, const Value& key) {
+  const Heap::Deeper deeper(heap);
+  heap.spend(1);
   if (key.is(Kind::dict) || is_list(key, ListKind::list) || is_list(key, ListKind::keys) ||
       is_list(key, ListKind::items)) {
     fail(fmt::format("{} cannot be the key of a dict", type_name(key)));
   }
   if (is_list(key, ListKind::tuple)) {
-    std::ranges::for_each(key.list->items, require_key);
+    std::ranges::for_each(key.list->items, [&](const Value& item) { require_key(heap, item); });
   }
 }
 
@@ -459,14 +463,14 @@ bool contains(Heap& heap, const Value& container, const Value& value) {
     if (!value.is(Kind::text)) {
       fail(fmt::format("'in' a text needs a text, not {}", type_name(value)));
     }
-    heap.spend(1 + container.text->bytes.size() / 64);
-    return container.text->bytes.find(value.text->bytes) != std::string::npos;
+    heap.spend(1 + (container.text->bytes.size() + value.text->bytes.size()) / 32);
+    return find_first(bytes_of(container), bytes_of(value)) != std::string_view::npos;
   }
   if (container.is(Kind::dict)) {
     return find(heap, *container.dict, value) != nullptr;
   }
   if (is_list(container, ListKind::keys)) {
-    require_key(value);
+    require_key(heap, value);
   }
   const Iterator next = iterate(heap, container);
   while (const std::optional<Value> item = next()) {
@@ -478,12 +482,17 @@ bool contains(Heap& heap, const Value& container, const Value& value) {
 }
 
 Value* find(Heap& heap, Dict& dict, const Value& key) {
-  require_key(key);
+  require_key(heap, key);
   heap.spend(1 + dict.entries.size() / 8);
+  const auto is_same_text = [&](const Value& known) {
+    if (!known.is(Kind::text) || known.text->bytes.size() != key.text->bytes.size()) {
+      return false;
+    }
+    heap.spend(key.text->bytes.size() / 64);
+    return known.text->bytes == key.text->bytes;
+  };
   for (auto& [known, value] : dict.entries) {
-    const bool is_it =
-        key.is(Kind::text) ? known.is(Kind::text) && known.text->bytes == key.text->bytes : equal(heap, known, key);
-    if (is_it) {
+    if (key.is(Kind::text) ? is_same_text(known) : equal(heap, known, key)) {
       return &value;
     }
   }

@@ -116,6 +116,18 @@ class Heap {
   [[nodiscard]] const Limits& limits() const noexcept { return limits_; }
   void spend(std::size_t steps);
   void charge(std::size_t bytes);
+  /// Charges for what an operation needs until it ends.
+  class Temporary {
+   public:
+    Temporary(Heap& heap, std::size_t bytes) : heap_(heap), bytes_(bytes) { heap.charge(bytes); }
+    Temporary(const Temporary&) = delete;
+    Temporary& operator=(const Temporary&) = delete;
+    ~Temporary() { heap_.bytes_ -= bytes_; }
+
+   private:
+    Heap& heap_;
+    std::size_t bytes_;
+  };
   /// Throws unless a text may have so many bytes.
   void check_text(std::size_t bytes) const;
 
