@@ -311,7 +311,7 @@ class GgufTokenizer {
   /// pieces of Llama 2 have at most 48 bytes, and all their splits 1.3 MB.
   void require_short_pieces() const {
     constexpr std::size_t most_piece_bytes = 4096;
-    constexpr std::uint64_t most_split_bytes = std::uint64_t{256} << 20U;
+    constexpr std::uint64_t most_split_bytes = std::uint64_t{64} << 20U;
     std::uint64_t split_bytes = 0;
     for (const std::string& token : *tokens_) {
       if (token.size() > most_piece_bytes) {
