@@ -263,18 +263,25 @@ class Translation {
 
   /// Says of each tensor what it is in config.json's model.
   void place(std::vector<Stored>& tensors) const {
+    std::map<std::string, std::string> names;  // of tensors there, and here
     for (Stored& stored : tensors) {
       std::vector<std::int64_t>& shape = stored.shape_there;
       std::tie(stored.name_there, stored.layout) = renamed(family_, stored.tensor.name);
+      const std::string name = printable(shown(stored.tensor.name));
+      const auto [first, is_new] = names.emplace(stored.name_there, name);
+      if (!is_new) {
+        refuse(fmt::format("the tensors '{}' and '{}' are both the model's {}, expected one of them", first->second,
+                           name, printable(shown(stored.name_there))));
+      }
       if (stored.layout == Layout::turned) {
         stored.head_rows = head_dim();
         if (shape.empty() || shape.size() > 2 || shape[0] % stored.head_rows != 0) {
-          refuse(fmt::format("the tensor {} is [{}], expected rows of heads of {}", stored.tensor.name,
-                             fmt::join(shape, ", "), stored.head_rows));
+          refuse(fmt::format("the tensor '{}' is [{}], expected rows of heads of {}", name, fmt::join(shape, ", "),
+                             stored.head_rows));
         }
       } else if (stored.layout == Layout::transposed) {
         if (shape.size() != 2) {
-          refuse(fmt::format("the tensor {} is [{}], expected a matrix", stored.tensor.name, fmt::join(shape, ", ")));
+          refuse(fmt::format("the tensor '{}' is [{}], expected a matrix", name, fmt::join(shape, ", ")));
         }
         std::swap(shape[0], shape[1]);
       }
@@ -378,7 +385,8 @@ class Translation {
   }
 
   void add_scaling(const std::optional<std::vector<float>>& factors, std::int64_t columns) {
-    const std::optional<GgufValue> type_value = take("rope.scaling.type");
+    static_cast<void>(take("rope.scaling.type"));
+    const std::optional<std::string> text = gguf_.text(prefix_ + "rope.scaling.type", source_);
     const std::optional<double> old_factor = take_number("rope.scale_linear");
     const std::optional<double> factor = take_number("rope.scaling.factor");
     const std::optional<double> original = take_number("rope.scaling.original_context_length");
@@ -386,23 +394,26 @@ class Translation {
     const std::optional<double> fast = take_number("rope.scaling.yarn_beta_fast");
     const std::optional<double> slow = take_number("rope.scaling.yarn_beta_slow");
     static_cast<void>(take("rope.scaling.finetuned"));
-    const std::string* const text = type_value ? std::get_if<std::string>(&*type_value) : nullptr;
     const double by = factor.value_or(old_factor.value_or(1));
-    const std::string type = text != nullptr ? *text : by != 1 ? "linear" : "none";
+    const std::string type = text.value_or(by != 1 ? "linear" : "none");
+    if (type != "none" && type != "linear" && type != "yarn") {
+      refuse(fmt::format("{}rope.scaling.type = {}; read are none, linear and yarn", prefix_, printable(shown(type))));
+    }
+    if (type != "yarn" && attention && *attention != 1) {
+      refuse(fmt::format("{0}rope.scaling.attn_factor = {1}, and {0}rope.scaling.type is {2}: only yarn's is read",
+                         prefix_, *attention, type));
+    }
     const std::string at = "rope_scaling.";
     if (factors) {
       if (type != "none") {
         refuse(fmt::format("it has {} and {}rope.scaling.type = {}, expected one of them", rotation_factors, prefix_,
-                           printable(shown(type))));
+                           type));
       }
       add_growth(*factors, columns);
       return;
     }
     if (type == "none") {
       return;
-    }
-    if (type != "linear" && type != "yarn") {
-      refuse(fmt::format("{}rope.scaling.type = {}; read are none, linear and yarn", prefix_, printable(shown(type))));
     }
     config_.push_back({SR_CONFIG_TEXT, at + "rope_type", type});
     config_.push_back(number_value(at + "factor", by));
@@ -433,7 +444,7 @@ class Translation {
     const bool fits = factors.size() == static_cast<std::size_t>(columns / 2);
     const std::optional<Growth> growth = fits ? growth_of(factors, wavelengths) : std::nullopt;
     if (!growth) {
-      refuse(fmt::format("{} has factors that do not follow from those of a rotation llama3", rotation_factors));
+      refuse(fmt::format("{} has factors that do not follow from a llama3 rotation", rotation_factors));
     }
     const std::string at = "rope_scaling.";
     config_.push_back({SR_CONFIG_TEXT, at + "rope_type", "llama3"});

@@ -299,8 +299,8 @@ class GgufReader {
     const GgufBlock& block = block_of(made.type);
     const std::size_t row = made.shape.empty() ? 1 : static_cast<std::size_t>(made.shape.back());
     if (row % block.elements != 0) {
-      refuse(fmt::format("{} has rows of {} elements, which are no whole blocks of {} as {} has them", what, row,
-                         block.elements, block.name));
+      refuse(fmt::format("{} has rows of {} elements, expected a multiple of {}, the elements of a block of {}", what,
+                         row, block.elements, block.name));
     }
     made.offset = number<std::uint64_t>(what);
     if (made.offset % alignment != 0) {
@@ -373,33 +373,6 @@ std::int64_t elements_of(const GgufTensor& tensor) noexcept {
 
 void GgufContents::refuse_type(std::string_view key, std::string_view source, std::string_view expected) {
   throw Error(ErrorCode::data, fmt::format("'{}': the value of '{}' should be {}", source, key, expected));
-}
-
-std::optional<std::int64_t> GgufContents::integer(std::string_view key, std::string_view source) const {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) {
-    return std::nullopt;
-  }
-  const auto* const number = std::get_if<std::int64_t>(&found->second);
-  return number != nullptr ? std::optional(*number) : (refuse_type(key, source, "a whole number"), std::nullopt);
-}
-
-std::optional<bool> GgufContents::flag(std::string_view key, std::string_view source) const {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) {
-    return std::nullopt;
-  }
-  const auto* const truth = std::get_if<bool>(&found->second);
-  return truth != nullptr ? std::optional(*truth) : (refuse_type(key, source, "true or false"), std::nullopt);
-}
-
-std::optional<std::string> GgufContents::text(std::string_view key, std::string_view source) const {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) {
-    return std::nullopt;
-  }
-  const auto* const string = std::get_if<std::string>(&found->second);
-  return string != nullptr ? std::optional(*string) : (refuse_type(key, source, "a text"), std::nullopt);
 }
 
 GgufContents parse_gguf(std::size_t size, const std::function<void(std::size_t offset, std::span<std::byte> to)>& read,

@@ -64,24 +64,38 @@ struct GgufContents {
   std::vector<GgufTensor> tensors;
 
   // Each throws Error{data} where the key has another type; nothing where it is missing. `source` names the file.
-  [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key, std::string_view source) const;
-  [[nodiscard]] std::optional<bool> flag(std::string_view key, std::string_view source) const;
-  [[nodiscard]] std::optional<std::string> text(std::string_view key, std::string_view source) const;
+  [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key, std::string_view source) const {
+    return copy_of(find<std::int64_t>(key, source, "a whole number"));
+  }
+  [[nodiscard]] std::optional<bool> flag(std::string_view key, std::string_view source) const {
+    return copy_of(find<bool>(key, source, "true or false"));
+  }
+  [[nodiscard]] std::optional<std::string> text(std::string_view key, std::string_view source) const {
+    return copy_of(find<std::string>(key, source, "a text"));
+  }
   /// Null where the key is missing.
   template <typename Element>
   [[nodiscard]] const std::vector<Element>* list(std::string_view key, std::string_view source) const {
+    return find<std::vector<Element>>(key, source, "an array of another type");
+  }
+
+ private:
+  template <typename Value>
+  const Value* find(std::string_view key, std::string_view source, std::string_view expected) const {
     const auto found = metadata.find(key);
     if (found == metadata.end()) {
       return nullptr;
     }
-    const auto* const elements = std::get_if<std::vector<Element>>(&found->second);
-    if (elements == nullptr) {
-      refuse_type(key, source, "an array of another type");
+    const auto* const value = std::get_if<Value>(&found->second);
+    if (value == nullptr) {
+      refuse_type(key, source, expected);
     }
-    return elements;
+    return value;
   }
-
- private:
+  template <typename Value>
+  static std::optional<Value> copy_of(const Value* value) {
+    return value != nullptr ? std::optional(*value) : std::nullopt;
+  }
   [[noreturn]] static void refuse_type(std::string_view key, std::string_view source, std::string_view expected);
 };
 

@@ -32,7 +32,7 @@ std::string with_plain_lines(std::string_view text) {
   return result;
 }
 
-/// Of a tag: what its begin or end says of the white space beside it.
+/// How the delimiter of a tag treats the white space beside it.
 enum class Sign : std::uint8_t { none, strips, keeps };
 
 class Lexer {

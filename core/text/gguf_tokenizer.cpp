@@ -214,7 +214,7 @@ class GgufTokenizer {
                      {"merges", of.merges()}};
   }
 
-  /// Of equal ones the first counts.
+  /// A merge that the list repeats is left out.
   boost::json::array merges() const {
     const std::vector<std::string>* const list = gguf_.list<std::string>("tokenizer.ggml.merges", source_);
     if (list == nullptr) {
@@ -280,6 +280,7 @@ class GgufTokenizer {
     if (std::ranges::any_of(*scores, [](double score) { return std::isnan(score); })) {
       refuse("a score is not a number");
     }
+    require_short_pieces();
     std::vector<std::size_t> order(tokens_->size());
     for (std::size_t i = 0; i < order.size(); ++i) {
       order[i] = i;
@@ -304,6 +305,27 @@ class GgufTokenizer {
       }
     }
     return {std::move(merges), std::move(ranks)};
+  }
+
+  /// Bounds the time and memory of the merges: a piece is split at each character, and each split copies its bytes. The
+  /// pieces of Llama 2 have at most 48 bytes, and all their splits 1.3 MB.
+  void require_short_pieces() const {
+    constexpr std::size_t most_piece_bytes = 4096;
+    constexpr std::uint64_t most_split_bytes = std::uint64_t{64} << 20U;
+    std::uint64_t split_bytes = 0;
+    for (const std::string& token : *tokens_) {
+      if (token.size() > most_piece_bytes) {
+        refuse(fmt::format("the token '{}' has {} bytes, expected at most {}", printable(shown(token)), token.size(),
+                           most_piece_bytes));
+      }
+      const auto characters =
+          std::ranges::count_if(token, [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; });
+      split_bytes += token.size() * static_cast<std::uint64_t>(characters);
+      if (split_bytes > most_split_bytes) {
+        refuse(fmt::format("its tokens are too long: each token's bytes times its characters add up to more than {}",
+                           most_split_bytes));
+      }
+    }
   }
 
   /// A pair of characters is merged even if they are no tokens themselves. No tokenizer.json can say that.

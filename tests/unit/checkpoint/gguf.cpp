@@ -197,7 +197,7 @@ TEST_CASE("gguf: damaged files are refused with what is wrong", "[checkpoint][gg
   CHECK_THAT(with_tensor(gguf_tensor("a", {256}, 10, 0)), Contains("is of type Q2_K; read are F32, F16, Q4_0"));
   CHECK_THAT(with_tensor(gguf_tensor("a", {256}, 99, 0)), Contains("is of type 99, which is none of the format"));
   CHECK_THAT(with_tensor(gguf_tensor("a", {33}, 2, 0)),
-             Contains("rows of 33 elements, which are no whole blocks of 32"));
+             Contains("rows of 33 elements, expected a multiple of 32, the elements of a block of Q4_0"));
   CHECK_THAT(with_tensor(gguf_tensor("a", {1, 1, 1, 1, 1}, 0, 0)), Contains("has 5 dimensions, expected at most 4"));
   CHECK_THAT(with_tensor(gguf_tensor("a", {0}, 0, 0)), Contains("its dimension 0 is 0"));
   CHECK_THAT(with_tensor(gguf_tensor("a", {1U << 31U, 1U << 31U, 1U << 31U}, 0, 0)), Contains("its dimension 1 is"));
@@ -205,4 +205,38 @@ TEST_CASE("gguf: damaged files are refused with what is wrong", "[checkpoint][gg
              Contains("begins at byte 8 of the blocks, expected a multiple"));
   CHECK_THAT(with_tensor(gguf_tensor("a", {32}, 2, UINT64_MAX - 31)), Contains("it is cut short"));
   CHECK_THAT(with_tensor(gguf_tensor("a", {1U << 20U}, 2, 0)), Contains("blocks on, which have 18 bytes"));
+}
+
+TEST_CASE("gguf: what would silently change a known model is refused", "[checkpoint][gguf]") {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const std::vector<std::string>& values, const std::vector<std::string>& names = {}) {
+    std::vector<std::string> all = {gguf_value("general.architecture", "llama"),
+                                    gguf_value("llama.attention.head_count", 1U),
+                                    gguf_value("llama.embedding_length", 4U)};
+    all.insert(all.end(), values.begin(), values.end());
+    std::vector<std::string> tensors;
+    for (const std::string& name : names) {
+      tensors.push_back(gguf_tensor(name, {2}, 0, tensors.size() * 32));
+    }
+    write_file(folder / "m.gguf", gguf_file(all, tensors, std::string(tensors.size() * 32, '\0')));
+    return error_of([&] { GgufModel(folder / "m.gguf"); });
+  };
+  const auto scaling = [](std::string_view type) { return gguf_value("llama.rope.scaling.type", type); };
+  const auto attention = [](float factor) {
+    return gguf_value("llama.rope.scaling.attn_factor", 6, number_bytes(factor));
+  };
+  const std::string factor = gguf_value("llama.rope.scaling.factor", 6, number_bytes(4.0F));
+  CHECK(refusal({scaling("linear"), factor, attention(1)}, {"output_norm.weight", "output.weight"}) == "nothing");
+  CHECK(refusal({scaling("yarn"), factor, attention(2)}) == "nothing");
+  CHECK_THAT(refusal({gguf_value("llama.rope.scaling.type", 3U), factor}),
+             Contains("the value of 'llama.rope.scaling.type' should be a text"));
+  CHECK_THAT(refusal({scaling("linear"), factor, attention(2)}),
+             Contains("llama.rope.scaling.attn_factor = 2, and llama.rope.scaling.type is linear"));
+  CHECK_THAT(refusal({attention(2)}), Contains("llama.rope.scaling.type is none: only yarn's is read"));
+  CHECK_THAT(refusal({attention(2)}, {"rope_freqs.weight"}), Contains("only yarn's is read"));
+  CHECK_THAT(refusal({}, {"output_norm.weight", "model.norm.weight"}),
+             Contains("the tensors 'output_norm.weight' and 'model.norm.weight' are both the model's "
+                      "model.norm.weight"));
+  CHECK_THAT(refusal({}, {"blk.\x1b.attn_q.weight"}),
+             Contains("is [2], expected rows of heads of 4") && !Contains("\x1b"));
 }

@@ -1,6 +1,7 @@
 #include <boost/json.hpp>
 
 #include "core/text/bpe_tokenizer.h"
+#include "core/text/gguf_tokenizer.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
@@ -145,4 +146,23 @@ TEST_CASE("tokens past the vocabulary cannot be decoded", "[text]") {
     CHECK_THAT(error_of([&] { (void)tokenizer.decode(std::vector<std::int32_t>{token}); }),
                Contains("the tokenizer has tokens 0 to 3"));
   }
+}
+
+TEST_CASE("pieces of a GGUF file whose splits would take too much memory are refused", "[text]") {
+  const auto refusal_of_pieces = [](std::vector<std::string> pieces) {
+    shardrun::files::GgufContents gguf;
+    gguf.metadata["tokenizer.ggml.model"] = std::string("llama");
+    gguf.metadata["tokenizer.ggml.scores"] = std::vector<double>(pieces.size());
+    gguf.metadata["tokenizer.ggml.tokens"] = std::move(pieces);
+    return error_of([&] { (void)gguf_tokenizer_json(gguf, "m.gguf"); });
+  };
+  CHECK(refusal_of_pieces({"a", std::string(4096, 'a')}) == "nothing");
+  CHECK_THAT(refusal_of_pieces({"a", std::string(4097, 'a')}),
+             Contains("2: cannot read the tokenizer of 'm.gguf': the token 'aaa") &&
+                 Contains("has 4097 bytes, expected at most 4096"));
+  std::vector<std::string> pieces;
+  for (std::size_t size = 1; size <= 600; ++size) {
+    pieces.emplace_back(size, 'a');
+  }
+  CHECK_THAT(refusal_of_pieces(pieces), Contains("its tokens are too long") && Contains("more than 67108864"));
 }
