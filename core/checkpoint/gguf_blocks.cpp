@@ -53,8 +53,8 @@ void scales_and_minima(const std::uint8_t* packed, std::array<unsigned, 8>& scal
   for (std::size_t i = 0; i < 4; ++i) {
     scales[i] = packed[i] & 0x3FU;
     minima[i] = packed[4 + i] & 0x3FU;
-    scales[4 + i] = (packed[8 + i] & 0xFU) | (packed[i] >> 6U) << 4U;
-    minima[4 + i] = static_cast<unsigned>(packed[8 + i] >> 4U) | (packed[4 + i] >> 6U) << 4U;
+    scales[4 + i] = (packed[8 + i] & 0xFU) | static_cast<unsigned>(packed[i] >> 6U) << 4U;
+    minima[4 + i] = static_cast<unsigned>(packed[8 + i] >> 4U) | static_cast<unsigned>(packed[4 + i] >> 6U) << 4U;
   }
 }
 
