@@ -40,7 +40,8 @@ TEST_CASE("conversations are rendered byte for byte as transformers renders them
     for (const auto& [chat, conversation] : fixture.at("chats").as_object()) {
       CAPTURE(std::string(name), std::string(chat));
       const boost::json::value& expected = fixture.at("expected").at(name).at(chat);
-      const auto render = [&] { return render_chat(format, conversation_of(conversation.as_object())); };
+      const Conversation made = conversation_of(conversation.as_object());
+      const auto render = [&] { return render_chat(format, made); };
       if (expected.is_null()) {
         ++refused;
         CHECK_THROWS_AS(render(), Error);
