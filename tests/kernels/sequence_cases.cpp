@@ -206,7 +206,7 @@ void add_grouped_attention(std::vector<Case>& cases, const AttentionSize& s) {
 void add_attentions(std::vector<Case>& cases) {
   add_grouped_attention<1, 0, 3>(cases, {1, 5, 5, 3, 0, 2});
   add_grouped_attention<1, 20, 7>(cases, {2, 3, 3, 2, 0, 3});
-  add_grouped_attention<0, 0, 4>(cases, {1, 2, 4, 1, 0, 2});
+  add_grouped_attention<0, 0, 4>(cases, {1, 3, 6, 1, 0, 4});
   add_grouped_attention<2, 0, 3>(cases, {1, 70, 70, 2, 0, 8});
   const std::vector<AttentionSize> small = {
       {1, 1, 1, 1, 1, 1}, {2, 3, 3, 2, 1, 5}, {1, 5, 5, 1, 3, 2}, {2, 4, 7, 2, 2, 3}, {1, 7, 4, 3, 1, 3}};
