@@ -332,7 +332,10 @@ class Translation {
 
   std::int64_t integer_in(std::string_view key, const GgufValue& value) const {
     const auto* const found = std::get_if<std::int64_t>(&value);
-    return found != nullptr ? *found : (refuse(fmt::format("{}{} should be a whole number", prefix_, key)), 0);
+    if (found == nullptr) {
+      refuse(fmt::format("{}{} should be a whole number", prefix_, key));
+    }
+    return *found;
   }
 
   std::int64_t integer(const std::string& key, std::int64_t otherwise) const {
@@ -352,7 +355,10 @@ class Translation {
           }
         },
         *value);
-    return number ? number : (refuse(fmt::format("{}{} should be a number", prefix_, key)), std::nullopt);
+    if (!number) {
+      refuse(fmt::format("{}{} should be a number", prefix_, key));
+    }
+    return number;
   }
 
   void add_usual(const std::optional<std::vector<float>>& factors) {

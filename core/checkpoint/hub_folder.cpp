@@ -479,7 +479,7 @@ std::vector<UnderstoodKey> understood_keys(const std::filesystem::path& folder, 
     return lines;
   };
   const std::set<std::string> all = lines_of(model.read_config(config));
-  // What the options lose with another config; nothing if it is refused.
+  // Returns the options that change if the model reads another config instead; nothing if the model refuses it.
   const auto changes_from = [&](const std::vector<ConfigValue>& other) -> std::optional<std::string> {
     try {
       std::vector<std::string> lost;

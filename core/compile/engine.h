@@ -63,8 +63,8 @@ void require_whole_parameters(const JobEngine& engine);
                                                  workload::OptimizerSettings optimizer, std::int64_t eval_rows,
                                                  std::int64_t eval_samples);
 
-/// Where a state of `graph`, this rank's graph, lies in the whole, and the whole's shape. The place is that of the
-/// state's parameter.
+/// The place of a state in the whole, which is the place of its parameter, and the shape of the whole. `graph`: this
+/// rank's.
 [[nodiscard]] std::pair<mesh::Box, std::vector<std::int64_t>> place_of(const JobEngine& engine,
                                                                        const graph::Graph& graph, graph::StateId state);
 

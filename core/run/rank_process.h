@@ -39,8 +39,8 @@ inline constexpr const char* data_option = "data";
 inline constexpr const char* declared_option = "declared";
 [[nodiscard]] std::string declared_in(const compile::Compiled& compiled);
 
-/// What a rank gets from the process that started it. If another launcher started it, also the rank's own further
-/// inputs.
+/// The inputs that a rank gets from the process that started it. A rank that another launcher started finds some of
+/// them by itself.
 struct RankInputs {
   /// A path into the open [job] output of the process that holds it. Empty: the folder is found by its path, and must
   /// be the one to which rank 0 writes.

@@ -420,6 +420,18 @@ Value reversed(Evaluator& evaluator, const Value& value, const Arguments& argume
   return evaluator.heap().text(text, value.text->is_markup);
 }
 
+/// The second values, sorted by the first ones. Equal ones keep their order.
+Value sorted_items(Heap& heap, std::vector<std::pair<Value, Value>> keyed, bool is_reversed) {
+  std::ranges::stable_sort(keyed, [&](const auto& a, const auto& b) {
+    return is_reversed ? less(heap, b.first, a.first, false, "<") : less(heap, a.first, b.first, false, "<");
+  });
+  std::vector<Value> items;
+  for (const auto& [key, item] : keyed) {
+    items.push_back(item);
+  }
+  return heap.list(std::move(items));
+}
+
 Value sorted(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   const Bound bound("sort", arguments, {"reverse", "case_sensitive", "attribute"}, 0);
   Heap& heap = evaluator.heap();
@@ -439,15 +451,7 @@ Value sorted(Evaluator& evaluator, const Value& value, const Arguments& argument
     }
     keyed.emplace_back(heap.list(std::move(keys)), item);
   }
-  const bool is_reversed = bound.flag(0, false);
-  std::ranges::stable_sort(keyed, [&](const auto& a, const auto& b) {
-    return is_reversed ? less(heap, b.first, a.first, false, "<") : less(heap, a.first, b.first, false, "<");
-  });
-  std::vector<Value> items;
-  for (const auto& [key, item] : keyed) {
-    items.push_back(item);
-  }
-  return heap.list(std::move(items));
+  return sorted_items(heap, std::move(keyed), bound.flag(0, false));
 }
 
 Value sorted_dict(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
@@ -462,15 +466,7 @@ Value sorted_dict(Evaluator& evaluator, const Value& value, const Arguments& arg
     keyed.emplace_back(key_of(evaluator, by == "key" ? key : entry, {}, bound.flag(0, false)),
                        heap.list({key, entry}, ListKind::tuple));
   }
-  const bool is_reversed = bound.flag(2, false);
-  std::ranges::stable_sort(keyed, [&](const auto& a, const auto& b) {
-    return is_reversed ? less(heap, b.first, a.first, false, "<") : less(heap, a.first, b.first, false, "<");
-  });
-  std::vector<Value> items;
-  for (const auto& [key, item] : keyed) {
-    items.push_back(item);
-  }
-  return heap.list(std::move(items));
+  return sorted_items(heap, std::move(keyed), bound.flag(2, false));
 }
 
 Value unique_of(Evaluator& evaluator, const Value& value, const Arguments& arguments) {

@@ -9,7 +9,7 @@
 
 namespace shardrun::templates {
 
-/// What rendering may use. It stops with an error beyond.
+/// Limits of rendering. Rendering that exceeds one of them stops with an error.
 struct Limits {
   std::int64_t steps = 20'000'000;                  ///< operations; long texts count as several
   std::size_t bytes = std::size_t{256} << 20U;      ///< of all values that are made

@@ -9,7 +9,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// Where the whole tensors of attention lie.
+/// The addresses of the whole tensors of attention.
 struct AttentionTensors {
   const TensorView* q;
   const TensorView* k;
