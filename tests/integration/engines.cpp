@@ -244,7 +244,7 @@ TEST_CASE("a message that never comes fails the job at its deadline, and both wa
   const EngineFolder folder;
   write_probing(folder);
   const std::string mistake = GENERATE("stuck", "polling");
-  const Ended ended = folder.run("engine", mistaken(mistake, "3"));  // seconds in which both ranks must get there
+  const Ended ended = folder.run("engine", mistaken(mistake, "3"));
   INFO(ended.err);
   CHECK(ended.code == 1);
   CHECK_THAT(ended.err, Contains("rank 1"));
