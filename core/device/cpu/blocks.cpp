@@ -32,8 +32,81 @@ void narrow_block(const float* from, std::int64_t from_stride, void* to, std::in
   }
 }
 
+/// Element (row, column) is at `row * down + column * across`.
+struct Strided {
+  const float* data;
+  std::int64_t down;
+  std::int64_t across;
+};
+
+Strided strided(const Matrix& matrix) {
+  return matrix.transposed ? Strided{matrix.data, 1, matrix.stride} : Strided{matrix.data, matrix.stride, 1};
+}
+
+/// `height` rows of c in the columns `at`: the products are summed in the order of k. Row p of `b` begins at
+/// `b + p * b_stride`.
+template <int height, typename At>
+SHARDRUN_INLINE void multiply_rows(std::int64_t k, float alpha, Strided a, const float* b, std::int64_t b_stride,
+                                   float* c, std::int64_t c_stride, At at, bool accumulate) {
+  vec sums[height] = {};
+  for (std::int64_t p = 0; p < k; ++p) {
+    const vec right = load(b + p * b_stride, at);
+    const float* left = a.data + p * a.across;
+    for (int r = 0; r < height; ++r) {
+      sums[r] += left[r * a.down] * right;
+    }
+  }
+  for (int r = 0; r < height; ++r) {
+    float* to = c + r * c_stride;
+    const vec product = alpha * sums[r];
+    store(to, at, accumulate ? load(to, at) + product : product);
+  }
+}
+
+/// Rows from `row` on, `height` at a time. Returns the first row that is left.
+template <int height, typename At>
+SHARDRUN_INLINE std::int64_t multiply_all_rows(std::int64_t row, std::int64_t m, std::int64_t k, float alpha, Strided a,
+                                               const float* b, std::int64_t b_stride, float* c, std::int64_t c_stride,
+                                               At at, bool accumulate) {
+  for (; row + height <= m; row += height) {
+    const Strided rows = {a.data + row * a.down, a.down, a.across};
+    multiply_rows<height>(k, alpha, rows, b, b_stride, c + row * c_stride, c_stride, at, accumulate);
+  }
+  return row;
+}
+
+void multiply_block(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a, Matrix b, float* c,
+                    std::int64_t c_stride, bool accumulate) {
+  constexpr std::int64_t depth = 256;
+  alignas(SHARDRUN_VECTOR_BYTES) float panel[depth * lanes];
+  for (std::int64_t first = 0; first < k; first += depth) {
+    const std::int64_t terms = k - first < depth ? k - first : depth;
+    Strided left = strided(a);
+    left.data += first * left.across;
+    vectors(0, n, [&](auto at) {
+      const float* right = b.data + first * b.stride;
+      std::int64_t right_stride = b.stride;
+      const bool add = accumulate || first > 0;
+      if (b.transposed) {
+        const std::int64_t columns = n - at.begin < lanes ? n - at.begin : lanes;
+        for (std::int64_t j = 0; j < columns; ++j) {
+          const float* column = b.data + (at.begin + j) * b.stride + first;
+          for (std::int64_t p = 0; p < terms; ++p) {
+            panel[p * lanes + j] = column[p];
+          }
+        }
+        right = panel - at.begin;
+        right_stride = lanes;
+      }
+      std::int64_t row = multiply_all_rows<8>(0, m, terms, alpha, left, right, right_stride, c, c_stride, at, add);
+      row = multiply_all_rows<4>(row, m, terms, alpha, left, right, right_stride, c, c_stride, at, add);
+      multiply_all_rows<1>(row, m, terms, alpha, left, right, right_stride, c, c_stride, at, add);
+    });
+  }
+}
+
 }  // namespace
 
-constinit const BlockLoops loops_of_blocks = {widen_block, narrow_block};
+constinit const BlockLoops loops_of_blocks = {widen_block, narrow_block, multiply_block};
 
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 
+#include "core/device/cpu/sgemm.h"
+
 namespace shardrun::device::cpu {
 
-/// Conversions of a block of `rows` rows of `columns` elements. Rows begin `from_stride` and `to_stride` elements
-/// apart.
+/// Loops over blocks of matrices. Conversions are of `rows` rows of `columns` elements; rows begin `from_stride` and
+/// `to_stride` elements apart.
 struct BlockLoops {
   /// bfloat16 to float32
   void (*widen)(const void* from, std::int64_t from_stride, float* to, std::int64_t to_stride, std::int64_t rows,
@@ -13,9 +15,11 @@ struct BlockLoops {
   /// float32 to bfloat16: rounds, or adds to the old value and rounds the sum
   void (*narrow)(const float* from, std::int64_t from_stride, void* to, std::int64_t to_stride, std::int64_t rows,
                  std::int64_t columns, bool add);
+  /// sgemm() for small matrices, whose product would take less time than a library's preparations
+  decltype(sgemm)* multiply;
 };
 
-/// The conversions for this machine's instruction set.
+/// The loops for this machine's instruction set.
 [[nodiscard]] const BlockLoops& block_loops() noexcept;
 
 }  // namespace shardrun::device::cpu

@@ -143,6 +143,11 @@ void ConvProducts::run(const KernelCall& call) {
   touched_ = true;
 }
 
+void ConvProducts::set_up() const {
+  const Product whole = product(rows_.width);
+  set_up_sgemm(whole.m, whole.n, whole.k);
+}
+
 namespace {
 
 template <bool transposed>
@@ -152,8 +157,9 @@ std::size_t products_scratch(const graph::OpShape& shape, int threads) {
 
 template <bool transposed>
 std::shared_ptr<void> prepare_products(const graph::OpShape& shape) {
-  set_up_sgemm();
-  return std::make_shared<ConvProducts>(shape, transposed);
+  auto products = std::make_shared<ConvProducts>(shape, transposed);
+  products->set_up();
+  return products;
 }
 
 void run_products(const KernelCall& call) { static_cast<ConvProducts*>(call.prepared)->run(call); }

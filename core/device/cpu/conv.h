@@ -59,6 +59,7 @@ class ConvProducts {
   /// `transposed`: computes the gradient of the input, with weights copied so that the group's `other` comes first.
   ConvProducts(const graph::OpShape& shape, bool transposed);
   [[nodiscard]] std::size_t scratch_bytes(int threads) const;
+  void set_up() const;  ///< as set_up_sgemm()
   void run(const KernelCall& call);
 
  private:

@@ -15,8 +15,8 @@ struct Matrix {
 void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a, Matrix b, float* c,
            std::int64_t c_stride, bool accumulate);
 
-/// Makes the library generate its machine code now, which it would otherwise do in its first product. Call it when
-/// products are prepared: then the first step takes as long as later ones.
-void set_up_sgemm();
+/// Makes the library generate its machine code now, if it computes products of this size. Otherwise it would do so in
+/// its first product. Call it when products are prepared: then the first step takes as long as later ones.
+void set_up_sgemm(std::int64_t m, std::int64_t n, std::int64_t k);
 
 }  // namespace shardrun::device::cpu
