@@ -29,7 +29,7 @@ Programs programs_of(const graph::Graph& graph, const plan::Plan& plan, std::int
 /// Weights of 6 by 16 and of 16 by 4 floats.
 ModelCase mlp() { return training_case("mlp", "mlp", {{"hidden", "16"}}, {.features = 6, .outputs = 4}, {.batch = 4}); }
 
-ModelCase gpt() {
+ModelCase bucketed_gpt() {
   return training_case("gpt", "gpt",
                        {{"layers", "3"}, {"heads", "2"}, {"width", "16"}, {"context", "4"}, {"bias", "true"}},
                        {.vocab = 10}, {.batch = 4});
@@ -117,7 +117,7 @@ TEST_CASE("there are programs only for the calls that a step makes", "[partition
 }
 
 TEST_CASE("every gradient is in one bucket, and no other state but the loss", "[partition]") {
-  const ModelCase model = gpt();
+  const ModelCase model = bucketed_gpt();
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{2000}, std::uint64_t{1} << 20U}) {
     const Programs programs = programs_of(model.graph, data_parallel(2, bytes));
     Names found;
@@ -138,7 +138,7 @@ TEST_CASE("every gradient is in one bucket, and no other state but the loss", "[
 }
 
 TEST_CASE("a bucket's transfer starts after the op that completes it, and is waited for at the end", "[partition]") {
-  const ModelCase model = gpt();
+  const ModelCase model = bucketed_gpt();
   const Programs programs = programs_of(model.graph, data_parallel(2, 2000));
   const Program& program = programs.find("micro", 4);
   REQUIRE(program.transfers.size() > 5);
@@ -235,7 +235,7 @@ TEST_CASE("in a bucket only states of odd size may be unaligned", "[partition]")
   // Hidden columns over three ranks: 22, 21 and 21 of 64, of which the biases are odd.
   const plan::Plan uneven = plan_of({{"data", 2}, {"model", 3}}, {{"batch", {"data"}}, {"mlp", {"model"}}}, 1 << 20);
   for (const Case& each : {Case{mlp(), data_parallel(2, 260)}, Case{mlp(), data_parallel(2, 1 << 20)},
-                           Case{gpt(), data_parallel(4, 1 << 20)}, Case{gpt(), uneven}}) {
+                           Case{bucketed_gpt(), data_parallel(4, 1 << 20)}, Case{bucketed_gpt(), uneven}}) {
     for (std::int64_t rank = 0; rank < each.plan.ranks(); ++rank) {
       const Programs programs = programs_of(each.model.graph, each.plan, rank);
       for (const partition::Buffer& state : programs.states) {

@@ -16,7 +16,7 @@ using partition::Watch;
 
 namespace {
 
-ModelCase gpt() {
+ModelCase biased_gpt() {
   return training_case("gpt", "gpt",
                        {{"layers", "2"}, {"heads", "2"}, {"width", "16"}, {"context", "4"}, {"bias", "true"}},
                        {.vocab = 10}, {.batch = 4});
@@ -42,7 +42,7 @@ std::map<std::uint32_t, int> counts(const Programs& programs, Watch::When when) 
 }  // namespace
 
 TEST_CASE("watched ranges cover lasting states exactly once, and nothing else", "[partition]") {
-  const ModelCase model = gpt();
+  const ModelCase model = biased_gpt();
   for (const char* device : {"cpu", "reference", "unmapped"}) {
     for (const plan::Plan& plan : {plan::Plan{}, data_parallel(2), tensor_parallel(2)}) {
       INFO(device << ", " << plan.mesh.size() << " mesh axes");
@@ -67,7 +67,7 @@ TEST_CASE("watched ranges cover lasting states exactly once, and nothing else", 
 }
 
 TEST_CASE("each watched range is verified once in every step, on the cpu by the update itself", "[partition]") {
-  const ModelCase model = gpt();
+  const ModelCase model = biased_gpt();
   for (const plan::Plan& plan : {plan::Plan{}, data_parallel(2), tensor_parallel(2)}) {
     const Programs programs = programs_of(model.graph, plan, "cpu");
     for (const auto& [range, count] : counts(programs, Watch::When::in_place)) {
@@ -87,7 +87,7 @@ TEST_CASE("each watched range is verified once in every step, on the cpu by the 
 }
 
 TEST_CASE("hashes lie behind everything else, and the plan counts them", "[partition]") {
-  const ModelCase model = gpt();
+  const ModelCase model = biased_gpt();
   const Programs plain = programs_of(model.graph, {}, "cpu", false);
   const Programs watching = programs_of(model.graph, {}, "cpu");
   CHECK(plain.watched.empty());
