@@ -63,15 +63,6 @@ TensorSource source_of(const OpenCheckpoint& checkpoint, std::vector<std::size_t
   return source;
 }
 
-/// An element's place as text: "[0, 3] (counted from 0)".
-std::string place_of(const TensorInfo& info, std::int64_t element) {
-  std::vector<std::int64_t> index(info.shape.size());
-  for (std::size_t d = index.size(); d-- > 0; element /= info.shape[d]) {
-    index[d] = element % info.shape[d];
-  }
-  return fmt::format("[{}] (counted from 0)", fmt::join(index, ", "));
-}
-
 /// Throws if a finite number became infinite. `made`: the values after conversion.
 void require_held(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<const double> values,
                   std::span<const double> made, DType dtype) {
@@ -242,6 +233,14 @@ std::string TensorFiles::fingerprint() const {
     all += (all.empty() ? "" : " ") + file->fingerprint();
   }
   return all;
+}
+
+std::string place_of(const TensorInfo& info, std::int64_t element) {
+  std::vector<std::int64_t> index(info.shape.size());
+  for (std::size_t d = index.size(); d-- > 0; element /= info.shape[d]) {
+    index[d] = element % info.shape[d];
+  }
+  return fmt::format("[{}] (counted from 0)", fmt::join(index, ", "));
 }
 
 bool is_real(DType dtype) noexcept {

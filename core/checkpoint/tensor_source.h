@@ -66,6 +66,9 @@ inline constexpr std::int64_t elements_at_once = std::int64_t{1} << 20U;
 
 [[nodiscard]] bool is_real(DType dtype) noexcept;
 
+/// An element's place as text: "[0, 3] (counted from 0)".
+[[nodiscard]] std::string place_of(const TensorInfo& info, std::int64_t element);
+
 /// Throws Error{data}, with its place, if a number is NaN or infinite. `first`: the number within the tensor of the
 /// first of the values.
 void require_finite(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<const float> values);
