@@ -31,6 +31,7 @@ struct TensorSource {
   std::vector<TensorInfo> tensors;
   /// Copies elements of a tensor into `to`, from number `first` on in row-major order, as many as fit.
   std::function<void(std::size_t tensor, std::int64_t first, std::span<std::byte> to)> read;
+  bool has_slow_reads = false;  ///< each read takes long, however short it is
 };
 
 /// The tensors of a checkpoint that weights.safetensors of the run would have (the parameters, or the fields of an
