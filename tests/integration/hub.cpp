@@ -249,6 +249,49 @@ TEST_CASE("hub: an export replaces neither the folder that a run began with nor 
   CHECK_THAT(without.err, Contains("is not there: config.json is made from the model's options"));
 }
 
+TEST_CASE("hub: a run goes on when the folder that it began with is gone", "[hub]") {
+  const TemporaryFolder folder;
+  std::filesystem::copy(hub / "llama", folder / "origin");
+  write_file(folder / "tokens.bin", [] {
+    std::string tokens;
+    for (int i = 0; i < 400; ++i) {
+      tokens += {static_cast<char>(i * i % 37), '\0'};
+    }
+    return tokens;
+  }());
+  write_file(folder / "job.ini",
+             "[job]\noutput = out\n[model]\nfrom = origin\ncontext = 12\n[data]\ntokens = tokens.bin\nbatch = 4\n"
+             "[train]\nsteps = 4\nschedule = constant\n[checkpoint]\nevery = 2\n");
+  const auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "job.ini");
+    return run_in(folder, words);
+  };
+  REQUIRE(run({"--set", "job.output=whole"}).code == 0);
+  REQUIRE(run({"--set", "train.steps=2"}).code == 0);
+  std::filesystem::rename(folder / "origin", folder / "gone");
+
+  for (const std::string resume : {"--resume", "--resume=out/checkpoints/step-000002"}) {
+    std::filesystem::remove_all(folder / "again");
+    std::filesystem::copy(folder / "out", folder / "again", std::filesystem::copy_options::recursive);
+    INFO(resume);
+    const bool is_named = resume != "--resume";
+    const Ended resumed = run({resume, "--set", is_named ? "job.output=third" : "job.output=again", "--set",
+                               "job.ranks=2", "--set", "job.strategy=zero3"});
+    INFO(resumed.err);
+    CHECK(resumed.code == 0);
+    const std::filesystem::path output = folder / (is_named ? "third" : "again");
+    CHECK(read_json_lines(output / "metrics.jsonl").back().at("loss").to_number<double>() ==
+          Approx(read_json_lines(folder / "whole/metrics.jsonl").back().at("loss").to_number<double>()).epsilon(1e-5));
+  }
+
+  const Ended anew = run({"--set", "job.output=fourth", "--resume"});
+  CHECK(anew.code == 2);
+  CHECK_THAT(anew.err, Contains("[model] from") && Contains("origin"));
+  const Ended text = run({"--resume", "--set", "data.text=tokens.bin", "--set", "data.tokens="});
+  CHECK(text.code == 2);
+  CHECK_THAT(text.err, Contains("put it back, or set [data] tokenizer"));
+}
+
 TEST_CASE("hub: training begins with the weights, and mixed precision with their float32 values", "[hub]") {
   const TemporaryFolder folder;
   std::string text;
