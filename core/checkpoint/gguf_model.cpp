@@ -611,7 +611,7 @@ std::vector<const files::SteadyFile*> GgufModel::open_parts(const std::filesyste
   const auto refuse = [](const std::filesystem::path& part, const std::string& fault) {
     throw Error(ErrorCode::data, fmt::format("'{}': {}", part.native(), fault));
   };
-  parts_.push_back(std::make_unique<files::SteadyFile>(path));
+  parts_.push_back(std::make_unique<files::SteadyFile>(path, hashed_of_weights));
   contents_ = files::parse_gguf(*parts_.front());
   std::vector<const files::SteadyFile*> files(contents_.tensors.size(), parts_.front().get());
   const std::int64_t parts = parts_in(contents_, path);
@@ -631,7 +631,7 @@ std::vector<const files::SteadyFile*> GgufModel::open_parts(const std::filesyste
   }
   for (std::int64_t part = 1; part < parts; ++part) {
     const std::filesystem::path other = path.parent_path() / (stem + part_ending(part, parts));
-    parts_.push_back(std::make_unique<files::SteadyFile>(other));
+    parts_.push_back(std::make_unique<files::SteadyFile>(other, hashed_of_weights));
     GgufContents found = files::parse_gguf(*parts_.back());
     if (parts_in(found, other) != parts || found.integer("split.no", other.native()).value_or(-1) != part) {
       refuse(other, fmt::format("it does not say that it is part {} of {}", part + 1, parts));

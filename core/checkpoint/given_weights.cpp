@@ -7,6 +7,7 @@
 #include <boost/json.hpp>
 #include <fstream>
 #include <iterator>
+#include <memory>
 
 #include "core/base/error.h"
 #include "core/checkpoint/folder.h"
@@ -47,50 +48,61 @@ bool are_outdated(const std::filesystem::path& weights, const Listed& newest) {
 }
 
 /// Calls `take` with pieces of this rank's part of a tensor, in order: the number of a piece's first element within the
-/// part, and its float32 values. Reads blocks that include elements of others if that takes fewer reads.
+/// part, and its float32 values. Reads little more than the part, except from a source whose reads are slow.
 void stream_part(const TensorSource& source, std::size_t tensor, const mesh::Box& box,
                  const std::function<void(std::int64_t local, std::span<const float> values)>& take) {
+  // Elements between two rows that are read with them, because another read would take longer.
+  const std::int64_t most_between = source.has_slow_reads ? elements_at_once : 128;
+  // The processor's caches hold the elements of a read until they are where they belong.
+  const std::int64_t longest_read = source.has_slow_reads ? elements_at_once : elements_at_once / 16;
   std::vector<float> block;
-  std::int64_t first = 0;  // first element of the block, in the whole tensor
-  const TensorInfo& info = source.tensors[tensor];
-  const std::vector<mesh::Row> rows = mesh::rows_of(info.shape, box);
-  const std::int64_t end = rows.empty() ? 0 : rows.back().whole + rows.back().count;
-  for (const mesh::Row& row : rows) {
-    for (std::int64_t done = 0; done < row.count;) {
-      const std::int64_t at = row.whole + done;
-      if (at >= first + static_cast<std::int64_t>(block.size())) {
-        first = at;
-        block.resize(static_cast<std::size_t>(std::min(elements_at_once, end - first)));
-        read_as_float(source, tensor, first, block);
-      }
-      const auto offset = static_cast<std::size_t>(at - first);
-      const std::size_t count = std::min(static_cast<std::size_t>(row.count - done), block.size() - offset);
-      take(row.local + done, std::span(block).subspan(offset, count));
-      done += static_cast<std::int64_t>(count);
+  const std::vector<mesh::Row> rows = mesh::rows_of(source.tensors[tensor].shape, box);
+  const auto end_of = [](const auto& row) { return row->whole + row->count; };
+  for (auto row = rows.begin(); row != rows.end();) {
+    auto last = row;  // of those that are read with this one
+    while (last + 1 != rows.end() && (last + 1)->whole - end_of(last) <= most_between &&
+           end_of(last + 1) - row->whole <= longest_read) {
+      ++last;
     }
+    for (std::int64_t first = row->whole; first < end_of(last); first += longest_read) {
+      block.resize(static_cast<std::size_t>(std::min(longest_read, end_of(last) - first)));
+      read_as_float(source, tensor, first, block);
+      // Several rows are one block; a long row is several blocks.
+      for (auto of = row; of <= last; ++of) {
+        const auto offset = static_cast<std::size_t>(of == row ? 0 : of->whole - first);
+        const std::size_t count = row == last ? block.size() : static_cast<std::size_t>(of->count);
+        take(of->local + (of == row ? first - row->whole : 0), std::span(block).subspan(offset, count));
+      }
+    }
+    row = last + 1;
   }
 }
 
-}  // namespace
-
-namespace {
-
-/// Loads this rank's part of a state, in the type that the state has there.
-void load_state(const TensorSource& source, std::size_t tensor, const runtime::Executor& executor, graph::StateId id) {
-  if (executor.part(id).elements() == 0) {
+/// Loads this rank's parts of states that hold the same tensor, each in the type that the state has there.
+void load_states(const TensorSource& source, std::size_t tensor, const runtime::Executor& executor,
+                 const std::vector<graph::StateId>& ids) {
+  const mesh::Box& box = executor.part(ids.front());
+  if (box.elements() == 0) {
     return;
   }
-  device::HostTensor values(executor.queue(), executor.state(id), device::Access::write);
+  std::vector<std::unique_ptr<device::HostTensor>> states;
+  for (const graph::StateId id : ids) {
+    states.push_back(std::make_unique<device::HostTensor>(executor.queue(), executor.state(id), device::Access::write));
+  }
   std::vector<double> converted;
-  stream_part(source, tensor, executor.part(id), [&](std::int64_t local, std::span<const float> part) {
-    if (values.view().dtype == graph::DType::f32) {
-      std::ranges::copy(part, device::elements_of<float>(values.view()).begin() + local);
-      return;
+  stream_part(source, tensor, box, [&](std::int64_t local, std::span<const float> part) {
+    for (const std::unique_ptr<device::HostTensor>& state : states) {
+      if (state->view().dtype == graph::DType::f32) {
+        std::ranges::copy(part, device::elements_of<float>(state->view()).begin() + local);
+        continue;
+      }
+      converted.assign(part.begin(), part.end());
+      device::write_elements(state->view(), local, converted);
     }
-    converted.assign(part.begin(), part.end());
-    device::write_elements(values.view(), local, converted);
   });
-  values.store();
+  for (const std::unique_ptr<device::HostTensor>& state : states) {
+    state->store();
+  }
 }
 
 }  // namespace
@@ -113,7 +125,7 @@ GivenWeights::GivenWeights(const std::filesystem::path& path, const workload::Mo
 }
 
 void GivenWeights::open_file(const std::filesystem::path& path) {
-  file_.emplace(path);
+  file_.emplace(path, hashed_of_weights);
   source_ = *file_;
 }
 
@@ -171,9 +183,14 @@ void load_parameters(const TensorSource& source, const graph::Graph& graph, cons
       continue;
     }
     const std::size_t tensor = source.index_of(graph.states[id].name);
-    load_state(source, tensor, executor, id);
-    if (const graph::StateId master = graph.master_of(id); master != id) {
-      load_state(source, tensor, executor, master);
+    const graph::StateId master = graph.master_of(id);
+    if (master != id && executor.part(master) == executor.part(id)) {
+      load_states(source, tensor, executor, {id, master});
+      continue;
+    }
+    load_states(source, tensor, executor, {id});
+    if (master != id) {
+      load_states(source, tensor, executor, {master});
     }
   }
 }

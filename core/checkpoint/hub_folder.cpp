@@ -414,11 +414,13 @@ bool is_hub_model(const std::filesystem::path& path) {
 HubFolder::HubFolder(const std::filesystem::path& path, const workload::Models& models) {
   if (files::is_gguf(path)) {
     gguf_.emplace(path);
-    read(path, gguf_->config(), gguf_->source(), models);
+    config_ = gguf_->config();
+    read(path, models);
   } else {
     const std::filesystem::path file = path / config_name;
     files_.emplace(path);
-    read(file, config_in(file), files_->source(), models);
+    config_ = config_in(file);
+    read(file, models);
     source_.files.push_back(file);
   }
   source_.path = path;
@@ -431,21 +433,20 @@ HubFolder::HubFolder(const std::filesystem::path& path, const workload::Models& 
   }
 }
 
-void HubFolder::read(const std::filesystem::path& file, const std::vector<ConfigValue>& config,
-                     const TensorSource& tensors, const workload::Models& models) {
-  const workload::Model model = model_of_architecture(file, config, models);
+void HubFolder::read(const std::filesystem::path& file, const workload::Models& models) {
+  const workload::Model model = model_of_architecture(file, config_, models);
   workload::ModelSettings settings;
   try {
-    settings.options = model.read_config(config);
+    settings.options = model.read_config(config_);
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("'{}': {}", tensors.path.native(), error.message()));
+    throw Error(error.code(), fmt::format("'{}': {}", tensors().path.native(), error.message()));
   }
   unbound_.options = settings.options;
   note_ = bound_context(settings.options);
   settings.data.vocab = settings.options.has("vocab") ? settings.options.integer("vocab") : 0;
   model_ = model;
   section_ = model_section(model, settings);
-  source_ = states_of_hub(tensors, model, settings);
+  source_ = states_of_hub(tensors(), model, settings);
 }
 
 namespace {
@@ -466,10 +467,7 @@ std::string another_value(const ConfigValue& value) {
 
 }  // namespace
 
-std::vector<UnderstoodKey> understood_keys(const std::filesystem::path& folder, const workload::Models& models) {
-  const std::filesystem::path file = folder / config_name;
-  const std::vector<ConfigValue> config = config_in(file);
-  const workload::Model model = model_of_architecture(file, config, models);
+std::vector<UnderstoodKey> HubFolder::understood_keys() const {
   const auto lines_of = [](const OptionValues& options) {
     std::set<std::string> lines;
     std::istringstream text(to_string(options));
@@ -478,28 +476,28 @@ std::vector<UnderstoodKey> understood_keys(const std::filesystem::path& folder, 
     }
     return lines;
   };
-  const std::set<std::string> all = lines_of(model.read_config(config));
+  const std::set<std::string> all = lines_of(model_.read_config(config_));
   // Returns the options that change if the model reads another config instead; nothing if the model refuses it.
   const auto changes_from = [&](const std::vector<ConfigValue>& other) -> std::optional<std::string> {
     try {
       std::vector<std::string> lost;
-      std::ranges::set_difference(all, lines_of(model.read_config(other)), std::back_inserter(lost));
+      std::ranges::set_difference(all, lines_of(model_.read_config(other)), std::back_inserter(lost));
       return lost.empty() ? "" : fmt::format("sets {}", fmt::join(lost, ", "));
     } catch (const Error&) {
       return std::nullopt;
     }
   };
   std::vector<UnderstoodKey> keys;
-  for (std::size_t i = 0; i < config.size(); ++i) {
-    UnderstoodKey& understood = keys.emplace_back(UnderstoodKey{config[i].key, config[i].text, ""});
+  for (std::size_t i = 0; i < config_.size(); ++i) {
+    UnderstoodKey& understood = keys.emplace_back(UnderstoodKey{config_[i].key, config_[i].text, ""});
     if (understood.key.starts_with("architectures.")) {
-      understood.meaning = fmt::format("model {}", model.name);
+      understood.meaning = fmt::format("model {}", model_.name);
       continue;
     }
-    std::vector<ConfigValue> without = config;
+    std::vector<ConfigValue> without = config_;
     without.erase(without.begin() + static_cast<std::ptrdiff_t>(i));
-    std::vector<ConfigValue> changed = config;
-    changed[i].text = another_value(config[i]);
+    std::vector<ConfigValue> changed = config_;
+    changed[i].text = another_value(config_[i]);
     const std::optional<std::string> missing = changes_from(without);
     const std::optional<std::string> other = changes_from(changed);
     understood.meaning = missing && !missing->empty() ? *missing

@@ -20,6 +20,13 @@ namespace shardrun::checkpoint {
 /// Whether the path is a folder with a config.json, or a GGUF file.
 [[nodiscard]] bool is_hub_model(const std::filesystem::path& path);
 
+/// A key of config.json, and what it does to the model.
+struct UnderstoodKey {
+  std::string key;    ///< of nested objects: "a.b"
+  std::string value;  ///< as text
+  std::string meaning;
+};
+
 /// Such a folder or file as weights of a model that there is here.
 class HubFolder {
  public:
@@ -36,34 +43,26 @@ class HubFolder {
   [[nodiscard]] std::string fingerprint() const { return gguf_ ? gguf_->fingerprint() : files_->fingerprint(); }
   /// The text of config.json, for tensors of this type.
   [[nodiscard]] std::string config(DType type) const;
+  /// All keys of config.json, in order. Each is left out once, and has another value once: its meaning is what then
+  /// changes.
+  [[nodiscard]] std::vector<UnderstoodKey> understood_keys() const;
+  /// The tensors under the names that they have in the folder; of a GGUF file, as float32.
+  [[nodiscard]] const TensorSource& tensors() const noexcept { return gguf_ ? gguf_->source() : files_->source(); }
   /// What the user may want to know of how config.json was read; empty: nothing.
   [[nodiscard]] const std::string& note() const noexcept { return note_; }
 
  private:
-  void read(const std::filesystem::path& file, const std::vector<sdk::ConfigValue>& config, const TensorSource& tensors,
-            const workload::Models& models);
+  void read(const std::filesystem::path& file, const workload::Models& models);
 
   std::optional<TensorFiles> files_;  ///< of a folder
   std::optional<GgufModel> gguf_;     ///< otherwise
+  std::vector<sdk::ConfigValue> config_;
   TensorSource source_;
   workload::Model model_;
   workload::ModelSettings unbound_;  ///< with the context that the model knows
   std::string section_;              ///< that describes the model
   std::string note_;
 };
-
-/// A key of config.json, and what it does to the model.
-struct UnderstoodKey {
-  std::string key;    ///< of nested objects: "a.b"
-  std::string value;  ///< as text
-  std::string meaning;
-};
-
-/// All keys of a folder's config.json, in order. Each is left out once, and has another value once: its meaning is what
-/// then changes. Throws as
-/// HubFolder.
-[[nodiscard]] std::vector<UnderstoodKey> understood_keys(const std::filesystem::path& folder,
-                                                         const workload::Models& models);
 
 /// The parameters of a model under the names that others give them. `weights` and `model` outlive it. Throws
 /// Error{usage} if the model is not in folders of others.

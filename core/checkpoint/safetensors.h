@@ -155,13 +155,17 @@ struct SafetensorsContents {
 /// file.
 [[nodiscard]] SafetensorsContents parse_safetensors(const files::SteadyFile& file, std::span<const std::byte> mapped);
 
+/// The bytes of a file of weights that its fingerprint covers. Each rank reads them beside its parts, so they are few.
+/// Weights of other training differ in all pages; states of other steps may not.
+inline constexpr std::size_t hashed_of_weights = std::size_t{256} << 10U;
+
 /// An open file whose header has been checked. Its tensors point into the mapped file, which lives as long as this
 /// object, also when that is moved. If another process truncates the file, touching them ends the process by SIGBUS.
 /// Code that reads others' files therefore copies with read().
 class SafetensorsFile {
  public:
-  /// Throws as `parse_safetensors` and files::SteadyFile do.
-  explicit SafetensorsFile(std::filesystem::path path);
+  /// Throws as `parse_safetensors` and files::SteadyFile do. `hashed`: as there.
+  explicit SafetensorsFile(std::filesystem::path path, std::size_t hashed = files::SteadyFile::usual_hashed);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }
   [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept { return contents_.tensors; }

@@ -208,8 +208,8 @@ SafetensorsContents parse_safetensors(const files::SteadyFile& file, std::span<c
   return Reader(mapped, head, file.path().native()).read();
 }
 
-SafetensorsFile::SafetensorsFile(std::filesystem::path path)
-    : file_(std::move(path)),
+SafetensorsFile::SafetensorsFile(std::filesystem::path path, std::size_t hashed)
+    : file_(std::move(path), hashed),
       mapped_(file_.descriptor(), file_.size(), file_.path()),
       contents_(parse_safetensors(file_, mapped_.bytes())) {
   file_.require_unchanged();

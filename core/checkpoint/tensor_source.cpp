@@ -3,9 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <shardrun/sdk/transport/half.hpp>
+
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <boost/json.hpp>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -54,6 +59,7 @@ TensorSource source_of(const OpenCheckpoint& checkpoint, std::vector<std::size_t
   }
   source.metadata = describe_model(checkpoint.manifest().run.model, checkpoint.manifest().run.tokenizer);
   source.tensors = std::move(tensors);
+  source.has_slow_reads = true;  // each looks for its elements in all pieces
   source.read = [&checkpoint, numbers = std::move(numbers)](std::size_t tensor, std::int64_t first,
                                                             std::span<std::byte> to) {
     const StoredTensor& stored = checkpoint.manifest().tensors[numbers[tensor]];
@@ -61,15 +67,6 @@ TensorSource source_of(const OpenCheckpoint& checkpoint, std::vector<std::size_t
     checkpoint.read(stored, consecutive(stored.shape, first, count), to);
   };
   return source;
-}
-
-/// An element's place as text: "[0, 3] (counted from 0)".
-std::string place_of(const TensorInfo& info, std::int64_t element) {
-  std::vector<std::int64_t> index(info.shape.size());
-  for (std::size_t d = index.size(); d-- > 0; element /= info.shape[d]) {
-    index[d] = element % info.shape[d];
-  }
-  return fmt::format("[{}] (counted from 0)", fmt::join(index, ", "));
 }
 
 /// Throws if a finite number became infinite. `made`: the values after conversion.
@@ -209,7 +206,8 @@ void require_safetensors(const std::filesystem::path& folder) {
 TensorFiles::TensorFiles(const std::filesystem::path& path) {
   const bool is_folder = std::filesystem::is_directory(path);
   if (!is_folder || is_there(path / one_file_name)) {
-    files_.push_back(std::make_unique<SafetensorsFile>(is_folder ? linked(path / one_file_name) : path));
+    files_.push_back(
+        std::make_unique<SafetensorsFile>(is_folder ? linked(path / one_file_name) : path, hashed_of_weights));
     source_ = TensorSource(*files_.back());
     return;
   }
@@ -219,7 +217,7 @@ TensorFiles::TensorFiles(const std::filesystem::path& path) {
   std::vector<std::pair<std::size_t, std::size_t>> places;
   std::vector<TensorSource> sources;
   for (const auto& [name, tensors] : files_of_index(path / index_name)) {
-    files_.push_back(std::make_unique<SafetensorsFile>(linked(path / name)));
+    files_.push_back(std::make_unique<SafetensorsFile>(linked(path / name), hashed_of_weights));
     sources.emplace_back(*files_.back());
     source_.files.push_back(path / name);
     for (const std::string& tensor : tensors) {
@@ -242,6 +240,14 @@ std::string TensorFiles::fingerprint() const {
     all += (all.empty() ? "" : " ") + file->fingerprint();
   }
   return all;
+}
+
+std::string place_of(const TensorInfo& info, std::int64_t element) {
+  std::vector<std::int64_t> index(info.shape.size());
+  for (std::size_t d = index.size(); d-- > 0; element /= info.shape[d]) {
+    index[d] = element % info.shape[d];
+  }
+  return fmt::format("[{}] (counted from 0)", fmt::join(index, ", "));
 }
 
 bool is_real(DType dtype) noexcept {
@@ -314,10 +320,51 @@ void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
   }
 }
 
+namespace {
+
+/// Replaces elements of 16 bits, which lie at the end of `values`, by their values. Some at a time are copied, so that
+/// the compiler can convert several at once.
+template <typename Element>
+void widen(std::span<float> values) {
+  std::array<Element, 256> some;
+  const std::byte* const stored = std::as_bytes(values).last(values.size() * sizeof(Element)).data();
+  for (std::size_t first = 0; first < values.size(); first += some.size()) {
+    const std::size_t count = std::min(some.size(), values.size() - first);
+    std::memcpy(some.data(), stored + first * sizeof(Element), count * sizeof(Element));
+    for (std::size_t i = 0; i < count; ++i) {
+      values[first + i] = sdk::widen(some[i]);
+    }
+  }
+}
+
+/// Whether all numbers are finite: the exponent of others has all bits.
+bool are_finite(std::span<const float> values) {
+  constexpr std::uint32_t exponent = 0x7F800000;
+  std::uint32_t found = 0;
+  for (const float value : values) {
+    found |= (std::bit_cast<std::uint32_t>(value) & exponent) == exponent ? 1U : 0U;
+  }
+  return found == 0;
+}
+
+}  // namespace
+
 void read_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to) {
-  Converter converter(source, tensor, DType::f32);
-  std::ranges::copy(converter.read(first, to.size()), std::as_writable_bytes(to).begin());
-  require_finite(source, tensor, first, to);
+  const DType stored = source.tensors[tensor].dtype;
+  if (stored == DType::f64) {  // whose numbers float32 may not hold
+    Converter converter(source, tensor, DType::f32);
+    std::ranges::copy(converter.read(first, to.size()), std::as_writable_bytes(to).begin());
+  } else {
+    source.read(tensor, first, std::as_writable_bytes(to).last(to.size() * element_bytes(stored)));
+  }
+  if (stored == DType::bf16) {
+    widen<sdk::Bfloat>(to);
+  } else if (stored == DType::f16) {
+    widen<sdk::Half>(to);
+  }
+  if (!are_finite(to)) {
+    require_finite(source, tensor, first, to);
+  }
 }
 
 }  // namespace shardrun::checkpoint

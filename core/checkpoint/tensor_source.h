@@ -31,6 +31,7 @@ struct TensorSource {
   std::vector<TensorInfo> tensors;
   /// Copies elements of a tensor into `to`, from number `first` on in row-major order, as many as fit.
   std::function<void(std::size_t tensor, std::int64_t first, std::span<std::byte> to)> read;
+  bool has_slow_reads = false;  ///< each read takes long, however short it is
 };
 
 /// The tensors of a checkpoint that weights.safetensors of the run would have (the parameters, or the fields of an
@@ -65,6 +66,9 @@ inline constexpr const char* index_name = "model.safetensors.index.json";
 inline constexpr std::int64_t elements_at_once = std::int64_t{1} << 20U;
 
 [[nodiscard]] bool is_real(DType dtype) noexcept;
+
+/// An element's place as text: "[0, 3] (counted from 0)".
+[[nodiscard]] std::string place_of(const TensorInfo& info, std::int64_t element);
 
 /// Throws Error{data}, with its place, if a number is NaN or infinite. `first`: the number within the tensor of the
 /// first of the values.

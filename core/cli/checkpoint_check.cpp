@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/base/human.h"
 #include "core/base/printable.h"
+#include "core/base/suggest.h"
 #include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/weights.h"
 #include "core/cli/options.h"
@@ -19,9 +22,10 @@
 #include "core/data/npy.h"
 #include "core/device/host_tensor.h"
 #include "core/files/folder.h"
-#include "core/files/gguf.h"
 #include "core/files/text_file.h"
 #include "core/partition/partition.h"
+#include "core/verify/report.h"
+#include "core/verify/rounding.h"
 #include "core/workload/program.h"
 
 namespace shardrun::cli {
@@ -50,22 +54,26 @@ data::NpyArray integers_in(const std::string& option, const std::string& path) {
   return array;
 }
 
-void print_folder(const std::filesystem::path& folder, const workload::Models& models) {
+std::int64_t elements_of(const std::vector<checkpoint::TensorInfo>& tensors) {
+  std::int64_t elements = 0;
+  for (const checkpoint::TensorInfo& tensor : tensors) {
+    elements += static_cast<std::int64_t>(*tensor_bytes(tensor) / element_bytes(tensor.dtype));
+  }
+  return elements;
+}
+
+void print_folder(const checkpoint::HubFolder& hub) {
   fmt::print("config.json:\n");
-  for (const checkpoint::UnderstoodKey& key : checkpoint::understood_keys(folder, models)) {
+  for (const checkpoint::UnderstoodKey& key : hub.understood_keys()) {
     fmt::print("  {} = {}: {}\n", printable(key.key), printable(key.value), printable(key.meaning));
   }
-  const checkpoint::TensorFiles files(folder);
-  std::int64_t elements = 0;
+  const std::vector<checkpoint::TensorInfo>& tensors = hub.tensors().tensors;
   fmt::print("tensors:\n");
-  for (const checkpoint::TensorInfo& tensor : files.source().tensors) {
-    std::int64_t size = 1;
-    std::ranges::for_each(tensor.shape, [&](std::int64_t extent) { size *= extent; });
-    elements += size;
+  for (const checkpoint::TensorInfo& tensor : tensors) {
     fmt::print("  {} [{}] {}\n", printable(tensor.name), fmt::join(tensor.shape, ", "), to_string(tensor.dtype));
   }
-  fmt::print("{} with {} elements\n", counted(static_cast<std::int64_t>(files.source().tensors.size()), "tensor"),
-             elements);
+  fmt::print("{} with {} elements\n", counted(static_cast<std::int64_t>(tensors.size()), "tensor"),
+             elements_of(tensors));
 }
 
 /// Compares the tokens of a text with those that another program made of it.
@@ -99,7 +107,7 @@ void check_tokens(const Parsed& parsed, const checkpoint::TrainedModel& trained,
                   ours.size(), theirs.size(), our - ours.begin(), shown(our, ours.end()), shown(their, theirs.end())));
 }
 
-/// Logits of whole sequences on one device.
+/// The model on one device, applied to a whole sequence at a time.
 class Applied {
  public:
   Applied(const graph::Graph& graph, const checkpoint::TensorSource& weights, const char* device, int threads)
@@ -107,16 +115,20 @@ class Applied {
     checkpoint::load_parameters(weights, graph, executor_);
   }
 
-  template <typename Number>
-  [[nodiscard]] std::vector<double> logits(const std::vector<std::int32_t>& tokens) {
-    const std::size_t program = executor_.find(workload::forward_function, 1);
-    device::HostTensor inputs(executor_.host(device::Access::write), executor_.input(program, "inputs"),
+  /// `round`: rounds results; null: they keep their digits.
+  void run(const std::vector<std::int32_t>& tokens, const device::RoundResults* round = nullptr) {
+    device::HostTensor inputs(executor_.host(device::Access::write), executor_.input(program_, "inputs"),
                               device::Access::write);
     std::ranges::copy(tokens, device::elements_of<std::int32_t>(inputs.view()).begin());
     inputs.store();
-    executor_.run(program, device::Scalars{});
-    const device::HostTensor found(executor_.host(device::Access::read),
-                                   executor_.output(program, workload::forward_output), device::Access::read);
+    executor_.run(program_, device::Scalars{.round = round});
+  }
+
+  /// An output of the last run.
+  template <typename Number>
+  [[nodiscard]] std::vector<double> output(std::string_view name) {
+    const device::HostTensor found(executor_.host(device::Access::read), executor_.output(program_, name),
+                                   device::Access::read);
     const std::span<const Number> values = device::elements_of<Number>(found.view());
     return {values.begin(), values.end()};
   }
@@ -124,6 +136,7 @@ class Applied {
  private:
   const device::Device& device_;
   runtime::Executor executor_;
+  std::size_t program_ = executor_.find(workload::forward_function, 1);
 };
 
 /// How far logits are from others: the largest difference over the largest of the others.
@@ -153,8 +166,125 @@ struct Distance {
   }
 };
 
-void check_logits(const Parsed& parsed, checkpoint::TrainedModel& trained, const checkpoint::TensorSource& weights,
-                  Findings& findings) {
+/// A tensor of --outputs: what another program has behind the embedding or a layer. Each token is judged by itself,
+/// because a few may have elements thousands of times as large as those of others.
+struct Outer {
+  std::size_t tensor;    ///< its number in the file
+  std::string name;      ///< its name there, and the name of the output here
+  graph::ValueId value;  ///< of the function `forward`
+  // Of the token that differs most by what is allowed to it:
+  double excess = 0;    ///< the difference by what is allowed
+  double share = 0;     ///< the largest difference, by the token's largest element
+  double rounding = 0;  ///< what rounding makes of it, likewise
+  std::int64_t at = 0;  ///< the element that differs most
+  double ours = 0;      ///< there
+  double theirs = 0;
+
+  /// `first`: the number of the first element. `width`: elements of a token. `rounded`: the float64 reference with
+  /// rounded results.
+  void add(std::int64_t first, std::size_t width, double limit, std::span<const double> here,
+           std::span<const float> there, std::span<const double> exact, std::span<const double> rounded) {
+    for (std::size_t row = 0; row < here.size(); row += width) {
+      std::size_t worst = row;
+      double most = 0;
+      double by_rounding = 0;
+      double largest = 0;
+      for (std::size_t i = row; i < row + width; ++i) {
+        const double apart = std::abs(here[i] - static_cast<double>(there[i]));
+        if (apart > most || std::isnan(apart)) {
+          worst = i;
+          most = std::isnan(apart) ? INFINITY : apart;
+        }
+        by_rounding = std::max(by_rounding, std::abs(rounded[i] - exact[i]));
+        largest = std::max(largest, std::abs(static_cast<double>(there[i])));
+      }
+      const double allowed = std::max(limit * largest, verify::limit * by_rounding);
+      const double beyond = most == 0 ? 0 : allowed > 0 ? most / allowed : INFINITY;
+      if (beyond > excess) {
+        excess = beyond;
+        share = most / largest;
+        rounding = by_rounding / largest;
+        at = first + static_cast<std::int64_t>(worst);
+        ours = here[worst];
+        theirs = static_cast<double>(there[worst]);
+      }
+    }
+  }
+};
+
+/// The names that a tensor of --outputs may have, with the values: `embedding` and `layer_N` are the last cut points
+/// before the first layer and of layer N, and each cut point has its own name.
+std::map<std::string, graph::ValueId> names_of_outputs(const graph::Graph& graph, const graph::Function& forward) {
+  std::map<std::string, graph::ValueId> names;
+  for (const graph::ValueId id : forward.values.ids()) {
+    const std::string& point = forward.values[id].cut_point;
+    const auto found = std::ranges::find(graph.cut_points, point, &graph::CutPoint::name);
+    if (point.empty() || found == graph.cut_points.end()) {
+      continue;
+    }
+    names.insert_or_assign(point, id);
+    if (found->layer < graph.layers) {
+      names.insert_or_assign(found->layer < 0 ? "embedding" : fmt::format("layer_{}", found->layer), id);
+    }
+  }
+  return names;
+}
+
+/// Makes the values that the file names outputs of the function `forward`. Returns them in the order of the graph.
+/// Throws Error{data} for a tensor that is none of them, or of another shape.
+std::vector<Outer> add_outputs(const checkpoint::TensorSource& theirs, const std::vector<std::int64_t>& tokens,
+                               graph::Graph& graph) {
+  graph::Function& forward = graph.functions.front();
+  const std::map<std::string, graph::ValueId> names = names_of_outputs(graph, forward);
+  std::vector<Outer> outputs;
+  for (std::size_t i = 0; i < theirs.tensors.size(); ++i) {
+    const checkpoint::TensorInfo& info = theirs.tensors[i];
+    const auto found = names.find(info.name);
+    if (found == names.end()) {
+      std::vector<std::string> known;
+      std::ranges::transform(names, std::back_inserter(known), [](const auto& name) { return name.first; });
+      throw Error(
+          ErrorCode::data,
+          fmt::format("--outputs: the model has no output '{}'{}; its {} are called embedding, layer_0, layer_1, "
+                      "… and as its cut points",
+                      printable(info.name), did_you_mean(info.name, known), known.size()));
+    }
+    std::vector<std::int64_t> expected = forward.values[found->second].type.shape;
+    expected.front() = tokens.front();
+    if (info.shape != expected || !checkpoint::is_real(info.dtype)) {
+      throw Error(ErrorCode::data,
+                  fmt::format("--outputs: {} is {} [{}], expected real numbers [{}]", printable(info.name),
+                              to_string(info.dtype), fmt::join(info.shape, ", "), fmt::join(expected, ", ")));
+    }
+    outputs.push_back({.tensor = i, .name = info.name, .value = found->second});
+    forward.outputs.push_back({.name = info.name, .value = found->second});
+  }
+  if (outputs.empty()) {
+    throw Error(ErrorCode::data, "--outputs: the file has no tensor");
+  }
+  std::ranges::stable_sort(outputs, {}, &Outer::value);
+  return outputs;
+}
+
+/// Tells where the outputs first differ by more than is allowed.
+void tell_outputs(const std::vector<Outer>& outputs, const checkpoint::TensorSource& theirs, Findings& findings) {
+  fmt::print("outputs, the token that differs most from --outputs, by its largest element:\n");
+  for (const Outer& output : outputs) {
+    fmt::print("  {} {:.2g} (rounding {:.2g})\n", output.name, output.share, output.rounding);
+  }
+  const auto first = std::ranges::find_if(outputs, [](const Outer& output) { return output.excess > 1; });
+  if (first == outputs.end()) {
+    return findings.tell(true, "outputs and those of --outputs are the same within --limit or rounding");
+  }
+  findings.tell(false, fmt::format("outputs and those of --outputs first part at {}, by {:.2g} of the largest, at {}: "
+                                   "{:g} here, {:g} there",
+                                   first->name, first->share, place_of(theirs.tensors[first->tensor], first->at),
+                                   first->ours, first->theirs));
+}
+
+/// Compares logits of all tokens, and the outputs of layers, with the float64 reference and with another program's.
+void check_numbers(const Parsed& parsed, checkpoint::TrainedModel& trained, const checkpoint::TensorSource& weights,
+                   Findings& findings) {
   const data::NpyArray tokens = integers_in("tokens", *parsed.get("tokens"));
   if (tokens.shape().size() != 2) {
     throw Error(ErrorCode::data,
@@ -172,10 +302,25 @@ void check_logits(const Parsed& parsed, checkpoint::TrainedModel& trained, const
   }
   trained.settings.options.set("context", context);
   trained.settings.data.vocab = vocabulary;
-  const graph::Graph graph = workload::build_inference(trained.model, trained.settings, {1});
+  graph::Graph graph = workload::build_inference(trained.model, trained.settings, {1});
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
+  std::optional<checkpoint::TensorFiles> file;
+  std::vector<Outer> outputs;
+  if (const std::optional<std::string> path = parsed.get("outputs")) {
+    file.emplace(*path);
+    outputs = add_outputs(file->source(), tokens.shape(), graph);
+  }
+  const double limit = parsed.real("limit", 1e-4, 0, 1);
   Applied fast(graph, weights, "cpu", threads);
   Applied exact(graph, weights, "reference", threads);
+  std::uint32_t stream = 0;
+  const device::RoundResults round = [&](const device::KernelCall& call) {
+    for (const device::TensorView& result : call.outputs) {
+      if (graph::is_real(result.dtype)) {
+        verify::round_result(result.rounded, device::elements_of<double>(result), ++stream, call.threads);
+      }
+    }
+  };
   Distance from_exact;
   Distance from_others;
   std::vector<std::int64_t> row(static_cast<std::size_t>(context));
@@ -188,16 +333,36 @@ void check_logits(const Parsed& parsed, checkpoint::TrainedModel& trained, const
       }
     }
     const std::vector<std::int32_t> given(row.begin(), row.end());
-    const std::vector<double> ours = fast.logits<float>(given);
-    from_exact.add(ours, exact.logits<double>(given), static_cast<std::size_t>(vocabulary));
+    fast.run(given);
+    exact.run(given);
+    const std::vector<double> ours = fast.output<float>(workload::forward_output);
+    from_exact.add(ours, exact.output<double>(workload::forward_output), static_cast<std::size_t>(vocabulary));
+    std::vector<float> theirs(ours.size());
     if (others) {
-      std::vector<float> theirs(ours.size());
       others->read(i * context * vocabulary, std::span(theirs));
       from_others.add(ours, std::vector<double>(theirs.begin(), theirs.end()), static_cast<std::size_t>(vocabulary));
     }
+    std::vector<std::vector<double>> of_exact;
+    for (const Outer& output : outputs) {
+      of_exact.push_back(exact.output<double>(output.name));
+    }
+    if (!outputs.empty()) {
+      exact.run(given, &round);
+    }
+    for (std::size_t o = 0; o < outputs.size(); ++o) {
+      Outer& output = outputs[o];
+      const std::vector<double> found = fast.output<float>(output.name);
+      const std::int64_t first = i * static_cast<std::int64_t>(found.size());
+      theirs.resize(found.size());
+      checkpoint::read_as_float(file->source(), output.tensor, first, theirs);
+      output.add(first, static_cast<std::size_t>(file->source().tensors[output.tensor].shape.back()), limit, found,
+                 theirs, of_exact[o], exact.output<double>(output.name));
+    }
   }
-  const double limit = parsed.real("limit", 1e-4, 0, 1);
   findings.tell(from_exact.share() <= limit, "logits and those of the float64 reference " + from_exact.text());
+  if (file) {
+    tell_outputs(outputs, file->source(), findings);
+  }
   if (others) {
     findings.tell(from_others.share() <= limit, "logits and those of --logits " + from_others.text());
   }
@@ -214,46 +379,45 @@ int check_folder(std::span<const std::string> words) {
        {.name = "logits",
         .value = "Y.npy",
         .help = "logits of another program for --tokens, [sequences, tokens, vocabulary]"},
-       {.name = "limit", .value = "X", .help = "how far logits may differ, as a share of the largest (default 1e-4)"},
+       {.name = "outputs",
+        .value = "O.safetensors",
+        .help =
+            "outputs of layers of another program for --tokens, [sequences, tokens, width]: `embedding`, `layer_0`, "
+            "…; the first that differs is named"},
+       {.name = "limit",
+        .value = "X",
+        .help = "how far logits may differ, as a share of the largest, and outputs of a token, as a share "
+                "of its largest (default 1e-4)"},
        {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
       1, 1);
   if (parsed.help_shown) {
     return 0;
   }
-  for (const auto& [option, other] :
-       {std::pair("text", "against"), {"against", "text"}, {"logits", "tokens"}, {"limit", "tokens"}}) {
+  for (const auto& [option, other] : {std::pair("text", "against"),
+                                      {"against", "text"},
+                                      {"logits", "tokens"},
+                                      {"outputs", "tokens"},
+                                      {"limit", "tokens"}}) {
     if (parsed.has(option) && !parsed.has(other)) {
       throw Error(ErrorCode::usage, fmt::format("--{} has no effect without --{}: give both", option, other));
     }
   }
   const std::filesystem::path folder = parsed.positional[0];
-  if (files::is_gguf(folder)) {
+  if (!checkpoint::is_hub_model(folder)) {
     throw Error(
         ErrorCode::usage,
-        fmt::format("checkpoint check: {} is a GGUF file, and only folders are checked; 'shardrun checkpoint export "
-                    "{} --hub -o FOLDER' makes one of it",
-                    files::human_path(folder), files::human_path(folder)));
-  }
-  if (!checkpoint::is_hub_model(folder)) {
-    throw Error(ErrorCode::usage,
-                fmt::format("checkpoint check: {} is no folder with a config.json; 'shardrun checkpoint "
-                            "verify' reads checkpoints of runs",
-                            files::human_path(folder)));
+        fmt::format("checkpoint check: {} is neither a folder with a config.json nor a GGUF file; 'shardrun checkpoint "
+                    "verify' reads checkpoints of runs",
+                    files::human_path(folder)));
   }
   catch_stop_signals();
   const workload::Models models = compile::models_in(compile::directories_of({}));
   const checkpoint::HubFolder hub(folder, models);  // which refuses what is missing or unknown
-  print_folder(folder, models);
+  print_folder(hub);
   checkpoint::TrainedModel trained = checkpoint::read_model(hub.source(), models);
-  std::int64_t parameters = 0;
-  for (const checkpoint::TensorInfo& tensor : hub.source().tensors) {
-    std::int64_t size = 1;
-    std::ranges::for_each(tensor.shape, [&](std::int64_t extent) { size *= extent; });
-    parameters += size;
-  }
   Findings findings;
-  findings.tell(
-      true, fmt::format("the tensors are those of the model {}, with {} parameters", trained.model.name, parameters));
+  findings.tell(true, fmt::format("the tensors are those of the model {}, with {} parameters", trained.model.name,
+                                  elements_of(hub.source().tensors)));
   if (!hub.note().empty()) {
     fmt::print("note: {}\n", hub.note());
   }
@@ -261,16 +425,15 @@ int check_folder(std::span<const std::string> words) {
     check_tokens(parsed, trained, findings);
   }
   if (parsed.has("tokens")) {
-    check_logits(parsed, trained, hub.source(), findings);
+    check_numbers(parsed, trained, hub.source(), findings);
   }
   return findings.holds() ? 0 : 1;
 }
 
-const RegisterCommand checkpoint_check(
-    {.name = "checkpoint check",
-     .arguments = "FOLDER",
-     .help = "how a folder of Hugging Face's libraries is read, and whether it computes the same",
-     .run = check_folder});
+const RegisterCommand checkpoint_check({.name = "checkpoint check",
+                                        .arguments = "FOLDER|FILE.gguf",
+                                        .help = "how a model of others is read, and whether it computes the same",
+                                        .run = check_folder});
 
 }  // namespace
 }  // namespace shardrun::cli

@@ -190,13 +190,16 @@ void take_given(const job::Job& job, const char* key, std::int64_t given, std::i
   size = given > 0 ? given : size;
 }
 
-/// Opens the weights if the job names any.
+/// Opens the weights if the job names any. A run that goes on from a checkpoint needs none: they may be gone.
 void open_weights(const job::Job& job, Compiled& compiled) {
   const std::filesystem::path& path = job.weights.empty() ? job.checkpoint : job.weights;
   if (path.empty()) {
     return;
   }
   const bool is_from = !job.weights.empty();
+  if (is_from && job.checkpoints.resume != "never" && !std::filesystem::exists(path)) {
+    return;
+  }
   placing(job, is_from ? "model" : "job", is_from ? "from" : "checkpoint", [&] {
     compiled.weights =
         std::make_shared<const checkpoint::GivenWeights>(path, models_in(directories_of(job.plugins.path)));

@@ -22,7 +22,6 @@ namespace shardrun::files {
 namespace {
 
 constexpr std::size_t page = 4096;
-constexpr std::size_t most_pages = (std::size_t{64} << 20U) / page;
 constexpr std::int64_t second = 1'000'000'000;
 
 std::int64_t nanoseconds(const timespec& time) { return time.tv_sec * second + time.tv_nsec; }
@@ -81,7 +80,7 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
   return length;
 }
 
-SteadyFile::SteadyFile(std::filesystem::path path) : path_(std::move(path)) {
+SteadyFile::SteadyFile(std::filesystem::path path, std::size_t hashed) : path_(std::move(path)), hashed_(hashed) {
   // O_NONBLOCK, so that opening a named pipe does not wait for its other end before it is refused.
   file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status = {};
@@ -167,7 +166,7 @@ const std::string& SteadyFile::fingerprint() const {
     return fingerprint_;
   }
   const std::size_t pages = (size() + page - 1) / page;
-  const std::size_t taken = std::min(pages, most_pages);
+  const std::size_t taken = std::min(pages, hashed_ / page);
   std::vector<std::byte> bytes(page);
   std::uint64_t hash = 0;
   for (std::size_t i = 0; i < taken; ++i) {

@@ -30,9 +30,12 @@ struct FileStamp {
 /// error instead of the SIGBUS of a mapping. Only one thread at a time may use it, except for read().
 class SteadyFile {
  public:
+  /// The bytes of a file that its fingerprint covers.
+  static constexpr std::size_t usual_hashed = std::size_t{64} << 20U;
+
   /// Throws Error{data} if the path does not exist, is not a regular file or cannot be read; Error{io} if the system
-  /// lacks descriptors.
-  explicit SteadyFile(std::filesystem::path path);
+  /// lacks descriptors. `hashed`: see fingerprint().
+  explicit SteadyFile(std::filesystem::path path, std::size_t hashed = usual_hashed);
   /// Takes a file that is already open, such as a memfd. `path`: its name in messages.
   SteadyFile(FileDescriptor file, std::filesystem::path path);
 
@@ -47,15 +50,16 @@ class SteadyFile {
 
   /// How the file differs from the one that was opened, "it had 100 bytes and was last modified …"; nothing if it does
   /// not differ. Renaming, linking or removing a file also sets a new change time, so a new change time alone does not
-  /// count if the fingerprint is known and unchanged. Limit: in a file above 64 MiB, a change outside of the
+  /// count if the fingerprint is known and unchanged. Limit: in a file above `hashed` bytes, a change outside of the
   /// fingerprint's pages is not noticed if the writer also sets back the time of last modification.
   [[nodiscard]] std::optional<std::string> change() const;
   /// Throws Error{io}, which says what changed. If it passes after reads, they have copied the bytes of the file as
   /// opened.
   void require_unchanged() const;
 
-  /// A text "1115394 bytes, hash 9d2c5681a3b0c7f4". The hash covers all bytes of a file up to 64 MiB; of a larger file,
-  /// that many bytes in pages at equal distances. The first call reads them. Throws as `read` does.
+  /// A text "1115394 bytes, hash 9d2c5681a3b0c7f4". The hash covers all bytes of a file up to `hashed`, which is 64 MiB
+  /// if nobody sets it; of a larger file, that many bytes in pages at equal distances. The first call reads them.
+  /// Throws as `read` does.
   [[nodiscard]] const std::string& fingerprint() const;
 
   // A handle lets another process of this host open the same file. The file is compared with the handle's stamp, so a
@@ -74,6 +78,7 @@ class SteadyFile {
 
   std::filesystem::path path_;
   FileDescriptor file_;
+  std::size_t hashed_ = usual_hashed;
   // const functions set these two, so only one thread at a time may call those functions.
   mutable FileStamp stamp_;
   mutable std::string fingerprint_;  ///< empty: not known

@@ -241,6 +241,26 @@ void read_model_or_engine(Reading& reading, const Section& section) {
   read_engine(reading);
 }
 
+/// The checkpoint from which a job is to go on, or the folder of its checkpoints; empty: it begins anew.
+std::filesystem::path folder_to_resume(const RawJob& raw) {
+  const auto setting = [&](const char* section, const char* key) -> const RawSetting* {
+    const RawSection* const found = raw.find(section);
+    return found == nullptr ? nullptr : found->find(key);
+  };
+  const RawSetting* const resume = setting("checkpoint", "resume");
+  if (resume == nullptr || resume->value == "never") {
+    return {};
+  }
+  if (resume->value != "auto") {
+    return resume->folder / resume->value;
+  }
+  if (const RawSetting* const folder = setting("checkpoint", "folder")) {
+    return folder->folder / folder->value;
+  }
+  const RawSetting* const output = setting("job", "output");
+  return (output == nullptr ? raw.working_folder / "runs" / raw.name : output->folder / output->value) / "checkpoints";
+}
+
 /// The job with those settings of [model] that it lacks and the weights of [model] from provide, and with the weights'
 /// tokenizer.
 RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
@@ -250,8 +270,19 @@ RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
     return raw;
   }
   const std::filesystem::path weights = (from->folder / from->value).lexically_normal();
-  if (!std::filesystem::exists(weights) && section->find("name") != nullptr) {
+  const bool is_there = std::filesystem::exists(weights);
+  if (!is_there && section->find("name") != nullptr) {
     return raw;  // a job that contains all options may run without the weights
+  }
+  // A run that goes on needs no weights, and its checkpoints describe the model, too.
+  const std::filesystem::path resumed = is_there ? std::filesystem::path() : folder_to_resume(raw);
+  const bool is_described = !resumed.empty() && std::filesystem::exists(resumed);
+  if (const RawSection* const data = raw.find("data");
+      is_described && data != nullptr && data->find("text") != nullptr && data->find("tokenizer") == nullptr) {
+    refuse_at(from->where,
+              fmt::format("[model] from: '{}' is not there, and the run may have made tokens of its text with "
+                          "the tokenizer there: put it back, or set [data] tokenizer",
+                          weights.native()));
   }
   Job plugins_only;
   plugins_only.plugins.path = plugin_path(raw);
@@ -259,7 +290,7 @@ RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
   const RawSetting* const name = section->find("name");
   std::vector<RawSetting> found;
   try {
-    found = providers.model_of_weights(weights, plugins_only);
+    found = providers.model_of_weights(is_described ? resumed : weights, plugins_only);
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: [model] from: {}", of_weights.where, error.message()));
   }

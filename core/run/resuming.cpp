@@ -31,6 +31,11 @@ std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& j
   const std::filesystem::path path =
       job.checkpoints.used ? checkpoint::checkpoint_to_resume(job, notices) : std::filesystem::path();
   if (path.empty()) {
+    if (!job.weights.empty() && !std::filesystem::exists(job.weights)) {
+      throw Error(ErrorCode::job, fmt::format("{}: [model] from: '{}' does not exist, and there is no checkpoint from "
+                                              "which the run could go on without it",
+                                              job.where("model", "from"), job.weights.native()));
+    }
     if (!replaces || checkpoint::replaced_checkpoints(job).empty()) {
       checkpoint::require_newest(job, 0);
     }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -346,8 +347,9 @@ class Executor {
   std::function<bool()> ends_;
 };
 
-/// Gives every state its first values.
-void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor);
+/// Gives every state its first values, except `loaded`: states whose values are loaded.
+void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor,
+                const std::set<graph::StateId>& loaded = {});
 
 /// Fills a state in host memory with its first values: constants, or normal draws keyed by (seed, name, global element
 /// index). Box & Muller 1958, in float64. `part`: the part of the state that `view` holds. Each element gets the value

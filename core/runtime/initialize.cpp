@@ -126,10 +126,14 @@ void initialize(const device::TensorView& view, const mesh::Box& part, const gra
   });
 }
 
-void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor) {
+void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor,
+                const std::set<graph::StateId>& loaded) {
   device::Queue& queue = executor.queue();
   for (const graph::StateId id : graph.states.ids()) {
     const graph::State& state = graph.states[id];
+    if (loaded.contains(id)) {
+      continue;
+    }
     if (state.initializer.kind == graph::Initializer::Kind::constant) {
       queue.fill(executor.state(id), rounded(state.initializer.value));
     } else {

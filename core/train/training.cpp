@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -101,8 +102,15 @@ Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree
 }
 
 void Training::initialize() {
-  runtime::initialize(compiled_.graph, job_.seed, executor_);
-  if (compiled_.weights != nullptr) {
+  std::set<graph::StateId> loaded;
+  for (const graph::StateId id : compiled_.graph.states.ids()) {
+    const bool is_loaded = compiled_.weights != nullptr || compiled_.resumed != nullptr;
+    if (is_loaded && compiled_.graph.states[id].kind == graph::StateKind::parameter) {
+      loaded.insert({id, compiled_.graph.master_of(id)});
+    }
+  }
+  runtime::initialize(compiled_.graph, job_.seed, executor_, loaded);
+  if (compiled_.weights != nullptr && compiled_.resumed == nullptr) {
     checkpoint::load_parameters(compiled_.weights->source(), compiled_.graph, executor_);
   }
 }

@@ -249,6 +249,49 @@ TEST_CASE("hub: an export replaces neither the folder that a run began with nor 
   CHECK_THAT(without.err, Contains("is not there: config.json is made from the model's options"));
 }
 
+TEST_CASE("hub: a run goes on when the folder that it began with is gone", "[hub]") {
+  const TemporaryFolder folder;
+  std::filesystem::copy(hub / "llama", folder / "origin");
+  write_file(folder / "tokens.bin", [] {
+    std::string tokens;
+    for (int i = 0; i < 400; ++i) {
+      tokens += {static_cast<char>(i * i % 37), '\0'};
+    }
+    return tokens;
+  }());
+  write_file(folder / "job.ini",
+             "[job]\noutput = out\n[model]\nfrom = origin\ncontext = 12\n[data]\ntokens = tokens.bin\nbatch = 4\n"
+             "[train]\nsteps = 4\nschedule = constant\n[checkpoint]\nevery = 2\n");
+  const auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "job.ini");
+    return run_in(folder, words);
+  };
+  REQUIRE(run({"--set", "job.output=whole"}).code == 0);
+  REQUIRE(run({"--set", "train.steps=2"}).code == 0);
+  std::filesystem::rename(folder / "origin", folder / "gone");
+
+  for (const std::string resume : {"--resume", "--resume=out/checkpoints/step-000002"}) {
+    std::filesystem::remove_all(folder / "again");
+    std::filesystem::copy(folder / "out", folder / "again", std::filesystem::copy_options::recursive);
+    INFO(resume);
+    const bool is_named = resume != "--resume";
+    const Ended resumed = run({resume, "--set", is_named ? "job.output=third" : "job.output=again", "--set",
+                               "job.ranks=2", "--set", "job.strategy=zero3"});
+    INFO(resumed.err);
+    CHECK(resumed.code == 0);
+    const std::filesystem::path output = folder / (is_named ? "third" : "again");
+    CHECK(read_json_lines(output / "metrics.jsonl").back().at("loss").to_number<double>() ==
+          Approx(read_json_lines(folder / "whole/metrics.jsonl").back().at("loss").to_number<double>()).epsilon(1e-5));
+  }
+
+  const Ended anew = run({"--set", "job.output=fourth", "--resume"});
+  CHECK(anew.code == 2);
+  CHECK_THAT(anew.err, Contains("[model] from") && Contains("origin"));
+  const Ended text = run({"--resume", "--set", "data.text=tokens.bin", "--set", "data.tokens="});
+  CHECK(text.code == 2);
+  CHECK_THAT(text.err, Contains("put it back, or set [data] tokenizer"));
+}
+
 TEST_CASE("hub: training begins with the weights, and mixed precision with their float32 values", "[hub]") {
   const TemporaryFolder folder;
   std::string text;
@@ -458,6 +501,10 @@ TEST_CASE("hub: checkpoint check says yes or no", "[hub]") {
   CHECK_THAT(alone.err, Contains("--logits has no effect without --tokens"));
   CHECK(checked({folder.path().string()}).code == 2);
 
+  const Ended gguf = checked({gguf_of("llama").string(), "--tokens", tokens, "--logits", model + "/logits.npy"});
+  CHECK(gguf.code == 0);
+  CHECK_THAT(gguf.out, Contains("hidden_size = 24: sets width = 24") && Contains("yes: logits and those of --logits"));
+
   with_tokenizer(folder, "null");
   write_file(folder / "text.txt", "abc");
   const auto ids = [&](const std::string& bytes) {
@@ -473,4 +520,47 @@ TEST_CASE("hub: checkpoint check says yes or no", "[hub]") {
   const Ended unequal = ids("\x02\x03\x05");
   CHECK(unequal.code == 1);
   CHECK_THAT(unequal.out, Contains("they part at token 2: 4 here, 5 there"));
+}
+
+TEST_CASE("hub: checkpoint check names the first layer whose outputs part from another program's", "[hub]") {
+  const TemporaryFolder folder;
+  const std::string model = (hub / "llama").string();
+  const std::string outputs = read_file(hub / "llama/outputs.safetensors");  // embedding, layer_0, layer_1
+  constexpr std::size_t layer_bytes = sizeof(float) * 2 * 12 * 24;
+  const auto checked = [&](const std::string& file) {
+    write_file(folder / "outputs.safetensors", file);
+    return run_in(folder, {"checkpoint", "check", model, "--tokens", model + "/inputs.npy", "--outputs",
+                           "outputs.safetensors", "--logits", model + "/logits.npy"});
+  };
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string file = outputs;
+    file.replace(file.find(from), from.size(), to);
+    return file;
+  };
+  const Ended same = checked(outputs);
+  INFO(same.err);
+  CHECK(same.code == 0);
+  CHECK_THAT(same.out,
+             Contains("yes: outputs and those of --outputs") && Contains("yes: logits and those of --logits"));
+
+  std::string damaged = outputs;
+  const float wrong = 0.5F;
+  for (const std::size_t behind : {layer_bytes, std::size_t{0}}) {  // the last element of both layers
+    std::memcpy(damaged.data() + damaged.size() - behind - sizeof wrong, &wrong, sizeof wrong);
+  }
+  const Ended other = checked(damaged);
+  CHECK(other.code == 1);
+  CHECK_THAT(other.out, Contains("NO:  outputs and those of --outputs first part at layer_0") &&
+                            Contains("at [1, 11, 23]") && Contains("0.5 there") &&
+                            Contains("yes: logits and those of --logits"));
+
+  const Ended unknown = checked(replaced("layer_0", "layer_7"));
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, Contains("the model has no output 'layer_7' (did you mean 'layer_"));
+  const Ended turned = checked(replaced("[2,12,24]", "[2,24,12]"));
+  CHECK(turned.code == 2);
+  CHECK_THAT(turned.err, Contains("is F32 [2, 24, 12], expected real numbers [2, 12, 24]"));
+  const Ended alone = run_in(folder, {"checkpoint", "check", model, "--outputs", "outputs.safetensors"});
+  CHECK(alone.code == 2);
+  CHECK_THAT(alone.err, Contains("--outputs has no effect without --tokens"));
 }
