@@ -515,7 +515,9 @@ void read_added_tokens(const Place& root, Parts& parts) {
       parts.is_special[static_cast<std::size_t>(token.id)] = is_special;
       std::string scratch;
       if (token.normalized) {
-        parts.normalized_tokens.add(token, normalized(parts.normalizer, token.content, scratch));
+        const std::string_view content = normalized(parts.normalizer, token.content, scratch);
+        parts.normalized_tokens.add(token, content);
+        parts.contents[static_cast<std::size_t>(token.id)] = content;  // it is decoded as it is found
       } else {
         parts.raw_tokens.add(token, token.content);
       }
