@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/huge_pages.h"
+#include "core/text/huge_pages.h"
 #include "core/base/text.h"
 #include "core/base/utf8.h"
 #include "core/text/parts.h"
@@ -65,12 +65,6 @@ class WordCache {
   static constexpr std::size_t most_tokens = 8;
   static constexpr std::size_t most_queued = 32;
 
-  /// A word's bytes as three numbers, with zeros behind its end.
-  struct Key {
-    std::array<std::uint64_t, 3> bytes{};
-    std::uint64_t size = 0;  ///< 0: none
-    std::uint64_t hash = 0;
-  };
   /// As large as a cache line of the processor.
   struct alignas(64) Word {
     std::array<std::uint64_t, 3> bytes{};
@@ -80,38 +74,37 @@ class WordCache {
   };
   struct Queued {
     std::string_view text;
-    Key key;
+    std::array<std::uint64_t, 3> bytes{};  ///< of the text, with zeros behind its end
+    std::uint64_t hash = 0;
   };
 
   /// `limit`: the end of what may be read behind the word. REQUIRES: 1 to most_bytes bytes; the queue is not full.
   void queue(std::string_view word, const char* limit) noexcept {
     Queued& queued = queue_[queued_++];
     queued.text = word;
-    set_bytes(queued.key.bytes, word, limit);
-    queued.key.size = word.size();
-    queued.key.hash = hash_of(queued.key.bytes, word.size());
-    const Word* const place = &words_[place_of(queued.key.hash)];
-    __builtin_prefetch(place);
+    set_bytes(queued.bytes, word, limit);
+    queued.hash = hash_of(queued.bytes, word.size());
+    __builtin_prefetch(&words_[place_of(queued.hash)]);
   }
   [[nodiscard]] bool is_full() const noexcept { return queued_ == queue_.size(); }
   /// Empties the queue. What was in it can be read until the next word is queued.
   std::span<const Queued> take_queue() noexcept { return std::span(queue_).first(std::exchange(queued_, 0)); }
 
-  [[nodiscard]] const Word* find(const Key& key) const noexcept {
-    const Word* const first = &words_[place_of(key.hash)];
-    return is_at(*first, key) ? first : is_at(first[1], key) ? first + 1 : nullptr;
+  [[nodiscard]] const Word* find(const Queued& word) const noexcept {
+    const Word* const first = &words_[place_of(word.hash)];
+    return is_at(*first, word) ? first : is_at(first[1], word) ? first + 1 : nullptr;
   }
 
   /// REQUIRES: at most most_tokens tokens.
-  void add(const Key& key, std::span<const std::int32_t> tokens) {
+  void add(const Queued& queued, std::span<const std::int32_t> tokens) {
     if (++added_ > words_.size() / 2 && log_pairs_ < most_log_pairs) {
       grow();
     }
-    Word word{.bytes = key.bytes,
-              .size = static_cast<std::uint8_t>(key.size),
+    Word word{.bytes = queued.bytes,
+              .size = static_cast<std::uint8_t>(queued.text.size()),
               .count = static_cast<std::uint8_t>(tokens.size())};
     std::ranges::copy(tokens, word.tokens.begin());
-    put(word, key.hash);
+    put(word, queued.hash);
   }
 
  private:
@@ -130,9 +123,9 @@ class WordCache {
     return made;
   }();
 
-  static bool is_at(const Word& word, const Key& key) noexcept {
-    return ((word.bytes[0] ^ key.bytes[0]) | (word.bytes[1] ^ key.bytes[1]) | (word.bytes[2] ^ key.bytes[2]) |
-            (word.size ^ key.size)) == 0;
+  static bool is_at(const Word& word, const Queued& queued) noexcept {
+    return ((word.bytes[0] ^ queued.bytes[0]) | (word.bytes[1] ^ queued.bytes[1]) | (word.bytes[2] ^ queued.bytes[2]) |
+            (word.size ^ queued.text.size())) == 0;
   }
 
   static void set_bytes(std::array<std::uint64_t, 3>& bytes, std::string_view word, const char* limit) noexcept {
@@ -386,7 +379,7 @@ void BpeEncoder::encode_queue() {
     count = 0;
   };
   for (const WordCache::Queued& queued : cache_->take_queue()) {
-    if (const WordCache::Word* const word = cache_->find(queued.key)) {
+    if (const WordCache::Word* const word = cache_->find(queued)) {
       std::memcpy(&found[count], word->tokens.data(), sizeof word->tokens);  // all: a constant size is fast
       count += word->count;
       continue;
@@ -395,7 +388,7 @@ void BpeEncoder::encode_queue() {
     const std::size_t first = tokens_->size();
     encode_new(queued.text);
     if (tokens_->size() - first <= WordCache::most_tokens) {
-      cache_->add(queued.key, std::span(*tokens_).subspan(first));
+      cache_->add(queued, std::span(*tokens_).subspan(first));
     }
   }
   append_found();

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/base/huge_pages.h"
+#include "core/text/huge_pages.h"
 
 namespace shardrun::text {
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-namespace shardrun {
+namespace shardrun::text {
 
 /// Allocates large tables that are read at random in pages of 2 MiB, where the system has them for programs that ask:
 /// the processor then finds their addresses without looking through tables of pages.
@@ -40,4 +40,4 @@ struct HugePages {
   }
 };
 
-}  // namespace shardrun
+}  // namespace shardrun::text
