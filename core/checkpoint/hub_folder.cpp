@@ -120,9 +120,11 @@ workload::Model model_of_architecture(const std::filesystem::path& file, const s
     }
     known.insert(known.end(), model->architectures.begin(), model->architectures.end());
   }
-  throw Error(ErrorCode::data,
-              fmt::format("'{}': no model here knows the architecture '{}'; known are {}", file.native(), found->text,
-                          known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+  throw Error(
+      ErrorCode::data,
+      fmt::format("'{}': no model here knows the architecture '{}'; known are {}; directories of other models are "
+                  "named in [plugins] path or SHARDRUN_PLUGIN_PATH",
+                  file.native(), found->text, known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
 }
 
 // Tensors under other names -------------------------------------------------------------------------------------------

@@ -110,7 +110,9 @@ std::vector<std::string> with_target(std::vector<std::string> overrides) {
 }
 
 job::RawJob job_of_weights(const Parsed& parsed, const std::filesystem::path& path) {
-  const checkpoint::GivenWeights given(path, compile::models_in(compile::directories_of({})));
+  // A folder of others is read by a model, whose plugin --set plugins.path may name.
+  const job::RawJob settings = job::read_job_text("", "predict", parsed.all("set"));
+  const checkpoint::GivenWeights given(path, compile::models_in(compile::directories_of(job::plugin_path(settings))));
   if (!given.note().empty()) {
     write_to_standard_error(given.note() + "\n");
   }

@@ -207,7 +207,7 @@ int tokenize(std::span<const std::string> words) {
       {{.name = "tokenizer", .value = "PATH", .help = "a tokenizer.json, the folder of one, or a GGUF file"},
        {.name = "to",
         .value = "FILE",
-        .help = "the file of the tokens: a .npy, or a .bin of nothing but tokens, which [data] tokens reads; with "
+        .help = "the file of the tokens, which [data] tokens reads: a .npy, or a .bin of nothing but tokens; with "
                 "--train the tokenizer.json"},
        {.name = "field", .value = "KEY", .help = "the files are lines of JSON, whose texts have this key"},
        {.name = "eos", .value = "TOKEN", .help = "end each document with this token, such as <|endoftext|>"},

@@ -1,6 +1,7 @@
 #include "core/conformance/tensor.h"
 
 #include <cmath>
+#include <numbers>
 #include <string>
 
 namespace shardrun::conformance {
@@ -64,10 +65,17 @@ Tensor concatenate(const std::vector<Tensor>& parts, std::size_t dim) {
 }
 
 void Random::fill_normal(Tensor& tensor, double mean, double deviation) {
-  std::normal_distribution<double> draw(0, 1);
+  const auto draw = [this] {
+    std::uint64_t bits = engine_();
+    double sum = 0;
+    for (int i = 0; i < 4; ++i, bits >>= 16U) {
+      sum += (static_cast<double>(bits & 0xFFFFU) + 0.5) / 65536;
+    }
+    return (sum - 2) * std::numbers::sqrt3;
+  };
   for (double& value : tensor.values) {
     do {
-      value = static_cast<float>(mean + deviation * draw(engine_));
+      value = static_cast<float>(mean + deviation * draw());
     } while (std::abs(value) < 0.01);
   }
 }

@@ -148,8 +148,8 @@ class TokenDataset final : public Dataset {
   }
 
   [[nodiscard]] std::string describe() const override {
-    const std::string kind = tokenizer() == nullptr                       ? fmt::format(" of uint{}, vocabulary {}",
-                                                                                        8 * training_.stream().layout().token_bytes, vocab_)
+    const std::string kind = tokenizer() == nullptr
+                                 ? fmt::format(" of {}, vocabulary {}", training_.stream().type(), vocab_)
                              : tokenizer()->kind() == TokenizerKind::file ? fmt::format(", vocabulary {}", vocab_)
                                                                           : fmt::format(", {} distinct", vocab_);
     if (validation_) {
@@ -208,6 +208,15 @@ Tokens open_one_text(const job::Job& job, DataFiles& files, std::string_view key
   });
 }
 
+/// Throws Error{data} for a .npy file where the job says that its tokens have another type.
+void require_same_type(const job::Job& job, const TokenStream& stream, std::size_t token_bytes) {
+  if (job.is_given("data", "token_type") && stream.type() != fmt::format("uint{}", 8 * token_bytes)) {
+    throw Error(ErrorCode::data, fmt::format("'{}' holds {}, and [data] token_type = uint{}: leave token_type out, a "
+                                             ".npy file says what it holds",
+                                             stream.source(), stream.type(), 8 * token_bytes));
+  }
+}
+
 Tokens open_training_text(const job::Job& job, DataFiles& files) {
   const std::filesystem::path& tokenizer = job.data.tokenizer;
   if (tokenizer == "char" || tokenizer == "byte" || files.are_given()) {
@@ -247,7 +256,9 @@ std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files) {
     const Named name = name_of(job, key);
     return with_name(name, [&] {
       TokenStream stream = TokenStream::of_file(files.open(path), vocab, bytes);
-      if (!is_surely_narrow) {
+      if (stream.is_typed()) {
+        require_same_type(job, stream, bytes);
+      } else if (!is_surely_narrow) {
         require_plausible_width(stream);
       }
       return Tokens(name, std::move(stream));

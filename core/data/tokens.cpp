@@ -6,12 +6,14 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/data/file_format.h"
+#include "core/data/npy.h"
 #include "core/data/split.h"
 
 namespace shardrun::data {
@@ -34,8 +36,8 @@ std::vector<std::byte> head_of(const files::SteadyFile& file, std::size_t most) 
 
 void require_bare_tokens(const files::SteadyFile& file, std::size_t token_bytes) {
   if (const FileFormat format = format_of(head_of(file, format_bytes)); format != FileFormat::unknown) {
-    throw Error(ErrorCode::data, fmt::format("'{}' is {}: expected a file of nothing but tokens, as numpy's "
-                                             "array.astype('uint{}').tofile('train.bin') writes",
+    throw Error(ErrorCode::data, fmt::format("'{}' is {}: expected a .npy file, or a file of nothing but tokens, as "
+                                             "numpy's array.astype('uint{}').tofile('train.bin') writes",
                                              file.path().native(), to_string(format), 8 * token_bytes));
   }
 }
@@ -75,6 +77,9 @@ TokenStream TokenStream::of_file(files::SteadyFile file, std::int64_t vocabulary
   if (bytes == 0) {
     throw Error(ErrorCode::data, fmt::format("'{}' is empty: it has no tokens", file.path().native()));
   }
+  if (format_of(head_of(file, format_bytes)) == FileFormat::npy) {
+    return of_npy(std::move(file), vocabulary);
+  }
   require_bare_tokens(file, token_bytes);
   if (bytes % token_bytes != 0) {
     throw Error(ErrorCode::data,
@@ -88,23 +93,54 @@ TokenStream TokenStream::of_file(files::SteadyFile file, std::int64_t vocabulary
       {.tokens = static_cast<std::int64_t>(bytes / token_bytes), .token_bytes = token_bytes, .vocabulary = vocabulary}};
 }
 
+TokenStream TokenStream::of_npy(files::SteadyFile file, std::int64_t vocabulary) {
+  const NpyHeader header = parse_npy(head_of(file, most_header_bytes), file.size(), file.path().native());
+  if (!is_integer(header.type) || header.shape.size() != 1 || header.elements == 0) {
+    throw Error(ErrorCode::data,
+                fmt::format("'{}' holds {} [{}]: expected integers [tokens], one token after the other",
+                            file.path().native(), to_string(header.type), fmt::join(header.shape, ", ")));
+  }
+  TokenStream stream(std::move(file), {.begin = header.data_offset,
+                                       .tokens = header.elements,
+                                       .token_bytes = element_bytes(header.type),
+                                       .is_signed = std::string_view(to_string(header.type)).starts_with("int"),
+                                       .vocabulary = vocabulary});
+  stream.is_typed_ = true;
+  return stream;
+}
+
+std::string TokenStream::type() const {
+  return fmt::format("{}int{}", layout_.is_signed ? "" : "u", 8 * layout_.token_bytes);
+}
+
 template <typename Token>
 void TokenStream::read_as(std::int64_t first, std::span<std::int32_t> to) const {
   std::array<Token, 8192 / sizeof(Token)> stored;
   while (!to.empty()) {
     const std::span<Token> part = std::span(stored).first(std::min(to.size(), stored.size()));
     file_.read(layout_.begin + static_cast<std::size_t>(first) * sizeof(Token), std::as_writable_bytes(part));
-    Token largest = 0;
+    // A negative token is larger than all as a number without a sign.
+    const auto vocabulary = static_cast<std::uint64_t>(layout_.vocabulary);
+    std::uint64_t largest = 0;
     for (std::size_t i = 0; i < part.size(); ++i) {
       to[i] = static_cast<std::int32_t>(part[i]);
-      largest = std::max(largest, part[i]);
+      largest = std::max(largest, static_cast<std::uint64_t>(part[i]));
     }
-    if (largest >= layout_.vocabulary) {
+    if (largest >= vocabulary) {
       file_.require_unchanged();
-      const auto bad = std::ranges::find_if(part, [&](Token token) { return token >= layout_.vocabulary; });
+      const auto bad =
+          std::ranges::find_if(part, [&](Token token) { return static_cast<std::uint64_t>(token) >= vocabulary; });
+      if constexpr (std::is_signed_v<Token>) {
+        if (*bad < 0) {
+          throw Error(ErrorCode::data,
+                      fmt::format("'{}': token {} at position {} is negative, expected numbers from 0 on", source(),
+                                  *bad, first + (bad - part.begin())));
+        }
+      }
       // Whether two tokens of 2 bytes may have been read as one.
+      const auto number = static_cast<std::uint64_t>(*bad);
       const bool may_be_two =
-          sizeof(Token) == 4 && *bad % 65536U < layout_.vocabulary && *bad / 65536U < layout_.vocabulary;
+          !is_typed_ && sizeof(Token) == 4 && number % 65536U < vocabulary && number / 65536U < vocabulary;
       throw Error(
           ErrorCode::data,
           fmt::format("'{}': token {} at position {} is not below the model's vocabulary of {}; {}set "
@@ -118,10 +154,15 @@ void TokenStream::read_as(std::int64_t first, std::span<std::int32_t> to) const 
 }
 
 void TokenStream::read(std::int64_t first, std::span<std::int32_t> to) const {
+  const auto read_either = [&](auto without_sign) {
+    using Token = decltype(without_sign);
+    layout_.is_signed ? read_as<std::make_signed_t<Token>>(first, to) : read_as<Token>(first, to);
+  };
   switch (layout_.token_bytes) {
-    case 1: read_as<std::uint8_t>(first, to); break;
-    case 2: read_as<std::uint16_t>(first, to); break;
-    default: read_as<std::uint32_t>(first, to); break;
+    case 1: read_either(std::uint8_t{}); break;
+    case 2: read_either(std::uint16_t{}); break;
+    case 4: read_either(std::uint32_t{}); break;
+    default: read_either(std::uint64_t{}); break;
   }
 }
 

@@ -14,7 +14,8 @@ namespace shardrun::data {
 struct TokenLayout {
   std::size_t begin = 0;  ///< offset of the first token
   std::int64_t tokens = 0;
-  std::size_t token_bytes = 2;  ///< bytes per token: 1, 2 or 4, little-endian and unsigned
+  std::size_t token_bytes = 2;  ///< bytes per token: 1, 2, 4 or 8, little-endian
+  bool is_signed = false;
   std::int64_t vocabulary = 0;  ///< every token is less than this
 };
 
@@ -23,11 +24,16 @@ class TokenStream {
  public:
   /// REQUIRES: the file has this layout.
   TokenStream(files::SteadyFile file, TokenLayout layout);
-  /// A file that contains only tokens of 2 or 4 bytes, like nanoGPT's `train.bin`. Throws Error{data} if its size is
-  /// zero or not a whole number of tokens, or if its beginning is that of another format.
+  /// A .npy file of integers [tokens], or a file that contains only tokens of `token_bytes`, 2 or 4, like nanoGPT's
+  /// `train.bin`. Throws Error{data} if there are no tokens or not a whole number of them, or if the file is of another
+  /// format.
   [[nodiscard]] static TokenStream of_file(files::SteadyFile file, std::int64_t vocabulary,
                                            std::size_t token_bytes = 2);
 
+  /// Whether the file says what its tokens are: it is a .npy.
+  [[nodiscard]] bool is_typed() const noexcept { return is_typed_; }
+  /// Such as "uint16".
+  [[nodiscard]] std::string type() const;
   [[nodiscard]] std::int64_t size() const noexcept { return layout_.tokens; }
   [[nodiscard]] const TokenLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] const std::string& source() const noexcept { return file_.path().native(); }
@@ -41,8 +47,11 @@ class TokenStream {
   template <typename Token>
   void read_as(std::int64_t first, std::span<std::int32_t> to) const;
 
+  [[nodiscard]] static TokenStream of_npy(files::SteadyFile file, std::int64_t vocabulary);
+
   files::SteadyFile file_;
   TokenLayout layout_;
+  bool is_typed_ = false;
 };
 
 /// Consecutive tokens of a stream.

@@ -20,7 +20,8 @@ Section data_section() {
                into(&Job::data, &DataSettings::text)},
               {{.name = "tokens",
                 .type = path,
-                .help = "A file of nothing but tokens, little-endian; see token_type.",
+                .help = "A file of tokens: a .npy of integers [tokens], or nothing but little-endian tokens; see "
+                        "token_type.",
                 .optional = true,
                 .aliases = {"bin", "train_bin", "token_file", "tokens_file"}},
                into(&Job::data, &DataSettings::tokens)},
@@ -28,7 +29,7 @@ Section data_section() {
                 .type = choice,
                 .default_value = "uint16",
                 .choices = {"uint16", "uint32"},
-                .help = "The element type of token files. Tokens above 65,535 need uint32.",
+                .help = "The element type of token files other than .npy. Tokens above 65,535 need uint32.",
                 .aliases = {"token_dtype", "tokens_dtype", "token_bytes", {"dtype", "the element type of token files"}},
                 .choice_aliases = {{"u16", "uint16"},
                                    {"int16", "uint16"},

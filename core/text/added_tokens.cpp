@@ -37,6 +37,7 @@ void AddedTokenFinder::add(const AddedToken& token, std::string_view content) {
     node = made;
   }
   begins_[static_cast<unsigned char>(content.front())] = true;
+  only_begin_ = tokens_.empty() || only_begin_ == content.front() ? std::optional(content.front()) : std::nullopt;
   if (nodes_[node].token < 0) {
     nodes_[node].token = static_cast<std::int32_t>(tokens_.size());
     tokens_.push_back(token);
@@ -45,7 +46,12 @@ void AddedTokenFinder::add(const AddedToken& token, std::string_view content) {
 
 AddedTokenFinder::Match AddedTokenFinder::find(std::string_view text, std::size_t from) const noexcept {
   for (; from < text.size(); ++from) {
-    if (!begins_[static_cast<unsigned char>(text[from])]) {
+    if (only_begin_) {  // as of most tokenizers
+      from = std::min(text.find(*only_begin_, from), text.size());
+      if (from == text.size()) {
+        break;
+      }
+    } else if (!begins_[static_cast<unsigned char>(text[from])]) {
       continue;
     }
     Match match;

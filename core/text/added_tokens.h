@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +52,7 @@ class AddedTokenFinder {
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_ = std::vector<Node>(1);
   std::array<bool, 256> begins_{};  ///< bytes that a token begins with
+  std::optional<char> only_begin_;  ///< if there is one
 };
 
 }  // namespace shardrun::text

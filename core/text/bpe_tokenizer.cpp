@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/text/huge_pages.h"
 #include "core/base/text.h"
 #include "core/base/utf8.h"
 #include "core/text/parts.h"
@@ -55,23 +56,15 @@ std::string_view normalized(const std::vector<NormalizerStep>& steps, std::strin
   return text;
 }
 
-/// Tokens of short words that were seen lately. A word's hash chooses two neighbouring places; the newer word is in the
-/// first.
+/// Tokens of short words that were seen lately, and the words that are to be looked up next. A word's hash chooses two
+/// neighbouring places; the newer word is in the first. Most places are far from the processor, so a word's is fetched
+/// when it is queued, and looked at when as many others are.
 class WordCache {
  public:
   static constexpr std::size_t most_bytes = 24;
-  static constexpr std::size_t most_tokens = 9;
+  static constexpr std::size_t most_tokens = 8;
+  static constexpr std::size_t most_queued = 32;
 
-  /// A word's bytes as three numbers, which tell words of one size apart.
-  struct Key {
-    std::array<std::uint64_t, 3> bytes{};
-    std::uint8_t size = 0;  ///< 0: none
-
-    bool operator==(const Key& other) const noexcept {
-      return size == other.size &&
-             ((bytes[0] ^ other.bytes[0]) | (bytes[1] ^ other.bytes[1]) | (bytes[2] ^ other.bytes[2])) == 0;
-    }
-  };
   /// As large as a cache line of the processor.
   struct alignas(64) Word {
     std::array<std::uint64_t, 3> bytes{};
@@ -79,55 +72,109 @@ class WordCache {
     std::uint8_t size = 0;
     std::uint8_t count = 0;
   };
+  struct Queued {
+    std::string_view text;
+    std::array<std::uint64_t, 3> bytes{};  ///< of the text, with zeros behind its end
+    std::uint64_t hash = 0;
+  };
 
-  /// REQUIRES: 1 to most_bytes bytes.
-  static Key key_of(std::string_view word) noexcept {
-    const auto load = [&](auto number, std::size_t at) {
-      std::memcpy(&number, word.data() + at, sizeof number);
-      return std::uint64_t{number};
-    };
-    const std::size_t size = word.size();
-    Key key{.size = static_cast<std::uint8_t>(size)};
-    if (size >= 8) {
-      key.bytes = {load(std::uint64_t{}, 0), load(std::uint64_t{}, size >= 16 ? 8 : size - 8),
-                   load(std::uint64_t{}, size - 8)};
-    } else if (size >= 4) {
-      key.bytes[0] = load(std::uint32_t{}, 0) | load(std::uint32_t{}, size - 4) << 32U;
-    } else {
-      key.bytes[0] =
-          load(std::uint8_t{}, 0) | load(std::uint8_t{}, size / 2) << 8U | load(std::uint8_t{}, size - 1) << 16U;
-    }
-    return key;
+  /// `limit`: the end of what may be read behind the word. REQUIRES: 1 to most_bytes bytes; the queue is not full.
+  void queue(std::string_view word, const char* limit) noexcept {
+    Queued& queued = queue_[queued_++];
+    queued.text = word;
+    set_bytes(queued.bytes, word, limit);
+    queued.hash = hash_of(queued.bytes, word.size());
+    __builtin_prefetch(&words_[place_of(queued.hash)]);
   }
+  [[nodiscard]] bool is_full() const noexcept { return queued_ == queue_.size(); }
+  /// Empties the queue. What was in it can be read until the next word is queued.
+  std::span<const Queued> take_queue() noexcept { return std::span(queue_).first(std::exchange(queued_, 0)); }
 
-  [[nodiscard]] const Word* find(const Key& key) const noexcept {
-    const Word* const first = &words_[place_of(key)];
-    return is_at(*first, key) ? first : is_at(first[1], key) ? first + 1 : nullptr;
+  [[nodiscard]] const Word* find(const Queued& word) const noexcept {
+    const Word* const first = &words_[place_of(word.hash)];
+    return is_at(*first, word) ? first : is_at(first[1], word) ? first + 1 : nullptr;
   }
 
   /// REQUIRES: at most most_tokens tokens.
-  void add(const Key& key, std::span<const std::int32_t> tokens) noexcept {
-    Word* const first = &words_[place_of(key)];
-    first[1] = first[0];
-    first->bytes = key.bytes;
-    first->size = key.size;
-    first->count = static_cast<std::uint8_t>(tokens.size());
-    std::ranges::copy(tokens, first->tokens.begin());
+  void add(const Queued& queued, std::span<const std::int32_t> tokens) {
+    if (++added_ > words_.size() / 2 && log_pairs_ < most_log_pairs) {
+      grow();
+    }
+    Word word{.bytes = queued.bytes,
+              .size = static_cast<std::uint8_t>(queued.text.size()),
+              .count = static_cast<std::uint8_t>(tokens.size())};
+    std::ranges::copy(tokens, word.tokens.begin());
+    put(word, queued.hash);
   }
 
  private:
-  static constexpr unsigned log_pairs = 15;
+  using Words = std::vector<Word, HugePages<Word>>;
 
-  static bool is_at(const Word& word, const Key& key) noexcept { return key == Key{word.bytes, word.size}; }
+  static constexpr unsigned most_log_pairs = 17;  // 16 MiB
 
-  static std::size_t place_of(const Key& key) noexcept {
-    std::uint64_t hash = (key.bytes[0] ^ key.size) * 0x9E3779B97F4A7C15ULL;
-    hash = (hash ^ hash >> 32U ^ key.bytes[1]) * 0xD6E8FEB86659FD93ULL;
-    hash = (hash ^ hash >> 32U ^ key.bytes[2]) * 0x9E3779B97F4A7C15ULL;
-    return static_cast<std::size_t>(hash >> (64U - log_pairs)) * 2;
+  /// The bits of a word's bytes, by its size.
+  static constexpr std::array<std::array<std::uint64_t, 3>, most_bytes + 1> masks = [] {
+    std::array<std::array<std::uint64_t, 3>, most_bytes + 1> made{};
+    for (std::size_t size = 0; size < made.size(); ++size) {
+      for (std::size_t byte = 0; byte < size; ++byte) {
+        made[size][byte / 8] |= std::uint64_t{0xFF} << byte % 8 * 8;
+      }
+    }
+    return made;
+  }();
+
+  static bool is_at(const Word& word, const Queued& queued) noexcept {
+    return ((word.bytes[0] ^ queued.bytes[0]) | (word.bytes[1] ^ queued.bytes[1]) | (word.bytes[2] ^ queued.bytes[2]) |
+            (word.size ^ queued.text.size())) == 0;
   }
 
-  std::vector<Word> words_ = std::vector<Word>(std::size_t{2} << log_pairs);
+  static void set_bytes(std::array<std::uint64_t, 3>& bytes, std::string_view word, const char* limit) noexcept {
+    if (static_cast<std::size_t>(limit - word.data()) < most_bytes) {
+      bytes = {};
+      std::memcpy(bytes.data(), word.data(), word.size());
+      return;
+    }
+    const std::array<std::uint64_t, 3>& mask = masks[word.size()];
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      std::uint64_t part = 0;
+      std::memcpy(&part, word.data() + 8 * i, 8);
+      bytes[i] = part & mask[i];
+    }
+  }
+
+  static std::uint64_t hash_of(const std::array<std::uint64_t, 3>& bytes, std::uint64_t size) noexcept {
+    std::uint64_t hash = (bytes[0] ^ size) * 0x9E3779B97F4A7C15ULL;
+    hash = (hash ^ hash >> 32U ^ bytes[1]) * 0xD6E8FEB86659FD93ULL;
+    return (hash ^ hash >> 32U ^ bytes[2]) * 0x9E3779B97F4A7C15ULL;
+  }
+
+  [[nodiscard]] std::size_t place_of(std::uint64_t hash) const noexcept {
+    return static_cast<std::size_t>(hash >> (64U - log_pairs_)) * 2;
+  }
+
+  void put(const Word& word, std::uint64_t hash) noexcept {
+    Word* const first = &words_[place_of(hash)];
+    first[1] = first[0];
+    first[0] = word;
+  }
+
+  void grow() {
+    log_pairs_ = std::min(log_pairs_ + 3, most_log_pairs);
+    added_ = 0;
+    Words words(std::size_t{2} << log_pairs_);
+    std::swap(words_, words);
+    for (const Word& word : words) {
+      if (word.size > 0) {
+        put(word, hash_of(word.bytes, word.size));
+      }
+    }
+  }
+
+  unsigned log_pairs_ = 8;
+  Words words_ = Words(std::size_t{2} << log_pairs_);
+  std::size_t added_ = 0;  ///< since it has this size
+  std::array<Queued, most_queued> queue_;
+  std::size_t queued_ = 0;
 };
 
 BpeTokenizer::BpeTokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
@@ -170,6 +217,7 @@ void BpeEncoder::encode(std::string_view text, std::vector<std::int32_t>& tokens
   }
   text_ = text;
   tokens_ = &tokens;
+  cache_->take_queue();  // what an error left
   if (constexpr std::size_t long_text = std::size_t{1} << 20U; text.size() >= long_text) {
     tokens.reserve(tokens.size() + text.size() / 3);
   }
@@ -193,7 +241,9 @@ void BpeEncoder::encode_segment(std::string_view text, bool is_first) {
     if (segment.token >= 0) {
       tokens_->push_back(segment.token);
     } else if (!segment.text.empty()) {
+      limit_ = text.data() + text.size();
       split(segment.text, 0, is_first && segment.text.data() == text.data());
+      encode_queue();
     }
   }
 }
@@ -205,6 +255,14 @@ void BpeEncoder::split(std::string_view piece, std::size_t step, bool is_first) 
   }
   const SplitStep& how = parts_->splits[step];
   std::string& changed = scratch_[step];
+  // What is queued of a changed piece is encoded before the next one replaces it.
+  const auto with_changed = [&](const auto& act) {
+    piece = changed;
+    const char* const limit = std::exchange(limit_, piece.data() + piece.size());
+    act();
+    encode_queue();
+    limit_ = limit;
+  };
   std::size_t begin = 0;
   const auto cut = [&](std::size_t end) {
     if (end > begin) {
@@ -255,11 +313,12 @@ void BpeEncoder::split(std::string_view piece, std::size_t step, bool is_first) 
       cut(piece.size());
       return;
     case prefix_blank:
-      if (!piece.starts_with(' ')) {
-        changed.assign(1, ' ').append(piece);
-        piece = changed;
+      if (piece.starts_with(' ')) {
+        split(piece, step + 1, is_first);
+        return;
       }
-      split(piece, step + 1, is_first);
+      changed.assign(1, ' ').append(piece);
+      with_changed([&] { split(piece, step + 1, is_first); });
       return;
     case marks:
     case before_marks: {
@@ -270,14 +329,15 @@ void BpeEncoder::split(std::string_view piece, std::size_t step, bool is_first) 
       if (prepends && !changed.starts_with(how.mark)) {
         changed.insert(0, how.mark);
       }
-      piece = changed;
-      if (how.kind == before_marks) {
-        for (std::size_t at = piece.find(how.mark, 1); at != std::string_view::npos;
-             at = piece.find(how.mark, at + 1)) {
-          cut(at);
+      with_changed([&] {
+        if (how.kind == before_marks) {
+          for (std::size_t at = piece.find(how.mark, 1); at != std::string_view::npos;
+               at = piece.find(how.mark, at + 1)) {
+            cut(at);
+          }
         }
-      }
-      cut(piece.size());
+        cut(piece.size());
+      });
       return;
     }
   }
@@ -285,7 +345,7 @@ void BpeEncoder::split(std::string_view piece, std::size_t step, bool is_first) 
 
 void BpeEncoder::encode_piece(std::string_view piece) {
   if (piece.size() <= WordCache::most_bytes) {
-    encode_part(piece);
+    queue_word(piece);
     return;
   }
   if (piece.size() > INT32_MAX) {
@@ -294,24 +354,47 @@ void BpeEncoder::encode_piece(std::string_view piece) {
   }
   for (std::size_t at = 0; at < piece.size();) {
     const std::size_t end = parts_->model.end_of_part(piece, at);
-    encode_part(piece.substr(at, end - at));
+    if (const std::string_view part = piece.substr(at, end - at); part.size() <= WordCache::most_bytes) {
+      queue_word(part);
+    } else {
+      encode_queue();
+      encode_new(part);
+    }
     at = end;
   }
 }
 
-void BpeEncoder::encode_part(std::string_view part) {
-  const bool is_short = part.size() <= WordCache::most_bytes;
-  WordCache::Key key;
-  if (is_short) {
-    key = WordCache::key_of(part);
-    if (const WordCache::Word* const word = cache_->find(key)) {
-      for (std::size_t i = 0; i < word->count; ++i) {
-        tokens_->push_back(word->tokens[i]);
-      }
-      return;
+inline void BpeEncoder::queue_word(std::string_view word) {
+  cache_->queue(word, limit_);
+  if (cache_->is_full()) {
+    encode_queue();
+  }
+}
+
+void BpeEncoder::encode_queue() {
+  std::array<std::int32_t, WordCache::most_queued * WordCache::most_tokens> found;
+  std::size_t count = 0;
+  const auto append_found = [&] {
+    tokens_->insert(tokens_->end(), found.begin(), found.begin() + static_cast<std::ptrdiff_t>(count));
+    count = 0;
+  };
+  for (const WordCache::Queued& queued : cache_->take_queue()) {
+    if (const WordCache::Word* const word = cache_->find(queued)) {
+      std::memcpy(&found[count], word->tokens.data(), sizeof word->tokens);  // all: a constant size is fast
+      count += word->count;
+      continue;
+    }
+    append_found();
+    const std::size_t first = tokens_->size();
+    encode_new(queued.text);
+    if (tokens_->size() - first <= WordCache::most_tokens) {
+      cache_->add(queued, std::span(*tokens_).subspan(first));
     }
   }
-  const std::size_t first = tokens_->size();
+  append_found();
+}
+
+void BpeEncoder::encode_new(std::string_view part) {
   if (const std::optional<std::size_t> missing = parts_->model.encode(part, *tokens_)) {
     // The place is known where nothing has changed the text.
     const bool is_of_text =
@@ -327,10 +410,6 @@ void BpeEncoder::encode_part(std::string_view part) {
                 fmt::format("the tokenizer has no token for {}{}{}, in \"{}\", and none for what is unknown: leave it "
                             "out of the text, or use another tokenizer",
                             size > 1 ? "bytes" : "byte", shown_bytes, where, shown(part)));
-  }
-  const std::size_t count = tokens_->size() - first;
-  if (is_short && count <= WordCache::most_tokens) {
-    cache_->add(key, std::span(*tokens_).subspan(first));
   }
 }
 

@@ -50,7 +50,7 @@ class BpeTokenizer {
   std::shared_ptr<const Parts> parts_;
 };
 
-/// Encodes texts. One thread at a time: it keeps tokens of words that it has seen, in a few megabytes.
+/// Encodes texts. One thread at a time: it keeps tokens of words that it has seen, in up to 16 MiB.
 class BpeEncoder {
  public:
   explicit BpeEncoder(const BpeTokenizer& tokenizer);
@@ -64,16 +64,18 @@ class BpeEncoder {
 
  private:
   void encode_segment(std::string_view text, bool is_first);
-  void encode_normalized(std::string_view text, bool is_first);
   void split(std::string_view piece, std::size_t step, bool is_first);
   void encode_piece(std::string_view piece);
-  void encode_part(std::string_view part);
+  void queue_word(std::string_view word);
+  void encode_queue();
+  void encode_new(std::string_view part);
 
   std::shared_ptr<const Parts> parts_;
   std::unique_ptr<WordCache> cache_;
   std::vector<std::string> scratch_;             ///< a piece that a pre-tokenizer has changed, one for each
   std::string_view text_;                        ///< of the call to encode()
   std::vector<std::int32_t>* tokens_ = nullptr;  ///< likewise
+  const char* limit_ = nullptr;                  ///< the end of the text that a piece is cut from
 };
 
 /// Decodes tokens as they come, in whole characters.

@@ -38,26 +38,30 @@ std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
   return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32U | static_cast<std::uint32_t>(right);
 }
 
-std::size_t mixed(std::uint64_t pair) { return static_cast<std::size_t>((pair * 0x9E3779B97F4A7C15ULL) >> 20U); }
+/// The place of a pair in a table of 2^(64 - shift). The highest bits depend on all bits of both tokens.
+std::size_t place_of(std::uint64_t pair, unsigned shift) {
+  return static_cast<std::size_t>((pair ^ pair >> 29U) * 0x9E3779B97F4A7C15ULL >> shift);
+}
 
 }  // namespace
 
 std::optional<std::string> bytes_of_alphabet(std::string_view text) {
-  static const std::unordered_map<char32_t, char> bytes = [] {
-    std::unordered_map<char32_t, char> made;
+  // The alphabet's characters are below U+0200.
+  static const std::array<std::int16_t, 0x200> bytes = [] {
+    std::array<std::int16_t, 0x200> made{};
+    made.fill(-1);
     for (std::size_t byte = 0; byte < alphabet().size(); ++byte) {
-      made[alphabet()[byte]] = static_cast<char>(byte);
+      made[alphabet()[byte]] = static_cast<std::int16_t>(byte);
     }
     return made;
   }();
   std::string found;
   for (std::size_t at = 0; at < text.size();) {
     const Character character = character_at(text, at);
-    const auto byte = bytes.find(character.code_point);
-    if (byte == bytes.end()) {
+    if (character.code_point >= bytes.size() || bytes[character.code_point] < 0) {
       return std::nullopt;
     }
-    found += byte->second;
+    found += static_cast<char>(bytes[character.code_point]);
     at += character.bytes;
   }
   return found;
@@ -87,6 +91,7 @@ std::optional<char> byte_of_token(std::string_view token) noexcept {
 BytePairs::BytePairs(const TokenIds& ids, const std::vector<Merge>& merges, Settings settings) : settings_(settings) {
   bytes_.fill(-1);
   ascii_.fill(-1);
+  pieces_.reserve(ids.size());
   for (const auto& [token, id] : ids) {
     if (settings_.byte_level) {
       if (std::optional<std::string> bytes = bytes_of_alphabet(token)) {
@@ -107,10 +112,11 @@ BytePairs::BytePairs(const TokenIds& ids, const std::vector<Merge>& merges, Sett
       bytes_[static_cast<unsigned char>(*byte)] = id;
     }
   }
-  merges_.resize(std::bit_ceil(2 * merges.size() + 1));
+  merges_.resize(std::bit_ceil(2 * merges.size() + 2));
+  shift_ = 64U - static_cast<unsigned>(std::countr_zero(merges_.size()));
   for (const Merge& merge : merges) {
     const std::uint64_t pair = pair_of(merge.left, merge.right);
-    std::size_t at = mixed(pair) & (merges_.size() - 1);
+    std::size_t at = place_of(pair, shift_);
     while (merges_[at].rank >= 0 && merges_[at].pair != pair) {
       at = (at + 1) & (merges_.size() - 1);
     }
@@ -119,14 +125,29 @@ BytePairs::BytePairs(const TokenIds& ids, const std::vector<Merge>& merges, Sett
   find_joints(ids, merges);
 }
 
+BytePairs::Seen BytePairs::look(std::string_view piece, std::size_t at) {
+  if (const auto byte = static_cast<unsigned char>(piece[at]); byte < 0x80) {
+    return {byte, at + 1};
+  }
+  const std::size_t end = at + character_at(piece, at).bytes;
+  return {piece.substr(at, end - at) == blank_mark ? blank : other, end};
+}
+
 void BytePairs::find_joints(const TokenIds& ids, const std::vector<Merge>& merges) {
-  if (settings_.byte_level || !pieces_.contains(blank_mark)) {
+  if (settings_.byte_level) {
     return;
   }
   std::vector<std::string_view> texts;
   for (const auto& [token, id] : ids) {
     texts.resize(std::max(texts.size(), static_cast<std::size_t>(id) + 1));
     texts[static_cast<std::size_t>(id)] = token;
+  }
+  // An unknown character may be fused with the one before it.
+  for (std::size_t second = 0; second < kinds; ++second) {
+    const bool is_known = second == blank ? pieces_.contains(blank_mark) : second < blank && ascii_[second] >= 0;
+    for (std::size_t first = 0; first < kinds; ++first) {
+      joined_[first][second] = !is_known || (first == other && second != blank);
+    }
   }
   for (const Merge& merge : merges) {
     for (const std::int32_t part : {merge.left, merge.right}) {
@@ -137,9 +158,16 @@ void BytePairs::find_joints(const TokenIds& ids, const std::vector<Merge>& merge
       }
     }
     const std::string_view whole = texts[static_cast<std::size_t>(merge.whole)];
-    for (std::size_t at = whole.find(blank_mark, 1); at != std::string_view::npos;
-         at = whole.find(blank_mark, at + 1)) {
-      joints_.push_back(character_at(whole, character_before(whole, at)).code_point);
+    std::size_t at = 0;
+    for (Seen first = look(whole, 0); first.end < whole.size();) {
+      const Seen second = look(whole, first.end);
+      if (first.kind == other && second.kind == blank) {
+        joints_.push_back(character_at(whole, at).code_point);
+      } else {
+        joined_[first.kind][second.kind] = true;
+      }
+      at = first.end;
+      first = second;
     }
   }
   std::ranges::sort(joints_);
@@ -151,18 +179,21 @@ std::size_t BytePairs::end_of_part(std::string_view piece, std::size_t at) const
   if (!has_parts_ || (settings_.ignore_merges && at == 0 && pieces_.contains(piece))) {
     return piece.size();
   }
-  for (at = piece.find(blank_mark, at + 1); at != std::string_view::npos; at = piece.find(blank_mark, at + 1)) {
-    const char32_t before = character_at(piece, character_before(piece, at)).code_point;
-    if (before != 0x2581 && !std::ranges::binary_search(joints_, before)) {
-      return at;
+  for (Seen first = look(piece, at); first.end < piece.size();) {
+    const Seen second = look(piece, first.end);
+    if (!joined_[first.kind][second.kind] &&
+        (first.kind != other || !std::ranges::binary_search(joints_, character_at(piece, at).code_point))) {
+      return first.end;
     }
+    at = first.end;
+    first = second;
   }
   return piece.size();
 }
 
 const BytePairs::Found* BytePairs::find(std::int32_t left, std::int32_t right) const noexcept {
   const std::uint64_t pair = pair_of(left, right);
-  std::size_t at = mixed(pair) & (merges_.size() - 1);
+  std::size_t at = place_of(pair, shift_);
   while (merges_[at].rank >= 0) {
     if (merges_[at].pair == pair) {
       return &merges_[at];

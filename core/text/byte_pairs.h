@@ -10,6 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/text/huge_pages.h"
+
 namespace shardrun::text {
 
 /// Finds a map's keys without making a std::string.
@@ -57,8 +59,8 @@ class BytePairs {
   /// appended is of no use. Takes at most n log n time. REQUIRES: valid UTF-8 of fewer than 2^31 bytes.
   [[nodiscard]] std::optional<std::size_t> encode(std::string_view piece, std::vector<std::int32_t>& tokens) const;
 
-  /// The end of the part of a piece, from `at` on, that can be encoded by itself, because no merge joins what is before
-  /// and behind it: at a blank mark (U+2581) after another character.
+  /// The end of the part of a piece, from `at` on, that can be encoded by itself, because no merge joins the characters
+  /// before and behind it.
   [[nodiscard]] std::size_t end_of_part(std::string_view piece, std::size_t at) const;
 
  private:
@@ -68,6 +70,16 @@ class BytePairs {
     std::int32_t whole = 0;
   };
 
+  // Kinds of characters: those of ASCII by their numbers, the blank mark (U+2581), and all others.
+  static constexpr std::size_t blank = 128;
+  static constexpr std::size_t other = 129;
+  static constexpr std::size_t kinds = 130;
+  struct Seen {
+    std::size_t kind = 0;
+    std::size_t end = 0;  ///< the offset behind the character
+  };
+  [[nodiscard]] static Seen look(std::string_view piece, std::size_t at);
+
   [[nodiscard]] const Found* find(std::int32_t left, std::int32_t right) const noexcept;
   [[nodiscard]] std::optional<std::size_t> add_symbols(std::string_view piece, std::vector<std::int32_t>& tokens) const;
   void merge_few(std::vector<std::int32_t>& tokens, std::size_t first) const;
@@ -75,12 +87,14 @@ class BytePairs {
   void find_joints(const TokenIds& ids, const std::vector<Merge>& merges);
 
   Settings settings_;
-  TokenIds pieces_;                        ///< by the bytes that they stand for
-  std::array<std::int32_t, 256> bytes_{};  ///< token of a byte, or -1: a symbol, or by byte fallback
-  std::array<std::int32_t, 128> ascii_{};  ///< token of a character, or -1
-  std::vector<Found> merges_;              ///< an open hash table; its size is a power of 2
+  TokenIds pieces_;                              ///< by the bytes that they stand for
+  std::array<std::int32_t, 256> bytes_{};        ///< token of a byte, or -1: a symbol, or by byte fallback
+  std::array<std::int32_t, 128> ascii_{};        ///< token of a character, or -1
+  std::vector<Found, HugePages<Found>> merges_;  ///< an open hash table; its size is a power of 2
+  unsigned shift_ = 0;                           ///< 64 less the logarithm of that
   bool has_parts_ = false;
-  std::vector<char32_t> joints_;  ///< characters that a merge joins with a blank mark behind them, ascending
+  std::array<std::array<bool, kinds>, kinds> joined_{};  ///< whether a merge may join two kinds of characters
+  std::vector<char32_t> joints_;  ///< other characters that a merge joins with a blank mark behind them, ascending
 };
 
 }  // namespace shardrun::text

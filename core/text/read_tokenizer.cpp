@@ -347,16 +347,18 @@ void read_post_processor(const Place& root, Parts& parts) {
 void read_vocabulary(const Place& vocab, Parts& parts) {
   const std::size_t count = vocab.object().size();
   parts.contents.resize(count);
+  parts.ids.reserve(count);
   std::vector<bool> is_taken(count);
   for (const auto& field : vocab.object()) {
-    const Place place = vocab.below(field.value(), field.key());
-    const auto id = static_cast<std::size_t>(place.integer());
-    if (id >= count) {
+    const std::int64_t* const number = field.value().if_int64();
+    const auto id = static_cast<std::size_t>(number == nullptr ? -1 : *number);
+    if (id >= count || is_taken[id]) {
+      const Place place = vocab.below(field.value(), field.key());
+      static_cast<void>(place.integer());
       place.refuse(
-          fmt::format("its id is {}, and there are {} tokens, whose ids must be 0 to {}", id, count, count - 1));
-    }
-    if (is_taken[id]) {
-      place.refuse(fmt::format("its id {} is also that of \"{}\"", id, printable(shown(parts.contents[id]))));
+          id >= count
+              ? fmt::format("its id is {}, and there are {} tokens, whose ids must be 0 to {}", id, count, count - 1)
+              : fmt::format("its id {} is also that of \"{}\"", id, printable(shown(parts.contents[id]))));
     }
     is_taken[id] = true;
     parts.contents[id] = std::string_view(field.key());
@@ -364,34 +366,45 @@ void read_vocabulary(const Place& vocab, Parts& parts) {
   }
 }
 
-std::int32_t id_of(const Parts& parts, const Place& place, std::string_view content) {
-  const auto found = parts.ids.find(content);
-  if (found == parts.ids.end()) {
-    place.refuse(fmt::format("\"{}\" is not in model.vocab", printable(shown(content))));
-  }
-  return found->second;
+[[noreturn]] void refuse_unknown(const Place& place, std::string_view content) {
+  place.refuse(fmt::format("\"{}\" is not in model.vocab", printable(shown(content))));
 }
 
-BytePairs::Merge read_merge(const Place& place, const boost::json::value& json, const Parts& parts) {
-  std::string_view left;
-  std::string_view right;
+/// The two tokens of a merge; nothing for what is none.
+std::optional<std::pair<std::string_view, std::string_view>> pair_in(const boost::json::value& json) {
   if (json.is_string()) {
     const std::string_view text = json.get_string();
     const std::size_t blank = text.find(' ');
-    if (blank == std::string_view::npos || text.find(' ', blank + 1) != std::string_view::npos) {
-      place.expected("two tokens with a blank between them");
-    }
-    left = text.substr(0, blank);
-    right = text.substr(blank + 1);
-  } else if (json.is_array() && json.get_array().size() == 2 && json.get_array()[0].is_string() &&
-             json.get_array()[1].is_string()) {
-    left = json.get_array()[0].get_string();
-    right = json.get_array()[1].get_string();
-  } else {
-    place.expected("\"a b\" or [\"a\", \"b\"]");
+    return blank == std::string_view::npos || text.find(' ', blank + 1) != std::string_view::npos
+               ? std::nullopt
+               : std::optional(std::pair(text.substr(0, blank), text.substr(blank + 1)));
   }
-  return {id_of(parts, place, left), id_of(parts, place, right),
-          id_of(parts, place, std::string(left) + std::string(right))};
+  if (json.is_array() && json.get_array().size() == 2 && json.get_array()[0].is_string() &&
+      json.get_array()[1].is_string()) {
+    return std::pair(std::string_view(json.get_array()[0].get_string()),
+                     std::string_view(json.get_array()[1].get_string()));
+  }
+  return std::nullopt;
+}
+
+std::vector<BytePairs::Merge> read_merges(const Place& list, const Parts& parts) {
+  std::vector<BytePairs::Merge> merges;
+  merges.reserve(list.array().size());
+  std::string whole;
+  for (const boost::json::value& json : list.array()) {
+    const auto place = [&] { return list.below(json, fmt::format("[{}]", merges.size())); };
+    const auto pair = pair_in(json);
+    if (!pair) {
+      place().expected(json.is_string() ? "two tokens with a blank between them" : "\"a b\" or [\"a\", \"b\"]");
+    }
+    const auto id_of = [&](std::string_view content) {
+      const auto found = parts.ids.find(content);
+      return found != parts.ids.end() ? found->second : (refuse_unknown(place(), content), -1);
+    };
+    whole.assign(pair->first).append(pair->second);
+    merges.push_back({id_of(pair->first), id_of(pair->second), id_of(whole)});
+  }
+  return merges;
 }
 
 /// What Python's tokenizers has no key for, and does not read: merges of one rank, which is that of each token's score
@@ -431,7 +444,8 @@ void read_model(const Place& model, Parts& parts, BytePairs::Settings settings) 
   settings.ignore_merges = model.flag("ignore_merges", false);
   settings.fuse_unknown = model.flag("fuse_unk", false);
   if (const std::optional<Place> unknown = model.find("unk_token"); unknown && !unknown->is_null()) {
-    settings.unknown = id_of(parts, *unknown, unknown->text());
+    const auto found = parts.ids.find(unknown->text());
+    settings.unknown = found != parts.ids.end() ? found->second : (refuse_unknown(*unknown, unknown->text()), -1);
   }
   if (settings.byte_level && settings.byte_fallback) {
     for (int byte = 0; byte < 256; ++byte) {
@@ -443,12 +457,7 @@ void read_model(const Place& model, Parts& parts, BytePairs::Settings settings) 
     }
     settings.byte_fallback = false;  // each byte has a token
   }
-  const Place list = model.at("merges");
-  std::vector<BytePairs::Merge> merges;
-  merges.reserve(list.array().size());
-  for (const boost::json::value& json : list.array()) {
-    merges.push_back(read_merge(list.below(json, fmt::format("[{}]", merges.size())), json, parts));
-  }
+  std::vector<BytePairs::Merge> merges = read_merges(model.at("merges"), parts);
   read_ranks(model, merges);
   parts.model = BytePairs(parts.ids, merges, settings);
 }
@@ -506,7 +515,9 @@ void read_added_tokens(const Place& root, Parts& parts) {
       parts.is_special[static_cast<std::size_t>(token.id)] = is_special;
       std::string scratch;
       if (token.normalized) {
-        parts.normalized_tokens.add(token, normalized(parts.normalizer, token.content, scratch));
+        const std::string_view content = normalized(parts.normalizer, token.content, scratch);
+        parts.normalized_tokens.add(token, content);
+        parts.contents[static_cast<std::size_t>(token.id)] = content;  // it is decoded as it is found
       } else {
         parts.raw_tokens.add(token, token.content);
       }

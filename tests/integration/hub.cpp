@@ -117,6 +117,39 @@ TEST_CASE("hub: logits equal those of transformers under each strategy", "[hub]"
   }
 }
 
+TEST_CASE("hub: a third party's model reads a folder, is trained on, and writes it back", "[hub]") {
+  const TemporaryFolder folder;
+  const std::string plugins = "plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS;
+  for (const std::vector<std::string>& split : std::vector<std::vector<std::string>>{
+           {},
+           {"--ranks", "2", "--strategy", "tp"},
+           {"--ranks", "2", "--strategy", "pp"},
+           {"--ranks", "2", "--strategy", "zero3"},
+       }) {
+    INFO((split.empty() ? "one rank" : split[3]));
+    std::vector<std::string> words = {"--set", plugins};
+    words.insert(words.end(), split.begin(), split.end());
+    CHECK(error_of(folder, hub / "neox", words) < 2e-6);
+  }
+  CHECK(error_of(folder, hub / "neox_serial", {"--set", plugins}) < 2e-6);
+  CHECK_THAT(refusal_of(folder, hub / "neox"), Contains("named in [plugins] path or SHARDRUN_PLUGIN_PATH"));
+
+  write_file(folder / "text.txt", std::string(400, 'a') + std::string(400, 'b'));
+  for (const std::string name : {"neox", "neox_serial"}) {
+    INFO(name);
+    write_file(folder / "job.ini",
+               "[job]\noutput = out\n[plugins]\npath = " SHARDRUN_EXAMPLE_PROGRAMS "\n[model]\nfrom = " +
+                   (hub / name).string() + "\ncontext = 12\n[data]\ntext = text.txt\nbatch = 4\n[train]\nsteps = 0\n");
+    const Ended ended = run_in(folder, {"job.ini", "--replace"});
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    std::filesystem::remove_all(folder / "trained");
+    REQUIRE(run_in(folder, {"checkpoint", "export", "out", "-o", "trained", "--hub"}).code == 0);
+    CHECK(read_file(folder / "trained/model.safetensors") == read_file(hub / name / "model.safetensors"));
+    CHECK(read_json(folder / "trained/config.json") == read_json(hub / name / "config.json"));
+  }
+}
+
 TEST_CASE("hub: logits of GGUF files equal those of transformers, on one rank and under each strategy", "[hub]") {
   const TemporaryFolder folder;
   for (const char* name : {"llama", "llama_bias", "llama_llama3", "llama_yarn", "qwen2", "qwen3", "gpt2"}) {

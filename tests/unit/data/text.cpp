@@ -307,6 +307,46 @@ TEST_CASE("files that hold no tokens are refused", "[data]") {
              Contains("has 6 bytes, not a multiple of 4"));
 }
 
+TEST_CASE("a .npy file of integers is read as tokens, whatever their type", "[data]") {
+  const TemporaryFolder folder;
+  const auto stream_of = [&](const std::string& bytes) {
+    write_file(folder / "train.npy", bytes);
+    return TokenStream::of_file(SteadyFile(folder / "train.npy"), 40'000);
+  };
+  const std::vector<std::int32_t> expected = {1, 0, 127, 3};
+  for (const auto& [file, type] : std::initializer_list<std::pair<std::string, std::string>>{
+           {npy_file<std::int8_t>("|i1", "(4,)", {1, 0, 127, 3}), "int8"},
+           {npy_file<std::uint8_t>("|u1", "(4,)", {1, 0, 127, 3}), "uint8"},
+           {npy_file<std::int16_t>("<i2", "(4,)", {1, 0, 127, 3}), "int16"},
+           {npy_file<std::uint16_t>("<u2", "(4,)", {1, 0, 127, 3}), "uint16"},
+           {npy_file<std::int32_t>("<i4", "(4,)", {1, 0, 127, 3}), "int32"},
+           {npy_file<std::uint32_t>("<u4", "(4,)", {1, 0, 127, 3}), "uint32"},
+           {npy_file<std::int64_t>("<i8", "(4,)", {1, 0, 127, 3}), "int64"},
+           {npy_file<std::uint64_t>("<u8", "(4,)", {1, 0, 127, 3}), "uint64"},
+       }) {
+    INFO(type);
+    const TokenStream stream = stream_of(file);
+    CHECK(stream.type() == type);
+    CHECK(stream.is_typed());
+    CHECK(read(stream, 0, 4) == expected);
+    CHECK(read(stream, 2, 2) == std::vector<std::int32_t>{127, 3});
+  }
+  const auto refusal = [&](const std::string& bytes, std::int64_t tokens) {
+    return error_of([&] { (void)read(stream_of(bytes), 0, tokens); });
+  };
+  // -1 has the bits of 65,535, which other vocabularies have.
+  CHECK_THAT(refusal(npy_file<std::int16_t>("<i2", "(2,)", {5, -1}), 2),
+             Contains("token -1 at position 1 is negative"));
+  CHECK_THAT(
+      refusal(npy_file<std::int64_t>("<i8", "(2,)", {5, std::int64_t{1} << 32}), 2),
+      Contains("token 4294967296 at position 1 is not below the model's vocabulary of 40000; set [model] vocab"));
+  CHECK_THAT(refusal(npy_file<float>("<f4", "(1,)", {5}), 1),
+             Contains("holds float32 [1]: expected integers [tokens]"));
+  CHECK_THAT(refusal(npy_file<std::int32_t>("<i4", "(1, 2)", {5, 6}), 1),
+             Contains("holds int32 [1, 2]: expected integers [tokens]"));
+  CHECK_THAT(refusal(npy_file<std::int32_t>("<i4", "(0,)", {}), 0), Contains("holds int32 [0]: expected integers"));
+}
+
 TEST_CASE("a file of another format is not read as tokens", "[data]") {
   const TemporaryFolder folder;
   const auto refusal = [&](const std::string& bytes) {
@@ -314,10 +354,9 @@ TEST_CASE("a file of another format is not read as tokens", "[data]") {
     return error_of([&] { (void)TokenStream::of_file(SteadyFile(folder / "train.bin"), 65536); });
   };
   const std::string header = R"({"tokens":{"dtype":"U16"}})";
-  CHECK_THAT(refusal(npy_file<std::uint16_t>("<u2", "(3,)", {1, 2, 3})),
-             EndsWith("train.bin' is a .npy file: expected a file of nothing but tokens, as numpy's "
+  CHECK_THAT(refusal("PK\x03\x04 data.pkl"),
+             EndsWith("train.bin' is a zip archive: expected a .npy file, or a file of nothing but tokens, as numpy's "
                       "array.astype('uint16').tofile('train.bin') writes"));
-  CHECK_THAT(refusal("PK\x03\x04 data.pkl"), Contains("train.bin' is a zip archive: expected"));
   CHECK_THAT(refusal("\x1f\x8b\x08 packed"), Contains("train.bin' is a gzip file: expected"));
   CHECK_THAT(refusal(bytes_of<std::uint64_t>({header.size()}) + header),
              Contains("train.bin' is a safetensors file: expected"));

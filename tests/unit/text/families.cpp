@@ -1,6 +1,7 @@
 // Each family's tokenizer encodes and decodes texts as Python's tokenizers does. bench/fixtures/make_tokenizers.py
 // wrote what is expected.
 
+#include <cstdlib>
 #include <map>
 #include <sstream>
 
@@ -27,9 +28,12 @@ struct Case {
   std::string decoded;  ///< "-": not UTF-8
 };
 
+/// Those of the fixtures, or by hand of a file that `make_tokenizers.py cases` wrote, named by
+/// SHARDRUN_TOKENIZER_CASES.
 std::vector<Case> read_cases() {
   std::vector<Case> cases;
-  std::istringstream file(read_file(fixtures / "cases.txt"));
+  const char* const given = std::getenv("SHARDRUN_TOKENIZER_CASES");
+  std::istringstream file(read_file(given != nullptr ? std::filesystem::path(given) : fixtures / "cases.txt"));
   for (std::string line; std::getline(file, line);) {
     std::istringstream fields(line);
     Case read;
@@ -91,6 +95,43 @@ TEST_CASE("every family's tokens and decoded texts are those of Python's tokeniz
   CHECK(tokenizers.size() == 15);
   CHECK(cases.size() >= 15 * 24);
   CHECK(decoded_cases > 300);
+}
+
+TEST_CASE("an encoder that has seen many words encodes each as a new encoder does", "[text]") {
+  for (const char* family : {"gpt2", "smollm2", "metaspace"}) {
+    const BpeTokenizer tokenizer = BpeTokenizer::from_file(fixtures / (std::string(family) + ".json"));
+    std::string text;
+    std::vector<std::int32_t> expected;
+    for (int i = 0; i < 3000; ++i) {
+      // Words of 3 to 28 bytes, most of them new, others that come again.
+      const std::string word =
+          " w" + std::string(static_cast<std::size_t>(i) % 26, 'e') + static_cast<char>('a' + i % 19);
+      const std::string words = i % 3 == 0 ? " the" + word : word;
+      text += words;
+      BpeEncoder(tokenizer).encode(words, expected);
+    }
+    BpeEncoder encoder(tokenizer);
+    for (int again = 0; again < 2; ++again) {
+      std::vector<std::int32_t> tokens;
+      encoder.encode(text, tokens);
+      INFO(family);
+      REQUIRE(tokens == expected);
+    }
+  }
+}
+
+TEST_CASE("an encoder goes on after a text that it refuses", "[text]") {
+  const BpeTokenizer tokenizer = BpeTokenizer::from_file(fixtures / "smollm2.json");
+  std::vector<std::int32_t> expected;
+  BpeEncoder(tokenizer).encode("the end", expected);
+  BpeEncoder encoder(tokenizer);
+  for (const char* refused : {"a new\4", "so many words and then one \4 more"}) {
+    std::vector<std::int32_t> tokens;
+    CHECK_THROWS_WITH(encoder.encode(refused, tokens), Catch::Contains("no token for byte 0x04"));
+    tokens.clear();
+    encoder.encode("the end", tokens);
+    CHECK(tokens == expected);
+  }
 }
 
 TEST_CASE("a tokenizer tells its tokens, and those that it puts around a text", "[text]") {
