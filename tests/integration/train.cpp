@@ -438,12 +438,17 @@ TEST_CASE("--profile shows where the time went", "[program]") {
 #if defined(SHARDRUN_FIRST_PRODUCT)
 TEST_CASE("the first product, with which its library sets itself up, is none of the job's", "[program]") {
   const JobFolder job;
-  const std::string script = preloading(SHARDRUN_FIRST_PRODUCT) + "\"$0\" job.ini --set train.steps=1 --profile";
-  const Ended ended = run_script(job.path(), script);
-  INFO(ended.err);
-  REQUIRE(ended.code == 0);
-  CHECK(ended.err.starts_with("product 48 48 48\nproduct "));
-  CHECK_FALSE(ended.err.starts_with("product 48 48 48\nproduct 48 48 48\n"));
+  const auto products = [&](const std::string& settings) {
+    const std::string script = preloading(SHARDRUN_FIRST_PRODUCT) + "\"$0\" job.ini --set train.steps=1 --profile";
+    const Ended ended = run_script(job.path(), script + settings);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    return ended.err;
+  };
+  const std::string large = products(" --set model.width=256");
+  CHECK(large.starts_with("product 128 128 128\nproduct "));
+  CHECK_FALSE(large.starts_with("product 128 128 128\nproduct 128 128 128\n"));
+  CHECK_FALSE(products("").starts_with("product "));  // its products are too small for that
 }
 #endif
 
