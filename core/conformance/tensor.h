@@ -30,8 +30,8 @@ struct Tensor {
 /// whole.
 [[nodiscard]] Tensor concatenate(const std::vector<Tensor>& parts, std::size_t dim);
 
-/// Random elements, each exactly representable as a float. Normal draws are sums of four uniform ones, which are fast to
-/// make and within 3.5 deviations. They keep a distance of 0.01 from zero, where relu has a kink.
+/// Random elements, each exactly representable as a float. Normal draws keep a distance of 0.01 from zero, where relu
+/// has a kink.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}

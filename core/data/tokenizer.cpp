@@ -42,8 +42,6 @@ std::string quoted(char32_t character) {
   return fmt::format("{}U+{:04X}", text, static_cast<std::uint32_t>(character));
 }
 
-constexpr std::size_t code_points = 0x110000;
-
 [[noreturn]] void refuse(std::string_view found) {
   throw Error(ErrorCode::data, fmt::format("not a stored tokenizer: {}; expected {{\"kind\":\"byte\"}}, "
                                            "{{\"kind\":\"char\",\"characters\":\"…\"}} or "
@@ -173,10 +171,13 @@ void Decoder::finish(std::string& text) {
   }
 }
 
-CharacterSet::CharacterSet(std::string source) : source_(std::move(source)), seen_(code_points) {}
+CharacterSet::CharacterSet(std::string source) : source_(std::move(source)) {}
 
 void CharacterSet::add(std::string_view piece, std::size_t offset) {
   for_each_character(piece, offset, source_, [&](char32_t character, std::size_t) {
+    if (character >= seen_.size()) {
+      seen_.resize(character + 1);
+    }
     seen_[character] = true;
     ++count_;
   });
@@ -207,7 +208,9 @@ Encoder::Encoder(const Tokenizer& tokenizer) : kind_(tokenizer.kind()), vocabula
   if (kind_ != TokenizerKind::character) {
     return;
   }
-  tokens_.assign(code_points, -1);
+  if (!tokenizer.characters_.empty()) {
+    tokens_.assign(std::ranges::max(tokenizer.characters_) + 1, -1);
+  }
   for (std::size_t token = 0; token < tokenizer.characters_.size(); ++token) {
     tokens_[tokenizer.characters_[token]] = static_cast<std::int32_t>(token);
   }
@@ -235,7 +238,7 @@ void Encoder::encode(std::string_view piece, std::size_t offset, std::vector<Tok
 template <typename Token>
 void Encoder::encode_characters(std::string_view piece, std::size_t offset, std::vector<Token>& tokens) const {
   for_each_character(piece, offset, "the text to encode", [&](char32_t character, std::size_t at) {
-    const std::int32_t token = tokens_[character];
+    const std::int32_t token = character < tokens_.size() ? tokens_[character] : -1;
     if (token < 0) {
       const auto end = piece.begin() + static_cast<std::ptrdiff_t>(at - offset);
       const bool is_one_line = lines_ == 0 && piece.find('\n') == std::string_view::npos;

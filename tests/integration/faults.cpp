@@ -276,7 +276,9 @@ TEST_CASE("signals that a batch system sends to all processes are handled by the
       INFO(ended.err);
       CHECK(ended.code == 75);
       const boost::json::object summary = strike.job().summary();
-      CHECK(summary.at("checkpoints").at("last_step") == summary.at("steps"));
+      const boost::json::object& saved = summary.at("checkpoints").as_object();
+      // On a busy machine the signal may come before the first step: then there is nothing to save.
+      CHECK((saved.contains("last_step") ? saved.at("last_step") : boost::json::value(0)) == summary.at("steps"));
     }
   }
 }
