@@ -1,7 +1,6 @@
 #include "core/conformance/tensor.h"
 
 #include <cmath>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -68,11 +67,12 @@ Tensor concatenate(const std::vector<Tensor>& parts, std::size_t dim) {
 /// Two draws a time by Marsaglia's polar method, as std::normal_distribution makes them. That also computes a logarithm
 /// of a long double in each draw, which took a third of the time of the tests of kernels.
 void Random::fill_normal(Tensor& tensor, double mean, double deviation) {
-  std::optional<double> second;
+  double second = 0;
+  bool has_second = false;
   const auto symmetric = [this] { return 2 * (static_cast<double>(engine_()) / 0x1p64) - 1; };  // in [-1, 1]
   const auto draw = [&] {
-    if (second) {
-      return *std::exchange(second, std::nullopt);
+    if (std::exchange(has_second, false)) {
+      return second;
     }
     double x = 0;
     double y = 0;
@@ -84,6 +84,7 @@ void Random::fill_normal(Tensor& tensor, double mean, double deviation) {
     } while (square > 1 || square == 0);
     const double scale = std::sqrt(-2 * std::log(square) / square);
     second = x * scale;
+    has_second = true;
     return y * scale;
   };
   for (double& value : tensor.values) {
