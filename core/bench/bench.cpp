@@ -14,6 +14,7 @@
 #include "core/base/standard_error.h"
 #include "core/bench/measuring.h"
 #include "core/compile/plugins.h"
+#include "core/device/device.h"
 #include "core/launch/launch.h"
 #include "core/launch/limits.h"
 #include "core/launch/protocol.h"
@@ -25,6 +26,11 @@
 
 namespace shardrun::bench {
 namespace {
+
+plugins::Transport transport_of(const Settings& settings) {
+  return compile::load_transport(compile::directories_of(settings.plugins), settings.transport, settings.options,
+                                 static_cast<std::uint32_t>(settings.ranks));
+}
 
 unsigned cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
@@ -104,15 +110,21 @@ class Gathering {
 
 }  // namespace
 
-Setting check(const Settings& settings, const launch::World* world) {
-  const plugins::Transport transport =
-      compile::load_transport(compile::directories_of(settings.plugins), settings.transport, settings.options,
-                              static_cast<std::uint32_t>(settings.ranks));
-  if (!transport.props().moves(SR_MEMORY_HOST)) {
-    throw Error(ErrorCode::usage, fmt::format("bench: transport {} does not move host memory, which is all that "
-                                              "bench measures: choose another ('shardrun plugins' lists them)",
-                                              settings.transport));
+std::string device_of(const Settings& settings) {
+  const plugins::Transport transport = transport_of(settings);
+  if (transport.props().moves(SR_MEMORY_HOST)) {
+    return "";
   }
+  if (transport.props().moves(SR_MEMORY_CUDA)) {
+    return "cuda";
+  }
+  throw Error(ErrorCode::usage, fmt::format("bench: transport {} moves neither host memory nor CUDA's, which is all "
+                                            "that bench measures: choose another ('shardrun plugins' lists them)",
+                                            settings.transport));
+}
+
+Setting check(const Settings& settings, const launch::World* world) {
+  const plugins::Transport transport = transport_of(settings);
   if (transport.props().has(SR_TRANSPORT_OWN_LAUNCHER) && world == nullptr) {
     throw Error(ErrorCode::usage,
                 fmt::format("bench: transport {} works between ranks that a launcher of its own has started: put "
@@ -120,6 +132,9 @@ Setting check(const Settings& settings, const launch::World* world) {
                             settings.transport, settings.ranks, settings.ranks));
   }
   const std::int64_t here = world == nullptr ? settings.ranks : std::max<std::int64_t>(run::ranks_here(*world), 1);
+  if (!settings.device.empty()) {
+    static_cast<void>(device::Device::find(settings.device).units());  // throws if there are none
+  }
   require_memory(here, arena_bytes(cases_of(settings), transport, static_cast<std::uint32_t>(settings.ranks)));
   if (world == nullptr) {
     require_descriptors(settings);
@@ -152,11 +167,9 @@ Outcome outcome_of(const launch::LaunchResult& result, Outcome measured) {
 constexpr std::chrono::milliseconds silence{10000};
 
 run::Messengers messengers_of(const Settings& settings) {
-  const plugins::Directories directories = compile::directories_of(settings.plugins);
-  return {.place = "bench", .directories = directories, .load = [&settings, directories] {
+  return {.place = "bench", .directories = compile::directories_of(settings.plugins), .load = [&settings] {
             std::vector<plugins::Transport> transports;
-            transports.push_back(compile::load_transport(directories, settings.transport, settings.options,
-                                                         static_cast<std::uint32_t>(settings.ranks)));
+            transports.push_back(transport_of(settings));
             return transports;
           }};
 }

@@ -24,6 +24,10 @@ struct Outcome {
   std::vector<Row> rows;
 };
 
+/// The device whose memory is moved, for Settings::device: empty, the host's, unless the transport moves only
+/// another's. Throws Error with exit code 2 if there is no such transport, or if it moves no memory that bench can use.
+[[nodiscard]] std::string device_of(const Settings& settings);
+
 /// Checks everything that can be checked before a process starts, or before ranks that another launcher has started
 /// meet. `world`: the world of these ranks; null: bench starts the ranks. Throws Error with exit code 2.
 [[nodiscard]] Setting check(const Settings& settings, const launch::World* world);

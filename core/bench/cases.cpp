@@ -87,7 +87,9 @@ void add_op(std::vector<Case>& cases, const Settings& settings, Case each) {
 
 std::vector<Case> cases_of(const Settings& settings) {
   std::vector<Case> cases;
-  add_ceilings(cases, settings);
+  if (settings.device.empty()) {
+    add_ceilings(cases, settings);
+  }
   for (const std::uint32_t opcode : settings.opcodes) {
     if (opcode == SR_OP_BARRIER) {
       add_op(cases, settings, {.opcode = opcode});

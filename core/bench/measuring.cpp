@@ -16,8 +16,11 @@
 #include "core/bench/ceilings.h"
 #include "core/bench/timing.h"
 #include "core/compile/plugins.h"
+#include "core/device/apart.h"
 #include "core/device/host_memory.h"
+#include "core/device/threads.h"
 #include "core/run/rank_process.h"
+#include "core/runtime/device_queue.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::bench {
@@ -84,7 +87,7 @@ class Measuring final : private plugins::TransportHost {
     const launch::RankContext& context = rank_.context();
     transport_.emplace(compile::load_transport(compile::directories_of(settings_.plugins), settings_.transport,
                                                settings_.options, members_));
-    arena_.emplace(arena_bytes(cases_, *transport_, members_));
+    allocate(arena_bytes(cases_, *transport_, members_), context.local_rank);
     transport_->open({.rank = own(),
                       .world_size = members_,
                       .local_rank = static_cast<std::uint32_t>(context.local_rank),
@@ -94,7 +97,8 @@ class Measuring final : private plugins::TransportHost {
                       .deadline = sdk::Deadline::from_border(deadline()),
                       .secret = rank_.key_for("transport/" + transport_->manifest().name)},
                      *this);
-    registration_ = transport_->register_memory(arena_->data(), arena_->bytes(), arena_->descriptor());
+    registration_ =
+        transport_->register_memory(arena_->data(), arena_->bytes(), arena_->descriptor(), memory_kind_, unit_);
     std::vector<std::uint32_t> everybody(members_);
     for (std::uint32_t member = 0; member < members_; ++member) {
       everybody[member] = member;
@@ -105,6 +109,38 @@ class Measuring final : private plugins::TransportHost {
                                       .id = 1,
                                       .deadline = sdk::Deadline::from_border(deadline())}));
     rank_.on_abort([this](const std::string& reason) { group_->abort(reason); });
+  }
+
+  /// The arena, in which ops work; and in host memory what is compared, which is the arena itself if the host can
+  /// address it.
+  void allocate(std::uint64_t bytes, int local_rank) {
+    compared_ = std::make_shared<device::HostMemory>(bytes);
+    arena_ = compared_;
+    if (settings_.device.empty()) {
+      return;
+    }
+    const device::Device& device = device::Device::find(settings_.device);
+    device.use_unit(static_cast<std::size_t>(local_rank) % device.units().size());
+    const device::DeviceApart& apart = *device::apart(device);
+    memory_kind_ = runtime::kinds_of(apart).memory;
+    unit_ = static_cast<std::uint32_t>(apart.unit());
+    arena_ = device.allocate(bytes);
+    queue_ = device.open_queue(threads_);
+  }
+
+  /// Brings what ops read into the arena.
+  void to_arena(const ArenaLayout& layout) {
+    if (queue_ != nullptr) {
+      queue_->write({compared_->data(), layout.scratch}, arena_->data());
+      queue_->finish();
+    }
+  }
+  /// Brings what ops have written from the arena.
+  void from_arena(const ArenaLayout& layout) {
+    if (queue_ != nullptr) {
+      queue_->read(arena_->data(), {compared_->data(), layout.scratch});
+      queue_->finish();
+    }
   }
 
   /// The signal that asked a rank to stop, the same on all ranks; 0: none. If the job is to be suspended, all ranks
@@ -147,7 +183,11 @@ class Measuring final : private plugins::TransportHost {
   }
 
   [[nodiscard]] sdk::Buffer buffer(std::uint64_t offset, std::uint64_t bytes) {
-    return {.data = arena_->data() + offset, .bytes = bytes, .registration = registration_};
+    return {.data = arena_->data() + offset,
+            .bytes = bytes,
+            .registration = registration_,
+            .kind = memory_kind_,
+            .device = unit_};
   }
 
   /// Times an op on whatever data its runs leave behind. Checks the result of one run before and one after.
@@ -162,9 +202,11 @@ class Measuring final : private plugins::TransportHost {
     };
     Sample sample;
     const auto checked = [&](std::uint32_t round) {
-      fill(each, members_, own(), round, layout, arena_->data());
+      fill(each, members_, own(), round, layout, compared_->data());
+      to_arena(layout);
       once();
-      sample.wrong += count_wrong(each, members_, own(), round, layout, arena_->data());
+      from_arena(layout);
+      sample.wrong += count_wrong(each, members_, own(), round, layout, compared_->data());
     };
     checked(0);
     sample.nanoseconds = timed(each, once);
@@ -179,7 +221,12 @@ class Measuring final : private plugins::TransportHost {
   std::vector<Case> cases_;
   std::uint64_t next_id_ = 1;
   std::uint64_t registration_ = 0;
-  std::optional<device::HostMemory> arena_;
+  std::uint32_t memory_kind_ = SR_MEMORY_HOST;
+  std::uint32_t unit_ = 0;
+  device::Threads threads_{1};
+  std::shared_ptr<const device::Memory> compared_;
+  std::shared_ptr<const device::Memory> arena_;
+  std::unique_ptr<device::Queue> queue_;  ///< null: the host can address the arena
   std::optional<plugins::Transport> transport_;
   std::optional<plugins::TransportGroup> group_;
 };

@@ -27,6 +27,7 @@ struct Settings {
   std::optional<std::int64_t> warm_up;
   Placing places = Placing::both;
   double timeout = 60;  ///< deadline of an op, in seconds
+  std::string device;   ///< the device whose memory the transport moves; empty: the host's
 };
 
 /// The settings on which ranks must agree, as text.

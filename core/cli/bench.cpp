@@ -116,6 +116,7 @@ bench::Settings settings_of(const Parsed& parsed, const std::optional<launch::Wo
   for (const std::string& option : parsed.all("set")) {
     add_option(settings, option);
   }
+  settings.device = bench::device_of(settings);
   return settings;
 }
 

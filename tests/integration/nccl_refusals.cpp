@@ -1,5 +1,6 @@
-// What the program says of jobs and checks with nccl on a machine without a GPU.
+// What the program says of checks and measurements with nccl on a machine without a GPU.
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,10 +36,29 @@ TEST_CASE("plugins check skips nccl, which does not move host memory, and says w
                            EndsWith("\nnothing was checked\n") && !Contains("FAILED") && !Contains("problem"));
 }
 
-TEST_CASE("bench refuses nccl, which does not move host memory", "[nccl]") {
+TEST_CASE("bench measures nccl in the memory of GPUs, and is refused where there are none", "[nccl]") {
   const JobFolder folder;
-  const Ended ended = run_program(folder.path(), {"bench", "--transport", "nccl"});
-  CHECK(ended.code == 2);
-  CHECK(ended.out.empty());
-  CHECK_THAT(ended.err, Contains("bench: transport nccl does not move host memory, which is all that bench measures"));
+  const Installation installed(SHARDRUN_FAKE_LIBRARY);
+  const std::vector<std::string> words = {"bench", "--transport", "nccl",    "--ranks", "3",
+                                          "--op",  "all",         "--sizes", "4,10000", "--iters",
+                                          "2",     "--timeout",   "20",      "--json"};
+  const std::vector<std::string> fakes = {"LD_LIBRARY_PATH=" SHARDRUN_FAKE_LIBRARIES, "FAKE_NCCL_REGISTERED=1"};
+  const auto with_gpus = [&](const char* number) {
+    std::vector<std::string> variables = fakes;
+    variables.push_back(std::string("FAKE_CUDA_GPUS=") + number);
+    return installed.run(folder.path(), words, variables);
+  };
+  const Ended measured = with_gpus("3");
+  INFO(measured.err);
+  REQUIRE(measured.code == 0);
+  const json::object report = json::parse(measured.out).as_object();
+  std::set<std::string> ops;
+  for (const json::value& row : report.at("rows").as_array()) {
+    ops.insert(std::string(row.at("op").as_string()));
+    CHECK(row.at("wrong") == 0);
+  }
+  CHECK(ops.size() == 13);
+  const Ended none = with_gpus("0");
+  CHECK(none.code == 2);
+  CHECK_THAT(none.err, Contains("the NVIDIA driver finds no GPU that this process may use"));
 }

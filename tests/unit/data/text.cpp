@@ -331,7 +331,7 @@ TEST_CASE("a .npy file of integers is read as tokens, whatever their type", "[da
     CHECK(read(stream, 0, 4) == expected);
     CHECK(read(stream, 2, 2) == std::vector<std::int32_t>{127, 3});
   }
-  const auto refusal = [&](const std::string& bytes, std::int64_t tokens) {
+  const auto refusal = [&](const std::string& bytes, std::size_t tokens) {
     return error_of([&] { (void)read(stream_of(bytes), 0, tokens); });
   };
   // -1 has the bits of 65,535, which other vocabularies have.
