@@ -24,6 +24,7 @@ struct Size {
 // random numbers.
 
 /// Rounds a result to its type, after a random disturbance that stands for the rounding inside of a kernel.
+///
 /// A kernel also rounds the partial sums of a result. So each value is first disturbed by up to half a unit in the last
 /// of 20 bits. float32 has 24 bits, so this is 16 times the error of one rounding: as much as in a sum of 500 numbers
 /// that is rounded after each addition. It makes more values cross zero before a relu, or change places in a maximum,
