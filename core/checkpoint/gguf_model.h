@@ -34,7 +34,7 @@ class GgufModel {
   [[nodiscard]] std::vector<const files::SteadyFile*> open_parts(const std::filesystem::path& path);
 
   std::vector<std::unique_ptr<files::SteadyFile>> parts_;
-  files::GgufContents contents_;  ///< the metadata of the first part, the tensors of all
+  files::GgufContents contents_;  ///< the metadata of the first part, the tensors of all parts
   std::vector<sdk::ConfigValue> config_;
   TensorSource source_;
 };

@@ -42,10 +42,10 @@ class TextFile {
 struct TokenizedText {
   Tokenizer tokenizer;
   TokenStream stream;
-  std::string fingerprint;  ///< of the text
+  std::string fingerprint;  ///< identifies the text file
 };
 
-/// Reads the content. Throws Error{io} if TextFile::tokenise() did not make the file.
+/// Reads a memfd of TextFile::tokenise(). Throws Error{io} for any other file.
 [[nodiscard]] TokenizedText read_tokenised(files::SteadyFile file);
 
 }  // namespace shardrun::data

@@ -99,8 +99,7 @@ struct Loop {
   const std::optional<Value>& peek();
 };
 
-// operators.cpp, format.cpp
-// -------------------------------------------------------------------------------------------------------
+// operators.cpp, format.cpp -------------------------------------------------------------------------------------------
 
 Value unary(const Value& operand, std::string_view symbol);
 Value binary(Heap& heap, const Value& a, const Value& b, std::string_view symbol);

@@ -86,7 +86,7 @@ class Lexer {
     if (sign == Sign::strips) {
       data = stripped(data, Side::right);
     } else if (sign == Sign::none && !is_variable) {
-      const std::size_t line = data.rfind('\n') + 1;  // 0 if there is none
+      const std::size_t line = data.rfind('\n') + 1;  // 0 if there is no line end
       if (line > 0 || line_begins_) {
         const std::string_view last = data.substr(line);
         data = stripped(last, Side::both).empty() ? data.substr(0, line) : data;

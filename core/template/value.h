@@ -163,7 +163,7 @@ class Heap {
   std::deque<Function> functions_;
 };
 
-/// Throws Error{data}.
+/// Throws Error{data} with this message.
 [[noreturn]] void fail(const std::string& message);
 /// Throws the error that an undefined value causes when it is used.
 [[noreturn]] void fail_undefined(const Value& value);

@@ -15,8 +15,8 @@ struct AddedToken {
   std::int32_t id = 0;
   std::string content;
   bool single_word = false;  ///< found only where no character of \w is beside it
-  bool left_strip = false;   ///< takes the white space before it
-  bool right_strip = false;  ///< takes the white space after it
+  bool left_strip = false;   ///< also takes the white space before the token
+  bool right_strip = false;  ///< also takes the white space after the token
   bool normalized = false;   ///< searched for in the normalized text, not in the original one
   bool special = false;      ///< left out of decoded text
 };

@@ -39,7 +39,7 @@ struct Difference {
   std::int64_t step = 0;        ///< counted from 1, as in metrics.jsonl; 0: before the first step
   std::int64_t values = 0;      ///< number of elements compared with the reference
   std::vector<int> ranks = {};  ///< ranks that hold the element with the largest error
-  std::string note = {};        ///< about that element
+  std::string note = {};        ///< a remark about the element with the largest error
 
   /// The error divided by the error that rounding makes; infinite if there is an error where none is allowed.
   [[nodiscard]] double multiple() const noexcept;

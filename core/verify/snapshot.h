@@ -18,7 +18,7 @@ namespace shardrun::verify {
 enum class Moment : std::uint8_t {
   begin,       ///< parameters, optimizer states and fields before the step
   gradients,   ///< loss and gradients of the whole batch, before the update
-  end,         ///< the same states as `begin` after the step, and the gradient norm
+  end,         ///< parameters, optimizer states and fields after the step, and the gradient norm
   evaluation,  ///< loss of the validation data, with the parameters after the step
 };
 

@@ -45,7 +45,8 @@ std::vector<float> rows_of(const FakeLayout& layout, const std::byte* data, bool
   return rows;
 }
 
-/// Half of 1 + tanh of GELU's inner polynomial. Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
+/// (1 + tanh(p(x))) / 2, where p is the polynomial inside of GELU. Hendrycks and Gimpel 2016, arXiv:1606.08415,
+/// section 2.
 struct GeluTanh {
   double x;
   double left;

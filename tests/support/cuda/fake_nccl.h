@@ -28,7 +28,7 @@ using FakeCudaForget = void (*)(long number);
 
 /// What was issued since the last call, with a line per group: "rank 0: send 3 to 1, recv 3 from 1".
 using FakeNcclLog = const char* (*)();
-/// How many polls of a call report that it is still in progress.
+/// Sets how many polls of a call report that it is still in progress.
 using FakeNcclSetPolls = void (*)(int polls);
 /// Makes the communicators of this rank fail from now on, as if a remote process had ended; -1: of no rank.
 using FakeNcclFail = void (*)(int rank);
