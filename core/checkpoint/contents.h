@@ -21,7 +21,7 @@ struct SavedTensor {
 /// A tensor in a checkpoint, and which ranks hold each of its parts.
 struct HeldTensor {
   struct Part {
-    mesh::Box box;  ///< if ranks hold overlapping elements: only those that these ranks write
+    mesh::Box box;  ///< the elements; those that other ranks write are left out
     std::vector<std::size_t> ranks;
     std::int64_t first = 0;  ///< index of the box's first element in these ranks' memory of the state
   };

@@ -136,8 +136,7 @@ void add_value(const std::string& key, const GgufValue& value, std::vector<Confi
       value);
 }
 
-/// Parameters of rotary embeddings of type llama3: the settings in config.json from which the factors that lengthen the
-/// wavelengths follow.
+/// Settings in config.json of rotary embeddings of type llama3. They determine the factors by which wavelengths grow.
 struct Growth {
   double factor = 1;
   double high = 4;  ///< high_freq_factor; low_freq_factor is always 1

@@ -14,7 +14,7 @@ namespace shardrun::checkpoint {
 /// A tensor that is open for reading. It keeps its files open.
 struct OpenTensor {
   TensorInfo info;
-  std::filesystem::path path;                ///< for messages
+  std::filesystem::path path;                ///< named in messages
   std::vector<std::filesystem::path> files;  ///< the files that `read` reads
   /// Copies elements from index `first` on into `to`, in their stored type.
   std::function<void(std::int64_t first, std::span<std::byte> to)> read;

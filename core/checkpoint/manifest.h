@@ -34,7 +34,7 @@ struct StoredTensor {
   std::string name;
   TensorRole role = TensorRole::parameter;
   DType dtype = DType::f32;
-  std::vector<std::int64_t> shape;  ///< of the whole tensor
+  std::vector<std::int64_t> shape;  ///< shape of the whole tensor
   std::vector<Piece> pieces;        ///< together they contain each element exactly once
 
   bool operator==(const StoredTensor&) const = default;
@@ -53,7 +53,7 @@ struct RunIdentity {
   std::string task;   ///< "train" or "iterate"
   std::string model;  ///< the section [model] of the job file, with all options
   std::string optimizer;
-  std::string tokenizer;          ///< as JSON; empty: none
+  std::string tokenizer;          ///< the tokenizer as JSON; empty: none
   std::vector<std::string> data;  ///< fingerprints of the data's files
   std::string split;              ///< how the data is split into training and validation; empty: no data
   std::uint64_t seed = 0;

@@ -50,7 +50,7 @@ class OpenCheckpoint {
   std::filesystem::path path_;
   mutable Manifest manifest_;
   files::Hash hash_;
-  mutable std::map<std::size_t, files::SteadyFile> open_;  ///< by index in the manifest
+  mutable std::map<std::size_t, files::SteadyFile> open_;  ///< open files by their index in the manifest
 };
 
 /// Whether OpenCheckpoint accepts the folder: its manifest is valid, and all files exist with the sizes in the
@@ -66,7 +66,7 @@ class OpenCheckpoint {
 /// The text of a checkpoint's manifest.
 [[nodiscard]] std::string manifest_text(const std::filesystem::path& folder);
 [[nodiscard]] Manifest read_manifest(const std::filesystem::path& folder);
-/// Reads all bytes of a file, and compares them with the hash.
+/// Reads all bytes of a file, and compares their hash with `expected`.
 void check_hash(const files::SteadyFile& file, const files::Hash& expected);
 /// Checks that the file's safetensors header has all pieces that the manifest lists for this file, and no others.
 /// `index`: the file's index in the manifest.

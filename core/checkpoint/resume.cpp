@@ -111,7 +111,7 @@ const StoredTensor* tensor_of(const OpenCheckpoint& checkpoint, const graph::Sta
   return own != nullptr ? own : checkpoint.find(named.name);
 }
 
-/// Whether a state is loaded from the checkpoint. Only a hook's state is not, if the checkpoint lacks it for some rank.
+/// Whether a state is loaded from the checkpoint. All are, except a hook's state that it lacks for some rank.
 bool goes_along(const OpenCheckpoint& checkpoint, const graph::Graph& graph, const partition::Placements& placements,
                 graph::StateId id) {
   if (role_of(graph, id) != TensorRole::hook) {

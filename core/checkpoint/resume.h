@@ -70,7 +70,7 @@ void require_newest(const job::Job& job, std::int64_t step);
 [[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint,
                                                      const RunIdentity& run, const graph::Graph& graph,
                                                      const partition::Partition& partition);
-/// The same for the states of an engine, which itself chooses the part that each rank holds.
+/// check_resumed() for the states of an engine, which itself chooses the part that each rank holds.
 [[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint,
                                                      const RunIdentity& run, const std::vector<HeldTensor>& tensors);
 

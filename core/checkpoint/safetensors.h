@@ -70,7 +70,7 @@ inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 struct TensorFileLayout {
   std::string header;                  ///< length field, JSON, and padding to a multiple of 8 bytes
   std::vector<TensorInfo> tensors;     ///< in file order
-  std::vector<std::uint64_t> offsets;  ///< of each tensor, in bytes from the start of the file
+  std::vector<std::uint64_t> offsets;  ///< offset of each tensor, in bytes from the start of the file
   std::uint64_t file_bytes = 0;
 };
 

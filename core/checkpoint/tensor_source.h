@@ -25,7 +25,7 @@ struct TensorSource {
   /// The index of the tensor of this name. If there is none, throws Error{data} with the most similar name.
   [[nodiscard]] std::size_t index_of(std::string_view name) const;
 
-  std::filesystem::path path;                ///< for messages
+  std::filesystem::path path;                ///< named in messages
   std::vector<std::filesystem::path> files;  ///< the files from which `read` reads
   Metadata metadata;
   std::vector<TensorInfo> tensors;

@@ -70,7 +70,7 @@ void save_states(const StateFile& file, const graph::Graph& graph, const partiti
 
 [[nodiscard]] Metadata describe_model(const workload::Model& model, const workload::ModelSettings& settings,
                                       const data::Tokenizer* tokenizer);
-/// The same metadata from the text of a model's section and the JSON of a tokenizer, which is "" if there is none.
+/// The metadata of describe_model() from the text of a model's section and a tokenizer's JSON ("": no tokenizer).
 [[nodiscard]] Metadata describe_model(const std::string& section, const std::string& tokenizer);
 
 /// A model that was read from the metadata of a weights file.

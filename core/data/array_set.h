@@ -45,7 +45,7 @@ class ArraySet {
 
   void fill_features(std::span<const std::int64_t> rows, std::span<float> to) const;
   void fill_targets(std::span<const std::int64_t> rows, std::span<float> to) const;
-  /// Throws also Error{data} that names the first label outside of [0, classes), and Error{io} if the file has changed.
+  /// Also throws Error{data} that names the first label outside of [0, classes), and Error{io} if the file has changed.
   void fill_labels(std::span<const std::int64_t> rows, std::int64_t classes, std::span<std::int32_t> to) const;
 
  private:

@@ -67,7 +67,7 @@ class Tokens {
   std::string source_;
   std::int64_t size_;
   std::optional<Tokenizer> tokenizer_;
-  std::string fingerprint_;  ///< of the text; empty for token files
+  std::string fingerprint_;  ///< identifies a text; empty for token files
   std::uint64_t host_bytes_ = 0;
   std::optional<TextFile> text_;
   std::optional<TokenStream> stream_;

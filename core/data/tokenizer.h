@@ -57,8 +57,8 @@ class Tokenizer {
   explicit Tokenizer(TokenizerKind kind) : kind_(kind) {}
 
   TokenizerKind kind_;
-  std::vector<char32_t> characters_;        ///< for kind `character`, ascending; otherwise empty
-  std::optional<text::BpeTokenizer> file_;  ///< for kind `file`
+  std::vector<char32_t> characters_;        ///< set for kind `character`, ascending; otherwise empty
+  std::optional<text::BpeTokenizer> file_;  ///< set for kind `file`
 };
 
 // The following classes take a text as consecutive pieces. A piece must not end within a character. `offset`: the byte

@@ -355,7 +355,7 @@ class GgufReader {
   const std::function<void(std::size_t, std::span<std::byte>)>& read_;
   std::string_view source_;
   std::size_t at_ = 0;
-  std::string place_;  ///< of the value being read, for messages
+  std::string place_;  ///< the place of the value being read, for messages
   std::size_t begin_ = 0;
   std::vector<std::byte> window_;  ///< the file's bytes from begin_ on
 };

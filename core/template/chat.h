@@ -21,7 +21,7 @@ struct ChatFormat {
   std::vector<NamedText> templates;
   boost::json::object special_tokens;    ///< by names such as bos_token
   std::optional<bool> adds_bos;          ///< whether BOS precedes plain text; nothing: the tokenizer decides
-  std::optional<bool> adds_eos;          ///< whether EOS follows plain text; likewise
+  std::optional<bool> adds_eos;          ///< whether EOS follows plain text; nothing: the tokenizer decides
   std::vector<std::int64_t> end_tokens;  ///< ids of tokens that end an answer
 };
 

@@ -82,7 +82,7 @@ struct List {
   std::int64_t start = 0;  ///< start, step and stop: for a range only
   std::int64_t step = 1;
   std::int64_t stop = 0;
-  Iterator next = {};  ///< for an iterator only
+  Iterator next = {};  ///< set for an iterator only
 };
 
 struct Dict {
@@ -128,7 +128,7 @@ class Heap {
     Heap& heap_;
     std::size_t bytes_;
   };
-  /// Throws Error{data} if a text of so many bytes would exceed the limits.
+  /// Throws Error{data} if a text of this size would exceed the limits.
   void check_text(std::size_t bytes) const;
 
   Value text(std::string_view bytes, bool is_markup = false);

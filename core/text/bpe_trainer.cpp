@@ -242,7 +242,7 @@ std::string BpeTrainer::train(std::int64_t vocabulary) const {
   for (int byte = 0; byte < byte_count; ++byte) {
     bytes.emplace_back(alphabet_of_bytes(std::string(1, static_cast<char>(byte))), static_cast<unsigned char>(byte));
   }
-  std::ranges::sort(bytes);  // UTF-8 sorts as code points do
+  std::ranges::sort(bytes);  // the order of UTF-8 bytes is the order of code points
   std::array<std::int32_t, byte_count> token_of_byte{};
   TokenIds ids;
   for (const std::string& token : special_) {

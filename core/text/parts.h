@@ -30,7 +30,7 @@ struct SplitStep {
     around,        ///< cuts before and after each `mark`
     prefix_blank,  ///< puts a blank before a piece that does not begin with one
     marks,         ///< replaces blanks by `mark`, and puts it before the piece as `prepends` says
-    before_marks,  ///< as `marks`, then cuts before each `mark`
+    before_marks,  ///< does what `marks` does, then cuts before each `mark`
   };
   enum class Prepends : std::uint8_t { never, first, always };
   Kind kind = Kind::scan;

@@ -17,7 +17,7 @@ struct InterpretedSettings {
   int threads = 1;                  ///< threads of each rank and of the reference
   std::int64_t steps = 2;
   std::optional<runtime::Fault> fault = std::nullopt;
-  const plugins::Hooks* hooks = nullptr;  ///< as in runtime::Executor
+  const plugins::Hooks* hooks = nullptr;  ///< hooks for runtime::Executor; null: none
 };
 
 /// Called between the calls of a step, at every moment of the workload. Steps count from 0.

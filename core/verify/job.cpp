@@ -213,7 +213,7 @@ class Recorder {
   train::RankLink& link_;
   Meter* meter_;
   InstructionWork instruction_work_;
-  PlaceOf place_of_;  ///< for an engine: where its parts are
+  PlaceOf place_of_;  ///< where the parts of an engine are; empty without an engine
 };
 
 int record(Recorder& recorder, const job::Job& job, Extent extent) {

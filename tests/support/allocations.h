@@ -20,7 +20,7 @@ class Uncounted {
 
 /// How often any thread has called operator new so far. REQUIRES: the test is built with allocations.cpp.
 [[nodiscard]] std::uint64_t allocations() noexcept;
-/// The same for the calling thread alone.
+/// How often the calling thread has called operator new so far.
 [[nodiscard]] std::uint64_t own_allocations() noexcept;
 
 }  // namespace shardrun::test

@@ -62,7 +62,7 @@ struct FakeLayout {
 struct FakePreference {
   std::uint64_t workspace_bytes = 0;
   std::uint32_t reductions = 7;
-  std::array<std::uint32_t, 4> alignments = {256, 256, 256, 256};  ///< of a, b, c and d
+  std::array<std::uint32_t, 4> alignments = {256, 256, 256, 256};  ///< alignments of a, b, c and d, in bytes
   auto operator<=>(const FakePreference&) const = default;
 };
 

@@ -96,7 +96,7 @@ void set_device(int number);
 /// The number of waits for events so far.
 [[nodiscard]] std::int64_t waits();
 
-// For the fake of the driver's virtual memory (fake_virtual_memory.cpp).
+// Functions for the fake of the driver's virtual memory (fake_virtual_memory.cpp).
 
 /// The driver function of this name; null if there is none.
 [[nodiscard]] void* virtual_memory_function(std::string_view name);

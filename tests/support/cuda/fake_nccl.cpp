@@ -45,7 +45,7 @@ struct ncclComm {
 namespace {
 
 std::mutex mutex;
-std::vector<std::unique_ptr<ncclComm>> comms;  // also destroyed ones, to detect their use
+std::vector<std::unique_ptr<ncclComm>> comms;  // includes destroyed ones, to detect their use
 int polls = 0;
 int failed_rank = -1;
 int unseen_rank = -1;  // the rank whose next work fails unseen (FakeNcclFailUnseen); -1: none

@@ -31,7 +31,7 @@ struct Call {
   std::vector<Description::Order> orders;
   bool is_posted = false;
   bool is_done = false;
-  std::uint64_t hash = 0;  ///< of the data that it sends
+  std::uint64_t hash = 0;  ///< hash of the data that it sends
 };
 
 /// A call as text: "all_reduce 5".
