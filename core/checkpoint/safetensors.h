@@ -157,7 +157,7 @@ struct SafetensorsContents {
 [[nodiscard]] SafetensorsContents parse_safetensors(const files::SteadyFile& file, std::span<const std::byte> mapped);
 
 /// The number of bytes of a weights file that its fingerprint covers. It is small because each rank reads them besides
-/// its own parts. This suffices for weights, because further training changes every page of the file.
+/// its own parts. It suffices for weights, because training changes every page; states of other steps may look equal.
 inline constexpr std::size_t hashed_of_weights = std::size_t{256} << 10U;
 
 /// An open file whose header has been checked. Its tensors point into the mapped file, which lives as long as this

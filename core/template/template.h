@@ -21,7 +21,8 @@ struct Node;
 
 /// A chat template. Supports the part of Jinja that chat templates use, with the settings of transformers' environment
 /// (trim_blocks, lstrip_blocks, `break` and `continue`, `generation` blocks, Python's JSON). Values behave as Python's
-/// do. Unknown names are refused. A template can read only its context, and change nothing outside of the rendering.
+/// do. Anything unsupported throws an error that names it. A template can read only its context, and change nothing
+/// outside of the rendering.
 class Template {
  public:
   /// Parses a template. `source` names it in messages. Throws Error{data} with line and column.

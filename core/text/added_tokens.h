@@ -33,7 +33,7 @@ class AddedTokenFinder {
   /// Adds a token. `content`: the token's text as it is searched for: normalized if token.normalized is set.
   void add(const AddedToken& token, std::string_view content);
 
-  /// Appends the segments of a text, in order. An empty text gives one empty segment if any token was added.
+  /// Appends the segments of a text, in order. An empty text gives one empty segment.
   void split(std::string_view text, std::vector<Segment>& segments) const;
 
  private:

@@ -14,8 +14,9 @@ bool adds_to_sums(const Descriptor& graph) {
   });
 }
 
-/// The workspace, in bytes, that the real library requests for the gradient of attention. It keeps the probabilities of
-/// whole tiles in bfloat16, unless sums of dq are in memory, and the products of all heads that are added up in groups.
+/// The workspace, in bytes, that the real library requests for the gradient of attention. It is for the probabilities
+/// of whole tiles in bfloat16 (unless sums of dq are in memory), and the products of all heads, which are added in
+/// groups.
 std::int64_t workspace_of_gradient(const Descriptor& graph) {
   const auto up_to = [](std::int64_t value, std::int64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
