@@ -46,7 +46,7 @@ void AddedTokenFinder::add(const AddedToken& token, std::string_view content) {
 
 AddedTokenFinder::Match AddedTokenFinder::find(std::string_view text, std::size_t from) const noexcept {
   for (; from < text.size(); ++from) {
-    if (only_begin_) {  // most tokenizers have one such byte
+    if (only_begin_) {  // in most tokenizers, all added tokens begin with one byte
       from = std::min(text.find(*only_begin_, from), text.size());
       if (from == text.size()) {
         break;

@@ -90,7 +90,7 @@ CUresult reserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment,
   if (bytes % piece != 0 || alignment != piece) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // The page after the range is never mapped.
+  // The page after the range is never mapped, so any access to it raises SIGSEGV.
   void* const range = mmap(nullptr, bytes + piece, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) {
     return CUDA_ERROR_OUT_OF_MEMORY;
