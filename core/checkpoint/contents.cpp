@@ -23,7 +23,7 @@ constexpr std::array<std::pair<graph::DType, DType>, 7> types = {{
     {graph::DType::u8, DType::u8},
 }};
 
-/// The smallest share of a replica that gets a piece of its own, in bytes.
+/// The smallest piece for which a replicated part is divided among its ranks, in bytes.
 constexpr std::uint64_t least_share = std::uint64_t{64} << 10U;
 
 bool is_master(const graph::Graph& graph, graph::StateId state) {
@@ -31,7 +31,7 @@ bool is_master(const graph::Graph& graph, graph::StateId state) {
   return parameter.exists() && graph.states[parameter].master == state;
 }
 
-/// Some elements of a part, in coordinates of the whole.
+/// A box with consecutive elements of a part, in coordinates of the whole tensor.
 mesh::Box slice_of(const mesh::Box& part, const mesh::Interval& elements) {
   mesh::Box box = part;
   if (elements.size() != part.elements()) {
@@ -41,7 +41,7 @@ mesh::Box slice_of(const mesh::Box& part, const mesh::Interval& elements) {
   return box;
 }
 
-/// Numbers by which parts are ordered. They are equal for equal parts.
+/// A key that identifies a box, and by which boxes are sorted.
 std::vector<std::int64_t> key_of(const mesh::Box& box) {
   std::vector<std::int64_t> key = box.origin;
   key.insert(key.end(), box.shape.begin(), box.shape.end());
@@ -51,7 +51,8 @@ std::vector<std::int64_t> key_of(const mesh::Box& box) {
   return key;
 }
 
-/// The boxes that a rank has and no other one writes, and the first element of each in the rank's memory.
+/// The boxes that this rank writes, each with the index of its first element in the rank's memory of the state.
+/// Elements that other ranks write are left out.
 std::vector<std::pair<mesh::Box, std::int64_t>> own_boxes(const std::vector<std::int64_t>& shape,
                                                           const mesh::Placement& placement, const mesh::Mesh& mesh,
                                                           const mesh::Coordinates& at) {
@@ -67,7 +68,7 @@ std::vector<std::pair<mesh::Box, std::int64_t>> own_boxes(const std::vector<std:
   return boxes;
 }
 
-/// Adds the tensors of a state, which are several if it varies between ranks.
+/// Adds the tensors of a state: one, or several if the state varies between ranks.
 void add_held(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device,
               graph::StateId id, TensorRole role, std::vector<HeldTensor>& all) {
   const graph::StateId values = graph.master_of(id);
@@ -98,7 +99,7 @@ void add_held(const graph::Graph& graph, const partition::Partition& partition, 
   }
 }
 
-/// Assigns the pieces of tensors to ranks, one tensor after the other.
+/// Assigns pieces of tensors to ranks, one tensor after the other.
 class Assignment {
  public:
   explicit Assignment(std::int64_t ranks) : bytes_(static_cast<std::size_t>(ranks)) {
@@ -115,8 +116,8 @@ class Assignment {
   Contents take() { return std::move(contents_); }
 
  private:
-  /// Divides a part of the last tensor among the ranks that hold it: as many as get shares of at least least_share,
-  /// those that write least so far first.
+  /// Divides a part of the last tensor among ranks that hold it. Uses as many ranks as get shares of at least
+  /// least_share, and prefers ranks that have the fewest bytes to write so far.
   void divide(const HeldTensor::Part& part) {
     std::vector<std::size_t> ranks = part.ranks;
     const std::int64_t elements = part.box.elements();
@@ -143,7 +144,7 @@ class Assignment {
   }
 
   Contents contents_;
-  std::vector<std::uint64_t> bytes_;  ///< per rank
+  std::vector<std::uint64_t> bytes_;  ///< bytes to write, per rank
 };
 
 }  // namespace

@@ -12,47 +12,47 @@
 
 namespace shardrun::checkpoint {
 
-/// A state in a checkpoint: a tensor or, if the state varies between ranks, one of several tensors.
+/// A tensor in a checkpoint. It has the values of a state; a state that varies between ranks has several such tensors.
 struct SavedTensor {
-  StoredTensor tensor;   ///< without pieces
+  StoredTensor tensor;   ///< its `pieces` are empty
   graph::StateId state;  ///< the state that has these values
 };
 
-/// A saved tensor, and which ranks hold each of its parts.
+/// A tensor in a checkpoint, and which ranks hold each of its parts.
 struct HeldTensor {
   struct Part {
-    mesh::Box box;  ///< of a state of which several ranks have some elements: those that this rank writes
+    mesh::Box box;  ///< the elements; those that other ranks write are left out
     std::vector<std::size_t> ranks;
-    std::int64_t first = 0;  ///< of the box's elements, which follow each other, in the ranks' memory of the state
+    std::int64_t first = 0;  ///< index of the box's first element in these ranks' memory of the state
   };
   SavedTensor saved;
   std::vector<Part> parts;  ///< non-overlapping
 };
 
-/// What a rank writes of a tensor: consecutive elements of its own part of a state.
+/// What a rank writes of a tensor: consecutive elements of the rank's part of a state.
 struct OwnPiece {
   std::size_t tensor = 0;   ///< index in Contents::tensors
-  mesh::Interval elements;  ///< of the rank's part, in row-major order
+  mesh::Interval elements;  ///< indices of the elements in the rank's part, in row-major order
   mesh::Box box;            ///< the same elements, in coordinates of the whole tensor
 };
 
-/// What a checkpoint of a job contains, and which rank writes which piece. All ranks compute the same.
+/// The tensors of a checkpoint, and which rank writes which piece. All ranks compute the same contents.
 struct Contents {
   std::vector<SavedTensor> tensors;
-  std::vector<std::vector<OwnPiece>> of_ranks;  ///< per rank
+  std::vector<std::vector<OwnPiece>> of_ranks;  ///< the pieces that each rank writes
 };
 
-/// The states that are kept from step to step: parameters (in mixed precision their float32 copies), moments, fields,
-/// and hook states. `device`: the ranks' device.
+/// The tensors of all states that are kept from step to step: parameters (in mixed precision their float32 copies),
+/// optimizer moments, fields, and hook states. `device`: the device of the ranks.
 [[nodiscard]] std::vector<HeldTensor> held_tensors(const graph::Graph& graph, const partition::Partition& partition,
                                                    const device::Device& device);
 
-/// Divides the writing among ranks. Replicas are written once: the ranks that hold them share them, in pieces of at
-/// least 64 KiB, and ranks that write least so far come first.
+/// Divides the writing among ranks. A part that several ranks hold is written once: they share it in pieces of at least
+/// 64 KiB, and ranks with the fewest bytes so far are preferred.
 [[nodiscard]] Contents contents_of(std::vector<HeldTensor> tensors, std::int64_t ranks);
 
-/// The name of the tensor that has this rank's values of a state: the state's name or, if it varies between ranks,
-/// "residual@data=1".
+/// The name of the tensor with this rank's values of a state: the state's name or, if the state varies between ranks, a
+/// name such as "residual@data=1".
 [[nodiscard]] std::string stored_name(const graph::State& state, const mesh::Placement& placement,
                                       const mesh::Mesh& mesh, const mesh::Coordinates& at);
 
@@ -60,9 +60,9 @@ struct Contents {
 /// parameter, which is stored under the parameter's name.
 [[nodiscard]] std::optional<TensorRole> role_of(const graph::Graph& graph, graph::StateId state);
 
-/// stored_type(): the element type in a file for one of a graph's tensor. loaded_type(): the reverse.
+/// The element type with which a file stores a tensor of the graph.
 [[nodiscard]] DType stored_type(graph::DType dtype);
-/// Throws Error{data} for a type that a graph's tensors cannot have.
+/// The reverse of stored_type(). Throws Error{data} for a type that a graph's tensors cannot have.
 [[nodiscard]] graph::DType loaded_type(DType dtype);
 
 }  // namespace shardrun::checkpoint

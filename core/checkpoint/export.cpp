@@ -63,8 +63,7 @@ void write_shard(const TensorSource& source, const Shard& shard, std::optional<D
   result.files.push_back(path);
 }
 
-/// Throws Error{usage} if there is a checkpoint in the folder: a file written there might replace one that its manifest
-/// names.
+/// Throws Error{usage} if the folder is a checkpoint, because an export could replace one of the checkpoint's files.
 void require_no_checkpoint(const std::filesystem::path& folder) {
   std::error_code none;
   if (std::filesystem::exists(folder / manifest_name, none)) {
@@ -75,7 +74,7 @@ void require_no_checkpoint(const std::filesystem::path& folder) {
   }
 }
 
-/// Whether shard_name() can make this name.
+/// Whether the name has the form that shard_name() makes.
 bool is_shard(const std::string& name) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   std::string form = name;
@@ -88,7 +87,7 @@ std::string shard_name(const std::string& stem, std::size_t number, std::size_t 
   return fmt::format("{}-{:05}-of-{:05}.safetensors", stem, number + 1, shards);
 }
 
-/// A stem for new files: "model", or "model.2" and so on if the folder has files of such names.
+/// A stem for the names of new files: "model", or "model.2" and so on if the folder already has files of that stem.
 std::string free_stem(const std::filesystem::path& folder, std::size_t shards) {
   const auto is_taken = [&](const std::string& stem) {
     for (std::size_t i = 0; i < shards; ++i) {
@@ -126,7 +125,7 @@ void remove_file(const std::filesystem::path& path) {
   }
 }
 
-/// The files of an earlier or a later export. The file that readers open first is the first.
+/// The files that exports have written to the folder. First is the file that readers open first.
 std::vector<std::filesystem::path> exported_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files = {folder / one_file_name, folder / index_name};
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

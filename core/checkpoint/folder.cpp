@@ -29,7 +29,7 @@ std::filesystem::path hidden(const std::filesystem::path& root, std::int64_t ste
   return root / fmt::format(".{}.{}", folder_name(step), suffix);
 }
 
-/// Whether a name is that of a folder that was being written or removed.
+/// Whether a folder's name says that its checkpoint was being written or removed.
 bool is_unfinished(std::string_view name) {
   for (const std::string_view suffix : {".tmp", ".removed"}) {
     if (name.starts_with('.') && name.ends_with(suffix)) {
@@ -58,8 +58,8 @@ void rename_folder(const std::filesystem::path& from, const std::filesystem::pat
   }
 }
 
-/// Removes a checkpoint. Renames it first, so that a partly removed one never has a checkpoint's name, even after a
-/// power failure.
+/// Removes a checkpoint. Renames it first, so that a partly removed checkpoint never has a complete one's name, even
+/// after a power failure.
 void remove_checkpoint(const std::filesystem::path& root, const Listed& listed) {
   const std::filesystem::path removed = hidden(root, listed.step, "removed");
   remove_folder(removed);
@@ -175,12 +175,12 @@ void commit_checkpoint(const std::filesystem::path& root, const Manifest& manife
   std::error_code none;
   if (!std::filesystem::exists(std::filesystem::symlink_status(named, none))) {
     rename_folder(folder, named);
-  } else if (!exchange_names(folder, named)) {  // if the file system cannot swap names
+  } else if (!exchange_names(folder, named)) {
     rename_folder(named, hidden(root, manifest.step, "removed"));
     rename_folder(folder, named);
   }
   files::sync_folder(root);
-  remove_unfinished_checkpoints(root);  // removes the replaced checkpoint
+  remove_unfinished_checkpoints(root);  // removes the replaced checkpoint, which now has the unfinished name
 }
 
 void remove_checkpoints(const std::filesystem::path& root) {

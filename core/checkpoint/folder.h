@@ -28,21 +28,22 @@ namespace shardrun::checkpoint {
 struct Listed {
   std::filesystem::path path;
   std::int64_t step = 0;
-  bool has_manifest = true;  ///< false: the manifest is missing, so somebody has removed it
+  bool has_manifest = true;  ///< false: the manifest was removed
 };
 
 /// The checkpoints in a folder, in order of their steps. Empty if there is no such folder.
 [[nodiscard]] std::vector<Listed> list_checkpoints(const std::filesystem::path& root);
 
-/// The checkpoints to which a path refers: the path itself, those in it, or those in its folder `checkpoints`, which a
-/// run's folder has. Every folder with a manifest counts as a checkpoint; if its name is another, its step is -1.
+/// The checkpoints to which a path refers: the path itself, those in it, or those in its subfolder `checkpoints`, which
+/// the folder of a run has. Every folder with a manifest counts as a checkpoint; without a checkpoint's name, its step
+/// is -1.
 [[nodiscard]] std::vector<Listed> checkpoints_at(const std::filesystem::path& given);
 
-/// Makes the folder of a checkpoint, into which ranks will write. Removes what an earlier attempt has left. Returns its
-/// path. Throws Error{io}.
+/// Makes the folder into which ranks will write a checkpoint, and returns its path. Removes what an interrupted attempt
+/// has left. Throws Error{io}.
 [[nodiscard]] std::filesystem::path begin_checkpoint(const std::filesystem::path& root, std::int64_t step);
 
-/// Throws Error{usage} if one of the files lies in a folder that begin_checkpoint() would remove from the root.
+/// Throws Error{usage} if a file lies in a folder of `root` that begin_checkpoint() would remove.
 void require_none_unfinished(const std::filesystem::path& root, std::span<const std::filesystem::path> files);
 
 /// The path that begin_checkpoint() returns.
@@ -53,27 +54,27 @@ void require_none_unfinished(const std::filesystem::path& root, std::span<const 
 /// refuses.
 void commit_checkpoint(const std::filesystem::path& root, const Manifest& manifest);
 
-/// Locks a folder of checkpoints for one writer, as long as the result lives. Makes the folder if it is missing. Throws
-/// Error{io} if another process has locked it. On a file system that cannot lock folders it has no effect.
+/// Locks a folder of checkpoints for one writer while the result lives. Makes the folder if it is missing. Throws
+/// Error{io} if another process has locked it. Does nothing on a file system that cannot lock folders.
 [[nodiscard]] files::Folder lock_checkpoints(const std::filesystem::path& root);
 
 /// Which checkpoints are kept.
 struct Keeping {
-  std::int64_t newest = 0;  ///< this many newest ones; 0: all
-  std::int64_t every = 0;   ///< those whose step is a multiple of this; 0: none
+  std::int64_t newest = 0;  ///< keeps this many of the newest checkpoints; 0: keeps all
+  std::int64_t every = 0;   ///< also keeps checkpoints whose step is a multiple of this; 0: no others
 };
 
 /// Removes all checkpoints that `keeping` does not keep. `is_whole` says whether a run could continue from the
-/// checkpoint at a path. If not, the checkpoint is neither counted nor removed, so it never takes the place of a usable
-/// one. Throws Error{io}.
+/// checkpoint at a path. A checkpoint that is not whole is neither removed nor counted as one of the newest. Throws
+/// Error{io}.
 void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping,
                             const std::function<bool(const std::filesystem::path&)>& is_whole);
 
-/// Removes all checkpoints, also those that set_aside() has renamed. Throws Error{io}.
+/// Removes all checkpoints, including those that set_aside() has renamed. Throws Error{io}.
 void remove_checkpoints(const std::filesystem::path& root);
 
-/// Renames a damaged checkpoint, such as step-000120, to step-000120.damaged. That is not a checkpoint's name: from
-/// then on it is not read, counted or removed. Returns the new path. Throws Error{io}.
+/// Renames a damaged checkpoint, such as step-000120, to step-000120.damaged. Nothing reads or counts it any more; only
+/// remove_checkpoints() removes it. Returns the new path. Throws Error{io}.
 [[nodiscard]] std::filesystem::path set_aside(const std::filesystem::path& checkpoint);
 
 /// The folders in `root` that set_aside() has renamed.

@@ -1,5 +1,5 @@
-// The blocks of GGUF. A block has scales and integers of 4 to 8 bits. The order of operations is gguf-py's, and no
-// multiplication is fused with an addition (CMakeLists.txt), so that the numbers are the same to the bit.
+// Quantised blocks of GGUF. A block has scales and integers of 4 to 8 bits. Results equal those of gguf-py bit for bit:
+// the order of operations is the same, and CMakeLists.txt forbids fusing multiplications with additions.
 
 #include "core/checkpoint/gguf_blocks.h"
 
@@ -14,8 +14,8 @@ namespace {
 
 using files::GgufType;
 
-constexpr std::size_t small = 32;   ///< elements of a block of the older types
-constexpr std::size_t large = 256;  ///< and of the K types
+constexpr std::size_t small = 32;   ///< elements in a block of the older types
+constexpr std::size_t large = 256;  ///< elements in a block of the K types
 
 std::uint16_t two_bytes(const std::uint8_t* at) {
   return static_cast<std::uint16_t>(at[0] | static_cast<unsigned>(at[1]) << 8U);
@@ -25,8 +25,9 @@ float half_at(const std::uint8_t* at) { return sdk::widen(sdk::Half{two_bytes(at
 
 float number(unsigned value) { return static_cast<float>(value); }
 
-/// Byte j of `low` has the lower bits of elements j (first 4 bits) and j + 16; bit i of `high` is the fifth of element
-/// i. Null: there is none. to = scale · (bits - subtracted) + added.
+/// Computes to[e] = scale * (bits[e] - subtracted) + added, for a block of 32 elements. Bits 0 to 3 of element j are
+/// the lower half of byte j of `low`; those of element j + 16 are its upper half. Bit 4 of element i is bit i of
+/// `high`. Null `high` or `added`: zero.
 void small_block(const std::uint8_t* low, const std::uint8_t* high, float scale, int subtracted, const float* added,
                  float* to) {
   std::uint32_t fifth = 0;
@@ -47,8 +48,8 @@ void q8_0(const std::uint8_t* block, float* to) {
   }
 }
 
-/// 8 scales and 8 minima of 6 bits in 12 bytes: the first four of each are the lower 6 bits of bytes 0 to 7; the last
-/// four have their lower 4 bits in bytes 8 to 11, and their upper 2 in the upper 2 of bytes 0 to 7.
+/// Unpacks 8 scales and 8 minima of 6 bits from 12 bytes. The first four of each are the lower 6 bits of bytes 0 to 7.
+/// The last four have their lower 4 bits in bytes 8 to 11, and their upper 2 bits in the upper 2 bits of bytes 0 to 7.
 void scales_and_minima(const std::uint8_t* packed, std::array<unsigned, 8>& scales, std::array<unsigned, 8>& minima) {
   for (std::size_t i = 0; i < 4; ++i) {
     scales[i] = packed[i] & 0x3FU;
@@ -58,8 +59,8 @@ void scales_and_minima(const std::uint8_t* packed, std::array<unsigned, 8>& scal
   }
 }
 
-/// Q4_K and Q5_K: groups of 32 elements with a scale and a minimum. 64 elements share 32 bytes: the lower 4 bits are
-/// those of the first group. `high`: bit g of byte j is the fifth bit of element j of group g; null: there is none.
+/// A block of Q4_K or Q5_K: groups of 32 elements, each with a scale and a minimum. Two groups share 32 bytes of `low`:
+/// the first has the lower 4 bits of each byte. `high`: bit g of byte j is bit 4 of element j of group g; null: zero.
 void k_block(const std::uint8_t* head, const std::uint8_t* high, const std::uint8_t* low, float* to) {
   const float scale = half_at(head);
   const float minimum = half_at(head + 2);
@@ -78,8 +79,9 @@ void k_block(const std::uint8_t* head, const std::uint8_t* high, const std::uint
   }
 }
 
-/// 128 lower halves, 64 upper quarters, 16 scales of 8 bits, one half. Each half of the block is 4 groups of 32: groups
-/// 0 and 2 share their bytes of lower halves, as do 1 and 3; all share the 32 bytes of upper quarters.
+/// A block of Q6_K: 128 bytes with the lower 4 bits, 64 bytes with the upper 2 bits, 16 scales of 8 bits, one half
+/// (float16). Each half of the block has 4 groups of 32 elements. Groups 0 and 2 share their bytes of lower bits, as do
+/// groups 1 and 3; all four share 32 bytes of upper bits.
 void q6_k(const std::uint8_t* block, float* to) {
   const std::uint8_t* const scales = block + 192;
   const float scale = half_at(block + 208);

@@ -7,8 +7,8 @@
 
 namespace shardrun::checkpoint {
 
-/// The float32 numbers of whole blocks, bit for bit those that gguf-py computes. REQUIRES: `blocks` has as many blocks
-/// as make up `to`.
+/// Converts whole blocks to float32, with the same bits as gguf-py. REQUIRES: `to` has the size of all elements of
+/// `blocks`.
 void dequantise(files::GgufType type, std::span<const std::byte> blocks, std::span<float> to);
 
 }  // namespace shardrun::checkpoint

@@ -29,30 +29,30 @@ using files::GgufTensor;
 using files::GgufValue;
 using sdk::ConfigValue;
 
-/// How a tensor of GGUF differs from the one of config.json's model.
+/// How a tensor in a GGUF file differs from the same tensor of Hugging Face's model.
 enum class Layout {
   same,
-  turned,      ///< a head's rows are pairs that turn together: rows i and i + half are 2 i and 2 i + 1
-  transposed,  ///< [inputs, outputs] there, [outputs, inputs] here
+  turned,      ///< a head's rows i and i + half of Hugging Face's are rows 2 i and 2 i + 1 in the file
+  transposed,  ///< [inputs, outputs] in Hugging Face's model, [outputs, inputs] in the file
 };
 
-/// A name here and there, without .weight and .bias.
+/// A tensor's name in GGUF (`here`) and in Hugging Face's model (`there`), without .weight and .bias.
 struct Renamed {
   std::string_view here;
   std::string_view there;
   Layout layout = Layout::same;
 };
 
-/// Keys of metadata behind "ARCHITECTURE.", and what config.json calls them.
+/// Keys of a GGUF file's metadata, after "ARCHITECTURE.", with the key of config.json for each.
 using Keys = std::span<const std::pair<std::string_view, std::string_view>>;
 
 struct Family {
-  std::string_view architecture;  ///< the format's
-  std::string_view hub;           ///< as under `architectures` of a config.json
+  std::string_view architecture;  ///< value of general.architecture in a GGUF file
+  std::string_view hub;           ///< value of `architectures` in a config.json
   Keys keys;
-  std::span<const Renamed> names;     ///< outside of layers
-  std::string_view layer;             ///< what stands before a layer's number there
-  std::span<const Renamed> in_layer;  ///< behind a layer's number
+  std::span<const Renamed> names;     ///< tensors outside of layers
+  std::string_view layer;             ///< the text before a layer's number in names of Hugging Face
+  std::span<const Renamed> in_layer;  ///< tensors of a layer; the names after the layer's number
 };
 
 constexpr std::pair<std::string_view, std::string_view> usual_keys[] = {
@@ -116,7 +116,7 @@ ConfigValue number_value(std::string key, double number) {
   return {SR_CONFIG_NUMBER, std::move(key), fmt::format("{}", number)};
 }
 
-/// As one value, or as many of an array.
+/// Adds a value of the metadata as a config value; for an array, one value for each element.
 void add_value(const std::string& key, const GgufValue& value, std::vector<ConfigValue>& to) {
   std::visit(
       [&](const auto& found) {
@@ -136,10 +136,10 @@ void add_value(const std::string& key, const GgufValue& value, std::vector<Confi
       value);
 }
 
-/// The factors by which the wavelengths of a rotation grow, and what they follow from: config.json's llama3.
+/// Settings in config.json of rotary embeddings of type llama3. They determine the factors by which wavelengths grow.
 struct Growth {
   double factor = 1;
-  double high = 4;  ///< high_freq_factor; low_freq_factor is 1
+  double high = 4;  ///< high_freq_factor; low_freq_factor is always 1
   double original = 8192;
 };
 
@@ -155,8 +155,8 @@ double grown(const Growth& growth, double wavelength) {
   return 1 / ((1 - share) / growth.factor + share);
 }
 
-/// Finds what `factors` follow from: they tell only how the two bounds relate to the wavelengths, so the lower is 1.
-/// Nothing if they follow from none.
+/// Finds settings that give these factors. The factors determine low_freq_factor only up to a common scale, so it is
+/// set to 1. Nothing if no settings give the factors.
 std::optional<Growth> growth_of(const std::vector<float>& factors, const std::vector<double>& wavelengths) {
   const double factor = static_cast<double>(factors.back());
   std::vector<std::size_t> between;
@@ -197,17 +197,17 @@ std::optional<Growth> growth_of(const std::vector<float>& factors, const std::ve
   return std::nullopt;
 }
 
-/// A tensor in one of the files.
+/// A tensor in one of the model's GGUF files.
 struct Stored {
   const files::SteadyFile* file = nullptr;
   GgufTensor tensor;
   Layout layout = Layout::same;
-  std::int64_t head_rows = 0;            ///< of a turned one
-  std::string name_there = tensor.name;  ///< in config.json's model
+  std::int64_t head_rows = 0;            ///< for Layout::turned: the rows of one head
+  std::string name_there = tensor.name;  ///< in Hugging Face's model
   std::vector<std::int64_t> shape_there = tensor.shape;
 };
 
-/// The tensor's name there, and how it lies; its own name if it is not known.
+/// A tensor's name in Hugging Face's model, and its layout in the file. An unknown name stays the same.
 std::pair<std::string, Layout> renamed(const Family& family, const std::string& name) {
   const std::size_t dot = std::min(name.rfind('.'), name.size());
   const std::string_view stem = std::string_view(name).substr(0, dot);
@@ -226,7 +226,7 @@ std::pair<std::string, Layout> renamed(const Family& family, const std::string& 
           found->layout == Layout::transposed && kind != ".weight" ? Layout::same : found->layout};
 }
 
-/// The metadata of one of the families as that of a config.json.
+/// Converts the metadata of a known family to the keys of a config.json.
 class Translation {
  public:
   Translation(const GgufContents& gguf, const Family& family, const std::filesystem::path& path)
@@ -261,9 +261,9 @@ class Translation {
     return std::move(config_);
   }
 
-  /// Says of each tensor what it is in config.json's model.
+  /// Sets the name and shape that each tensor has in Hugging Face's model, and its layout in the file.
   void place(std::vector<Stored>& tensors) const {
-    std::map<std::string, std::string> names;  // of tensors there, and here
+    std::map<std::string, std::string> names;  // names in Hugging Face's model and in the file
     for (Stored& stored : tensors) {
       std::vector<std::int64_t>& shape = stored.shape_there;
       std::tie(stored.name_there, stored.layout) = renamed(family_, stored.tensor.name);
@@ -289,7 +289,7 @@ class Translation {
   }
 
  private:
-  /// Columns of a head of queries and keys.
+  /// The size of one head of queries and keys.
   std::int64_t head_dim() const {
     const std::int64_t heads = integer("attention.head_count", 0);
     const std::int64_t columns =
@@ -313,7 +313,8 @@ class Translation {
 
   bool has(std::string_view key) const { return std::ranges::find(config_, key, &ConfigValue::key) != config_.end(); }
 
-  /// A value that is known from here on. One for each layer is one for all if they are equal.
+  /// Returns a value of the metadata and marks its key as understood. A list with a value per layer must have equal
+  /// values, and counts as one value.
   std::optional<GgufValue> take(const std::string& key) {
     taken_.insert(prefix_ + key);
     const auto found = gguf_.metadata.find(prefix_ + key);
@@ -460,7 +461,7 @@ class Translation {
     config_.push_back(number_value(at + "original_max_position_embeddings", growth->original));
   }
 
-  /// Values that are not known may change what the model computes.
+  /// Throws if the metadata has a key that take() has not asked for, because it might change what the model computes.
   void refuse_rest() const {
     for (const auto& [key, value] : gguf_.metadata) {
       if (key.starts_with(prefix_) && !taken_.contains(key)) {
@@ -483,7 +484,7 @@ class Translation {
 
 // Tensors -------------------------------------------------------------------------------------------------------------
 
-/// Elements from `first` on, as they lie in the file.
+/// Elements from index `first` on, in the file's order, as float32.
 std::vector<float> numbers_of(const Stored& stored, std::int64_t first, std::int64_t count) {
   const files::GgufBlock& block = files::block_of(stored.tensor.type);
   const auto elements = static_cast<std::int64_t>(block.elements);
@@ -500,7 +501,7 @@ std::vector<float> numbers_of(const Stored& stored, std::int64_t first, std::int
   return numbers;
 }
 
-/// Of a turned tensor: reads the heads that the elements touch.
+/// Elements of a tensor with Layout::turned, in Hugging Face's order. Reads all heads that contain them.
 std::vector<float> turned_numbers(const Stored& stored, std::int64_t first, std::int64_t count) {
   const std::int64_t width = stored.tensor.shape.size() > 1 ? stored.tensor.shape.back() : 1;
   const std::int64_t head = stored.head_rows * width;
@@ -519,7 +520,7 @@ std::vector<float> turned_numbers(const Stored& stored, std::int64_t first, std:
   return numbers;
 }
 
-/// Reads tensors as they lie there. Holds at most one, of those that are transposed.
+/// Reads tensors in the layout of Hugging Face's model. Keeps at most one in memory, which is a transposed one.
 class GgufTensors {
  public:
   explicit GgufTensors(std::vector<Stored> tensors) : tensors_(std::move(tensors)) {}
@@ -581,7 +582,7 @@ std::string architecture_of(const GgufContents& contents, const std::filesystem:
   return *architecture;
 }
 
-/// Takes the tensor of a rotation's factors out of the others, and reads it.
+/// Removes the tensor with the factors of the rotation from the list, and reads it. Nothing if there is none.
 std::optional<std::vector<float>> take_factors(std::vector<Stored>& tensors) {
   const auto found =
       std::ranges::find(tensors, rotation_factors, [](const Stored& stored) { return stored.tensor.name; });
@@ -606,7 +607,7 @@ std::int64_t parts_in(const GgufContents& contents, const std::filesystem::path&
 
 }  // namespace
 
-/// Opens the file, and the other parts if it is the first of several. Returns the file of each tensor.
+/// Opens the file and, if it is the first of several parts, the other parts. Returns the file of each tensor.
 std::vector<const files::SteadyFile*> GgufModel::open_parts(const std::filesystem::path& path) {
   const auto refuse = [](const std::filesystem::path& part, const std::string& fault) {
     throw Error(ErrorCode::data, fmt::format("'{}': {}", part.native(), fault));

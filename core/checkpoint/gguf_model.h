@@ -13,28 +13,28 @@
 
 namespace shardrun::checkpoint {
 
-/// A model in a GGUF file, or in the parts of a split one, told as a folder of Hugging Face's libraries tells it: the
-/// keys of its config.json, and their names of tensors. Of an architecture that is not known here, keys and names are
-/// those of the file.
+/// A model in a GGUF file or in the parts of a split file, presented as a model folder of Hugging Face's libraries:
+/// with the keys of its config.json and its names of tensors. If the architecture is unknown, keys and names stay those
+/// of the file.
 class GgufModel {
  public:
-  /// `path`: the file, or the first of its parts. Reads no tensor but rope_freqs. Throws Error{data}.
+  /// `path`: the file, or the first of its parts. Reads no tensor except rope_freqs. Throws Error{data}.
   explicit GgufModel(const std::filesystem::path& path);
   GgufModel(const GgufModel&) = delete;
   GgufModel& operator=(const GgufModel&) = delete;
 
   [[nodiscard]] const std::vector<sdk::ConfigValue>& config() const noexcept { return config_; }
-  /// The tensors as float32: of quantised ones, a read takes the blocks that it touches.
+  /// The tensors as float32. Reading part of a quantised tensor converts only the blocks that contain it.
   [[nodiscard]] const TensorSource& source() const noexcept { return source_; }
   [[nodiscard]] bool has_tokenizer() const { return contents_.metadata.contains("tokenizer.ggml.model"); }
-  /// Identifies the content of all parts.
+  /// A text that identifies the content of all parts.
   [[nodiscard]] std::string fingerprint() const;
 
  private:
   [[nodiscard]] std::vector<const files::SteadyFile*> open_parts(const std::filesystem::path& path);
 
   std::vector<std::unique_ptr<files::SteadyFile>> parts_;
-  files::GgufContents contents_;  ///< the metadata of the first part, the tensors of all
+  files::GgufContents contents_;  ///< the metadata of the first part, the tensors of all parts
   std::vector<sdk::ConfigValue> config_;
   TensorSource source_;
 };

@@ -21,7 +21,7 @@
 namespace shardrun::checkpoint {
 namespace {
 
-/// The weights of a run's folder or, while the run has not ended, its checkpoints.
+/// The weights file in a run's folder; if the run has not ended, the folder of its checkpoints.
 std::filesystem::path weights_in(const std::filesystem::path& run) {
   if (!std::filesystem::exists(metrics::weights_path(run)) && std::filesystem::exists(metrics::state_path(run))) {
     throw Error(ErrorCode::usage,
@@ -32,7 +32,7 @@ std::filesystem::path weights_in(const std::filesystem::path& run) {
   return metrics::weights_path(run);
 }
 
-/// Whether the weights are older than the newest checkpoint, because the run has continued since.
+/// Whether a checkpoint is newer than the weights, because the run has continued since it wrote them.
 bool are_outdated(const std::filesystem::path& weights, const Listed& newest) {
   std::error_code failed;
   const auto of_weights = std::filesystem::last_write_time(weights, failed);
@@ -47,19 +47,19 @@ bool are_outdated(const std::filesystem::path& weights, const Listed& newest) {
   return !has_finished && std::filesystem::last_write_time(newest.path / manifest_name) > of_weights;
 }
 
-/// Calls `take` with pieces of this rank's part of a tensor, in order: the number of a piece's first element within the
-/// part, and its float32 values. Reads little more than the part, except from a source whose reads are slow.
+/// Calls `take` with pieces of this rank's part of a tensor, in order. `local`: the index of a piece's first element in
+/// the part. Reads little besides the part, except from a source with slow reads.
 void stream_part(const TensorSource& source, std::size_t tensor, const mesh::Box& box,
                  const std::function<void(std::int64_t local, std::span<const float> values)>& take) {
-  // Elements between two rows that are read with them, because another read would take longer.
+  // The largest gap between two rows, in elements, for which one read over the gap is faster than two reads.
   const std::int64_t most_between = source.has_slow_reads ? elements_at_once : 128;
-  // The processor's caches hold the elements of a read until they are where they belong.
+  // Short reads keep the values in the processor's caches until they are stored in the part.
   const std::int64_t longest_read = source.has_slow_reads ? elements_at_once : elements_at_once / 16;
   std::vector<float> block;
   const std::vector<mesh::Row> rows = mesh::rows_of(source.tensors[tensor].shape, box);
   const auto end_of = [](const auto& row) { return row->whole + row->count; };
   for (auto row = rows.begin(); row != rows.end();) {
-    auto last = row;  // of those that are read with this one
+    auto last = row;  // the last row that is read together with `row`
     while (last + 1 != rows.end() && (last + 1)->whole - end_of(last) <= most_between &&
            end_of(last + 1) - row->whole <= longest_read) {
       ++last;
@@ -67,7 +67,7 @@ void stream_part(const TensorSource& source, std::size_t tensor, const mesh::Box
     for (std::int64_t first = row->whole; first < end_of(last); first += longest_read) {
       block.resize(static_cast<std::size_t>(std::min(longest_read, end_of(last) - first)));
       read_as_float(source, tensor, first, block);
-      // Several rows are one block; a long row is several blocks.
+      // A block contains several rows, or a piece of one long row.
       for (auto of = row; of <= last; ++of) {
         const auto offset = static_cast<std::size_t>(of == row ? 0 : of->whole - first);
         const std::size_t count = row == last ? block.size() : static_cast<std::size_t>(of->count);
@@ -78,7 +78,7 @@ void stream_part(const TensorSource& source, std::size_t tensor, const mesh::Box
   }
 }
 
-/// Loads this rank's parts of states that hold the same tensor, each in the type that the state has there.
+/// Loads this rank's parts of states that are all loaded from one tensor, each converted to the state's type.
 void load_states(const TensorSource& source, std::size_t tensor, const runtime::Executor& executor,
                  const std::vector<graph::StateId>& ids) {
   const mesh::Box& box = executor.part(ids.front());

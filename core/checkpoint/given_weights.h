@@ -14,13 +14,13 @@
 
 namespace shardrun::checkpoint {
 
-/// The weights to which a path refers: a run's folder, a weights file, a checkpoint, or a folder of Hugging Face's
-/// libraries or a GGUF file (hub_folder.h). For a run's folder it uses the weights or the newest checkpoint, whichever
-/// is newer.
+/// The weights to which a path refers: the folder of a run, a weights file, a checkpoint, a model folder of Hugging
+/// Face's libraries, or a GGUF file. In the folder of a run it uses the weights or the newest checkpoint, whichever is
+/// newer.
 class GivenWeights {
  public:
-  /// Opens the files without reading tensors. `models`: those that folders of others may contain. Throws Error{usage,
-  /// data}.
+  /// Opens the files without reading tensors. `models`: the models that a hub folder or GGUF file may contain. Throws
+  /// Error{usage, data}.
   GivenWeights(const std::filesystem::path& path, const workload::Models& models);
   GivenWeights(const GivenWeights&) = delete;
   GivenWeights& operator=(const GivenWeights&) = delete;
@@ -31,13 +31,13 @@ class GivenWeights {
   /// The checkpoint that was chosen; nothing if the path itself is a checkpoint or a file.
   [[nodiscard]] const std::optional<std::filesystem::path>& chosen() const noexcept { return chosen_; }
   [[nodiscard]] std::int64_t step() const noexcept { return checkpoint_ ? checkpoint_->manifest().step : 0; }
-  /// Whether the weights are in a folder or file of others.
+  /// Whether the weights are in a folder of Hugging Face's libraries or in a GGUF file.
   [[nodiscard]] bool is_hub() const noexcept { return hub_.has_value(); }
-  /// How a folder or file of others was read, if the user may want to know; otherwise empty.
+  /// A note for the user about how a hub folder or GGUF file was read; "" if there is none.
   [[nodiscard]] std::string note() const { return hub_ ? hub_->note() : ""; }
-  /// Compares all bytes of a checkpoint with its hashes; does nothing for other weights. Throws Error{data}.
+  /// Compares all bytes of a checkpoint with its hashes. Does nothing for other weights. Throws Error{data}.
   void check() const;
-  /// Identifies the weights. All processes of a job must get the same.
+  /// A text that identifies the weights. All processes of a job must get the same one.
   [[nodiscard]] std::string fingerprint() const;
 
  private:
@@ -52,13 +52,13 @@ class GivenWeights {
   TensorSource source_;
 };
 
-/// Throws Error{data} if the source says that it contains another model.
+/// Throws Error{data} if the metadata says that the weights belong to another model.
 void require_model(const TensorSource& source, const std::string& model);
 
-/// Throws Error{data} if the source lacks a parameter of the graph, or has it in another shape or not as real numbers.
+/// Throws Error{data} if a parameter of the graph is missing, has another shape, or is not of a real type.
 void require_parameters(const TensorSource& source, const graph::Graph& graph);
 
-/// Copies this rank's parts of the parameters, converted to float32. Throws as require_parameters() does, and
+/// Loads this rank's parts of the parameters, converted to float32. Throws as require_parameters() does, and
 /// Error{data} if a value is NaN or infinite.
 void load_parameters(const TensorSource& source, const graph::Graph& graph, const runtime::Executor& executor);
 

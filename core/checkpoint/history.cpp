@@ -21,7 +21,7 @@
 namespace shardrun::checkpoint {
 namespace {
 
-/// `owner`: the object from which the source reads.
+/// Opens a tensor of a source. `owner`: the object from which the source reads; the result keeps it alive.
 template <typename Owner>
 OpenTensor tensor_in(const std::shared_ptr<Owner>& owner, const TensorSource& source, std::string_view name) {
   const std::size_t tensor = source.index_of(name);
@@ -58,7 +58,7 @@ OpenTensor tensor_of_checkpoint(const std::filesystem::path& path, std::string_v
   return tensor_in(checkpoint, states_of(*checkpoint), name);
 }
 
-/// The step in the metadata of a file; weights and files of other programs have none.
+/// The step in a file's metadata; unknown_step for weights and for files of other programs.
 std::int64_t step_in(const SafetensorsFile& file) {
   const Metadata of_states = describe_state(0);
   const bool is_state =
@@ -68,7 +68,7 @@ std::int64_t step_in(const SafetensorsFile& file) {
 
 constexpr std::size_t most_summary_bytes = std::size_t{1} << 28U;
 
-/// The step after which a run saved its weights, by its summary.
+/// The number of steps after which a run saved its weights, as its summary says; unknown_step if it does not.
 std::int64_t step_of_run(const std::filesystem::path& run) {
   try {
     const metrics::Summary summary =

@@ -11,38 +11,38 @@
 
 namespace shardrun::checkpoint {
 
-/// A tensor that is open for reading.
+/// A tensor that is open for reading. It keeps its files open.
 struct OpenTensor {
   TensorInfo info;
-  std::filesystem::path path;                ///< for messages
+  std::filesystem::path path;                ///< named in messages
   std::vector<std::filesystem::path> files;  ///< the files that `read` reads
-  /// Reads elements, as TensorSource::read does.
+  /// Copies elements from index `first` on into `to`, in their stored type.
   std::function<void(std::int64_t first, std::span<std::byte> to)> read;
 };
 
-/// One state or output of a run, at all steps at which it was saved: in state.safetensors and state-000100.safetensors,
-/// in the folder of outputs, in weights.safetensors, and in checkpoints.
+/// One state or output of a run, at all steps at which it was saved. It looks in state files (state.safetensors,
+/// state-000100.safetensors), the folder of outputs, weights.safetensors, and checkpoints.
 class History {
  public:
-  /// Where to look. Checkpoints come and go while a run continues; its results stay.
+  /// Where to look: in the results alone, or also in checkpoints, which a continuing run removes.
   enum class From : std::uint8_t { results, all };
 
-  /// The step of weights that do not say after how many steps they were saved.
+  /// Stands for the step of weights whose metadata and run do not say it.
   static constexpr std::int64_t unknown_step = -1;
 
-  /// `given`: a run's folder, a folder of checkpoints, a checkpoint, or a safetensors file, such as an export of one.
-  /// Throws Error{data}, which lists the names that exist, if nothing with this name was saved.
+  /// Finds the saved tensors of this name. `given`: the folder of a run or of checkpoints, a checkpoint, or a
+  /// safetensors file. Throws Error{data}, which lists the names that exist, if nothing with this name was saved.
   History(const std::filesystem::path& given, std::string name, From from = From::all);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// The steps at which it was saved, in ascending order; at least one.
+  /// The steps at which the tensor was saved, ascending; at least one.
   [[nodiscard]] std::vector<std::int64_t> steps() const;
-  /// Opens the tensor as saved at a step. In a checkpoint, first compares the files that contain the tensor with the
-  /// manifest's hashes. Throws Error{usage} if the step was not saved, Error{data} if files are damaged.
+  /// Opens the tensor as it was saved at a step. In a checkpoint, first compares the files with the manifest's hashes.
+  /// Throws Error{usage} if nothing was saved at this step, Error{data} if files are damaged.
   [[nodiscard]] OpenTensor open(std::int64_t step) const;
 
  private:
-  /// The kind of file that contains the tensor: a safetensors file, an array, or a checkpoint.
+  /// Where the tensor is: in a safetensors file, in a .npy file of an output, or in a checkpoint.
   enum class Kind : std::uint8_t { file, output, checkpoint };
   struct Saved {
     Kind kind = Kind::file;
@@ -58,10 +58,10 @@ class History {
 
   std::string name_;
   std::map<std::int64_t, Saved> saved_;
-  std::vector<std::string> others_;  ///< names of the other things that were saved
+  std::vector<std::string> others_;  ///< names of other saved tensors, for the error message
 };
 
-/// Reads elements as float64. REQUIRES: the type is one that tensors of jobs have.
+/// Reads elements from index `first` on as float64. REQUIRES: the tensor's type is one that tensors of jobs can have.
 void read_numbers(const OpenTensor& tensor, std::int64_t first, std::span<double> to);
 
 }  // namespace shardrun::checkpoint

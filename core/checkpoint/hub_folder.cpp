@@ -74,12 +74,12 @@ std::vector<ConfigValue> config_in(const std::filesystem::path& file) {
   return values;
 }
 
-/// As PyTorch calls it.
+/// The name that PyTorch uses for a type.
 const char* name_of(DType type) {
   return type == DType::bf16 ? "bfloat16" : type == DType::f16 ? "float16" : "float32";
 }
 
-/// The member of a JSON value that a flattened key names. Numbers are places in lists.
+/// The member of a JSON value that a flattened key names, such as "a.b.0". A number is an index in an array.
 boost::json::value& member_of(boost::json::value& root, std::string_view key) {
   boost::json::value* at = &root;
   while (!key.empty()) {
@@ -129,15 +129,15 @@ workload::Model model_of_architecture(const std::filesystem::path& file, const s
 
 // Tensors under other names -------------------------------------------------------------------------------------------
 
-/// A part of a tensor that is made of a part of another.
+/// Says that a part of one tensor is filled from a part of another tensor.
 struct TakenPart {
-  std::size_t from = 0;  ///< the other's number in its source
+  std::size_t from = 0;  ///< index of the other tensor in its source
   TensorPart part = {};
   TensorPart to = {};
-  std::size_t rows = 0;  ///< of the matrix that the part of the other is, if it has to be transposed
+  std::size_t rows = 0;  ///< if the other part must be transposed: its number of rows; otherwise 0
 };
 
-/// A tensor that is made of others.
+/// A tensor whose values come from other tensors.
 struct Made {
   TensorInfo info;
   std::vector<TakenPart> pieces;
@@ -147,7 +147,7 @@ std::size_t elements_of(const TensorInfo& info) { return *tensor_bytes(info) / e
 
 bool is_all(const TensorPart& part) { return part.size == 0 && part.first == 0; }
 
-/// The same elements in the same order, from element `first` of the other on; nothing if they are not together.
+/// If the tensor is a consecutive range of one other tensor: the index of the range's first element there.
 std::optional<std::int64_t> place_in(const Made& made, const std::vector<TensorInfo>& from) {
   if (made.pieces.size() != 1 || made.pieces[0].rows > 0 || !is_all(made.pieces[0].to)) {
     return std::nullopt;
@@ -163,7 +163,7 @@ std::optional<std::int64_t> place_in(const Made& made, const std::vector<TensorI
   return part.first * static_cast<std::int64_t>(elements_of(other)) / other.shape[0];
 }
 
-/// Calls act(offset within the whole, bytes, offset within the part) for each run of a part.
+/// Calls act(offset in the whole, bytes, offset in the part) for each contiguous run of a part. Offsets are in bytes.
 template <class Act>
 void for_each_run(const std::vector<std::int64_t>& shape, const TensorPart& part, std::size_t element, Act act) {
   std::size_t outer = 1;
@@ -180,7 +180,7 @@ void for_each_run(const std::vector<std::int64_t>& shape, const TensorPart& part
   }
 }
 
-/// The sizes of the part that a name is for, of a tensor of two dimensions.
+/// The size of dimension `dim` of the part to which a name refers. REQUIRES: the tensor has two dimensions.
 std::size_t size_of_part(const TensorName& name, std::uint32_t dim) {
   return static_cast<std::size_t>(!is_all(name.part) && name.part.dim == dim ? name.part.size : name.shape[dim]);
 }
@@ -196,7 +196,8 @@ std::vector<std::byte> transposed(const std::vector<std::byte>& bytes, std::size
   return turned;
 }
 
-/// Reads tensors that are made of others'. Holds at most one that has to be put together.
+/// Reads tensors whose values come from other tensors. Keeps at most one in memory: the last one that had to be
+/// composed.
 class Maker {
  public:
   Maker(const TensorSource& from, std::vector<Made> tensors) : from_(from), tensors_(std::move(tensors)) {}
@@ -258,7 +259,7 @@ TensorSource source_made_of(const TensorSource& from, std::vector<Made> tensors,
   return source;
 }
 
-/// Whether `text` is `pattern`, in which * is any run of characters.
+/// Whether `text` matches `pattern`, in which * stands for any characters.
 bool matches(std::string_view text, std::string_view pattern) {
   const std::size_t star = pattern.find('*');
   if (star == std::string_view::npos) {
@@ -280,7 +281,8 @@ std::string without_first_word(const std::string& name) {
   return dot == std::string::npos ? name : name.substr(dot + 1);
 }
 
-/// What the folder calls the tensors: a model without its head has names without their first word.
+/// The names that the folder uses. If it has none of the usual names, it contains a model without its head, whose names
+/// lack the first word (such as "transformer.").
 std::vector<TensorName> names_in(const TensorSource& files, std::vector<TensorName> names) {
   std::set<std::string_view> there;
   for (const TensorInfo& tensor : files.tensors) {
@@ -305,7 +307,7 @@ std::vector<TensorName> names_in(const TensorSource& files, std::vector<TensorNa
                                            files.path.native(), fmt::join(shown, "\n  ")));
 }
 
-/// Throws Error{data} unless every element of every parameter has a name.
+/// Throws Error{data} unless the tensors fill every element of every parameter.
 void require_all(const graph::Graph& graph, const std::vector<Made>& states) {
   for (const graph::State& state : graph.states) {
     const auto found = std::ranges::find(states, state.name, [](const Made& made) { return made.info.name; });
@@ -335,7 +337,8 @@ void require_all(const graph::Graph& graph, const std::vector<Made>& states) {
   }
 }
 
-/// The states as made of a folder's tensors. Throws Error{data} with what is missing, unknown or of another shape.
+/// How each state is filled from the tensors of a folder. Throws Error{data} that lists tensors that are missing,
+/// unknown or of another shape.
 std::vector<Made> states_made_of(const TensorSource& files, const graph::Graph& graph,
                                  const std::vector<TensorName>& names) {
   std::map<std::string_view, std::size_t> there;
@@ -394,8 +397,8 @@ graph::Graph declared(const workload::Model& model, const workload::ModelSetting
   return graph;
 }
 
-/// Bounds a context that nobody asked for: a model knows up to 131,072 tokens, and a batch of that needs them in
-/// memory.
+/// Reduces the option `context` if the model's default is large: a model may allow 131,072 tokens, and a batch of such
+/// contexts takes much memory. Returns a note for the user; "" if nothing changed.
 std::string bound_context(OptionValues& options) {
   if (!options.has("context") || options.integer("context") <= usual_context) {
     return "";
@@ -453,7 +456,7 @@ void HubFolder::read(const std::filesystem::path& file, const workload::Models& 
 
 namespace {
 
-/// A value of the same type.
+/// A different value of the same type.
 std::string another_value(const ConfigValue& value) {
   if (value.type == SR_CONFIG_BOOLEAN) {
     return value.text == "true" ? "false" : "true";
@@ -479,7 +482,7 @@ std::vector<UnderstoodKey> HubFolder::understood_keys() const {
     return lines;
   };
   const std::set<std::string> all = lines_of(model_.read_config(config_));
-  // Returns the options that change if the model reads another config instead; nothing if the model refuses it.
+  // The options that change if the model reads `other` instead of the folder's config; nothing if the model refuses it.
   const auto changes_from = [&](const std::vector<ConfigValue>& other) -> std::optional<std::string> {
     try {
       std::vector<std::string> lost;
@@ -533,7 +536,7 @@ TensorSource hub_tensors(const TensorSource& weights, const workload::Model& mod
     const std::size_t state = weights.index_of(name.state);
     Made& made = tensors[name.name];
     made.info = {name.name, weights.tensors[state].dtype, name.shape};
-    // The columns of the part there are the rows of the part of the state.
+    // If transposed, the columns of the state's part are the rows of the folder's part.
     made.pieces.push_back({state, name.state_part, name.part, name.transposed ? size_of_part(name, 1) : 0});
   }
   std::vector<Made> all;

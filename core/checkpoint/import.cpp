@@ -21,11 +21,11 @@
 namespace shardrun::checkpoint {
 namespace {
 
-/// A tensor of the checkpoint, and the origin of its values.
+/// A tensor of the new checkpoint, and where its values come from.
 struct Imported {
   StoredTensor tensor;
-  std::optional<std::size_t> source;  ///< index of the source's tensor
-  double constant = 0;                ///< the value of all elements if there is no source
+  std::optional<std::size_t> source;  ///< index of the tensor in the source
+  double constant = 0;                ///< value of all elements if the source has no such tensor
 };
 
 std::vector<Imported> imported_states(const graph::Graph& graph, const device::Device& device) {
@@ -49,7 +49,7 @@ std::vector<Imported> imported_states(const graph::Graph& graph, const device::D
   return states;
 }
 
-/// Finds the source's tensor for each state. Optimizer states may be missing. Throws Error{data} with a line for each
+/// Finds the source's tensor for each state. The source may lack optimizer states. Throws Error{data} that lists every
 /// difference.
 void match(const TensorSource& source, std::vector<Imported>& states) {
   std::map<std::string_view, std::size_t> by_name;
@@ -98,8 +98,8 @@ void require_no_later(const std::filesystem::path& root, std::int64_t step) {
   }
 }
 
-/// Checks elements of a real tensor. Throws as require_finite() does. Returns the number of the first element after the
-/// bytes.
+/// Throws as require_finite() does if one of these elements is NaN or infinite. `first`: the index of the first
+/// element. Returns the index after the last one.
 std::int64_t require_finite_in(std::span<const std::byte> bytes, const TensorSource& source, std::size_t tensor,
                                std::int64_t first, DType dtype) {
   std::vector<double> values(bytes.size() / element_bytes(dtype));
@@ -110,7 +110,7 @@ std::int64_t require_finite_in(std::span<const std::byte> bytes, const TensorSou
   return first + static_cast<std::int64_t>(values.size());
 }
 
-/// Writes elements that all have the same value.
+/// Writes a tensor whose elements all have this value.
 void stream_constant(double value, const StoredTensor& tensor, files::SequentialFile& file) {
   const std::size_t element = element_bytes(tensor.dtype);
   auto rest = static_cast<std::int64_t>(*tensor_bytes({tensor.name, tensor.dtype, tensor.shape}) / element);
@@ -122,7 +122,7 @@ void stream_constant(double value, const StoredTensor& tensor, files::Sequential
   }
 }
 
-/// Writes all tensors into the file of rank 0, and notes where each lies.
+/// Writes all tensors to the file of rank 0, and records each tensor's place in that file.
 StoredFile write_tensors(const TensorSource& source, std::vector<Imported>& states,
                          const std::filesystem::path& folder) {
   std::vector<TensorInfo> infos;

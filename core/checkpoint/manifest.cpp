@@ -20,7 +20,7 @@ using boost::json::array;
 using boost::json::object;
 using boost::json::value;
 
-/// Incremented for a later format that this program could not read.
+/// The version of the manifest's format. It grows with each change that this program could not read.
 constexpr std::int64_t format_number = 1;
 
 constexpr std::array<std::string_view, 4> role_names = {"parameter", "optimizer", "field", "hook"};
@@ -50,7 +50,7 @@ object json_of(const StoredTensor& tensor) {
           {"pieces", std::move(pieces)}};
 }
 
-/// A number as JSON; null if it is not finite, because JSON has no such numbers.
+/// A number as JSON; null if it is absent, NaN or infinite, because JSON has no such numbers.
 value json_of(const std::optional<double>& number) {
   return number && std::isfinite(*number) ? value(*number) : value(nullptr);
 }
@@ -65,7 +65,7 @@ object json_of(const RunIdentity& run) {
           {"seed", run.seed}};
 }
 
-/// Reads the fields of a manifest. Messages name places such as tensors[3].pieces[0].offset.
+/// Reads the fields of a manifest. Error messages name places such as tensors[3].pieces[0].offset.
 class Fields {
  public:
   explicit Fields(std::string_view source) : source_(source) {}
@@ -74,7 +74,7 @@ class Fields {
     throw Error(ErrorCode::data, fmt::format("cannot read '{}': {}: {}", source_, place, fault));
   }
 
-  /// The field of an object.
+  /// The field `key` of an object. Throws Error{data} if it is missing.
   const value& at(const value& json, std::string_view key, const std::string& place) const {
     const object* const fields = json.if_object();
     const value* const found = fields == nullptr ? nullptr : fields->if_contains({key.data(), key.size()});
@@ -127,7 +127,7 @@ class Fields {
     return place.empty() ? std::string(key) : fmt::format("{}.{}", place, key);
   }
 
-  /// A finite number; nothing for null.
+  /// A finite number; nothing if the field is null.
   [[nodiscard]] std::optional<double> real(const value& json, std::string_view key) const {
     const value& found = at(json, key, "");
     if (!found.is_null() && !found.is_number()) {
@@ -151,7 +151,7 @@ class Fields {
   std::string_view source_;
 };
 
-/// Whether a name is that of a rank's file, without a path.
+/// Whether the name is that of a rank's file, such as rank-3.safetensors, and has no folder.
 bool is_rank_file(std::string_view name) {
   constexpr std::string_view prefix = "rank-";
   std::int64_t rank = -1;
@@ -239,7 +239,7 @@ RunIdentity run_of(const Fields& fields, const value& json) {
   return run;
 }
 
-/// The first field of the JSON. The hash covers the text after it.
+/// The first field of the JSON. Its hash covers all text after the field.
 std::string hash_field(const files::Hash& hash) { return fmt::format("{{\"xxh3\":\"{}\",", to_string(hash)); }
 
 void require_hash(const Fields& fields, std::string_view text) {
@@ -249,7 +249,7 @@ void require_hash(const Fields& fields, std::string_view text) {
   }
 }
 
-/// `named`: the files, or the tensors.
+/// Throws if two names are equal. `named`: the files or the tensors of a manifest.
 template <typename Named>
 void require_different_names(const Fields& fields, std::string_view place, const std::vector<Named>& named) {
   std::vector<std::string_view> names;

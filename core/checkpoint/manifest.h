@@ -13,14 +13,14 @@
 
 namespace shardrun::checkpoint {
 
-// A checkpoint is a folder with one file of tensors for each rank that wrote any (rank-0.safetensors), and
-// manifest.json, which says where each piece of each tensor lies.
+// A checkpoint is a folder with a file of tensors from each rank that wrote any (such as rank-0.safetensors), and a
+// manifest.json, which says where each piece of each tensor is.
 
-/// Consecutive elements of a part of a tensor, and where they are.
+/// Consecutive elements of a tensor's part, and their place in a file.
 struct Piece {
   std::size_t file = 0;      ///< index in Manifest::files
-  std::uint64_t offset = 0;  ///< of the piece's first byte in the file
-  mesh::Box box;             ///< the piece's elements, in coordinates of the tensor
+  std::uint64_t offset = 0;  ///< offset in the file of the piece's first byte
+  mesh::Box box;             ///< the elements of the piece, in coordinates of the whole tensor
 
   bool operator==(const Piece&) const = default;
 };
@@ -34,8 +34,8 @@ struct StoredTensor {
   std::string name;
   TensorRole role = TensorRole::parameter;
   DType dtype = DType::f32;
-  std::vector<std::int64_t> shape;  ///< of the whole tensor
-  std::vector<Piece> pieces;        ///< contain each element once
+  std::vector<std::int64_t> shape;  ///< shape of the whole tensor
+  std::vector<Piece> pieces;        ///< together they contain each element exactly once
 
   bool operator==(const StoredTensor&) const = default;
 };
@@ -43,17 +43,17 @@ struct StoredTensor {
 struct StoredFile {
   std::string name;
   std::uint64_t bytes = 0;
-  files::Hash hash;  ///< hash of all bytes of the file
+  files::Hash hash;  ///< hash of the whole file
 
   bool operator==(const StoredFile&) const = default;
 };
 
-/// The facts that a run that resumes must share with the run that saved.
+/// What must be equal in a run that saved and in a run that continues from its checkpoint.
 struct RunIdentity {
   std::string task;   ///< "train" or "iterate"
-  std::string model;  ///< its section of the job file, with all options
+  std::string model;  ///< the section [model] of the job file, with all options
   std::string optimizer;
-  std::string tokenizer;          ///< as JSON; empty: none
+  std::string tokenizer;          ///< the tokenizer as JSON; empty: none
   std::vector<std::string> data;  ///< fingerprints of the data's files
   std::string split;              ///< how the data is split into training and validation; empty: no data
   std::uint64_t seed = 0;
@@ -61,18 +61,18 @@ struct RunIdentity {
   bool operator==(const RunIdentity&) const = default;
 };
 
-/// The contents of manifest.json.
+/// The content of manifest.json.
 struct Manifest {
   std::int64_t step = 0;           ///< steps done
   std::int64_t samples = 0;        ///< samples of training data consumed
-  std::int64_t base = 0;           ///< steps of the state of [iterate] from; the job's own steps follow these
-  bool evaluated = true;           ///< the evaluation that was due after this step has been done
-  std::optional<double> loss;      ///< loss of the step; nothing when iterating
+  std::int64_t base = 0;           ///< steps done in the state of [iterate] from, before the job's own steps
+  bool evaluated = true;           ///< whether the evaluation due after this step has been done
+  std::optional<double> loss;      ///< the loss of this step; nothing when iterating
   std::optional<double> val_loss;  ///< the last measured validation loss
   RunIdentity run;
-  // How the run was split; not compared.
+  // How the run was distributed. These fields are not compared.
   std::string strategy;
-  std::string mesh;  ///< "data 2, model 2, order 0 2 1 3"; without an order it is that of the ranks
+  std::string mesh;  ///< "data 2, model 2, order 0 2 1 3"; without "order", ranks are in their usual order
   std::string precision;
   std::string job;  ///< the text of the job file
   std::vector<StoredFile> files;
@@ -83,13 +83,12 @@ struct Manifest {
 
 inline constexpr const char* manifest_name = "manifest.json";
 
-/// The manifest as one line of JSON. Its first field is the hash of the rest. A loss that is not finite becomes null,
-/// as in metrics.jsonl.
+/// The manifest as one line of JSON. Its first field is the hash of the rest. A loss that is NaN or infinite becomes
+/// null, as in metrics.jsonl.
 [[nodiscard]] std::string to_json(const Manifest& manifest);
 
-/// The inverse of to_json() for finite losses. Checks everything that can be checked without the files: the hash, that
-/// names of files are those that ranks write, and that pieces lie within their tensors and files. `source` names the
-/// text in messages. Throws Error{data}.
+/// Parses to_json()'s text. Checks all that needs no other file: the hash, the names of files, and that pieces are
+/// inside of their tensors and files. `source` names the text in messages. Throws Error{data}.
 [[nodiscard]] Manifest parse_manifest(std::string_view text, std::string_view source);
 
 /// Total bytes of all files.

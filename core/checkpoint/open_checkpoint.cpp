@@ -24,12 +24,12 @@ namespace {
 
 constexpr std::size_t block_bytes = std::size_t{4} << 20U;
 
-/// The longest gap that is read although it is not wanted, in bytes: one read is faster than two.
+/// The longest gap between wanted bytes, in bytes, for which one read over the gap is faster than two reads.
 constexpr std::size_t longest_gap = std::size_t{64} << 10U;
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorCode::data, what); }
 
-/// Runs a check, and adds advice to its error.
+/// Runs a check. If it throws, adds advice for the user to the error's message.
 template <typename Check>
 void advised(const Check& check) {
   try {
@@ -39,7 +39,7 @@ void advised(const Check& check) {
   }
 }
 
-/// A tensor of a file, in a form for comparison.
+/// A tensor in a file, in a form that can be compared.
 struct Held {
   std::string name;
   DType dtype;
@@ -54,7 +54,7 @@ std::string text_of(const Held& held) {
                      held.offset);
 }
 
-/// The tensors that a file must contain according to the manifest.
+/// The tensors that a file must contain, according to the manifest.
 std::vector<Held> expected_in(const Manifest& manifest, std::size_t file) {
   std::vector<Held> expected;
   for (const StoredTensor& tensor : manifest.tensors) {
@@ -79,14 +79,14 @@ std::vector<Held> found_in(const files::SteadyFile& file) {
   return found;
 }
 
-/// Elements that a piece contributes to a part: where they are in the file and in the part.
+/// A range of bytes to read: where it is in the file, and where it belongs in the result.
 struct Wanted {
   std::uint64_t from = 0;
   std::size_t to = 0;
   std::size_t bytes = 0;
 };
 
-/// Reads the wanted parts of a file, in order of `from`.
+/// Reads the wanted ranges of a file, in order of `from`. Ranges with small gaps are read together.
 void read_wanted(const files::SteadyFile& file, std::span<const Wanted> wanted, std::span<std::byte> to,
                  std::vector<std::byte>& block) {
   while (!wanted.empty()) {
@@ -113,7 +113,7 @@ void read_wanted(const files::SteadyFile& file, std::span<const Wanted> wanted, 
   }
 }
 
-/// Throws unless the intervals that pieces contribute cover a part, with each element once.
+/// Throws Error{data} unless the intervals contain each of the part's elements exactly once.
 void require_whole(std::vector<mesh::Interval>& given, const StoredTensor& tensor, std::int64_t elements,
                    const std::filesystem::path& path) {
   std::ranges::sort(given, {}, &mesh::Interval::begin);
@@ -171,7 +171,7 @@ std::string manifest_text(const std::filesystem::path& folder) {
 
 namespace {
 
-/// Parses the text of the folder's manifest.
+/// Parses the text of a manifest, and compares its step with the folder's name.
 Manifest manifest_of(const std::string& text, const std::filesystem::path& folder) {
   Manifest manifest = parse_manifest(text, files::shown(folder / manifest_name).native());
   const std::optional<std::int64_t> named = step_of_folder(folder.filename().native());
@@ -237,7 +237,7 @@ bool can_be_opened(const std::filesystem::path& folder) {
 }
 
 const files::SteadyFile& OpenCheckpoint::file(std::size_t number) const {
-  constexpr std::size_t most_open = 64;  // far below the usual limit of descriptors
+  constexpr std::size_t most_open = 64;  // far below the usual limit for open files
   const auto found = open_.find(number);
   if (found != open_.end()) {
     return found->second;
@@ -262,7 +262,7 @@ void OpenCheckpoint::check_file(std::size_t number) const {
 
 void OpenCheckpoint::release() const noexcept {
   open_.clear();
-  manifest_.tensors = std::vector<StoredTensor>();  // this frees the memory, too
+  manifest_.tensors = std::vector<StoredTensor>();  // clear() would keep the memory
   manifest_.files = std::vector<StoredFile>();
 }
 

@@ -37,12 +37,12 @@ std::string difference_text(const OpenCheckpoint& checkpoint, std::string_view w
   refuse_resume(job, fmt::format("{}: {}", difference_text(checkpoint, what, saved, now), advice));
 }
 
-/// The part of a long text around its first difference from another.
+/// The part of `text` around its first difference from `other`.
 std::string part_that_differs(const std::string& text, const std::string& other) {
   constexpr std::size_t before = 20;
   constexpr std::size_t length = 60;
   const auto [in_text, in_other] = std::ranges::mismatch(text, other);
-  const auto whole = [&](std::size_t at) {  // moves a place to the beginning of a UTF-8 character
+  const auto whole = [&](std::size_t at) {  // moves an offset back to the beginning of a UTF-8 character
     while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U) {
       --at;
     }
@@ -54,7 +54,7 @@ std::string part_that_differs(const std::string& text, const std::string& other)
   return fmt::format("{}{}{}", begin == 0 ? "" : "…", text.substr(begin, end - begin), end < text.size() ? "…" : "");
 }
 
-/// The data's files as text: "'corpus.txt' (1115394 bytes, hash 9d2c5681a3b0c7f4)".
+/// The files of the data as text: "'corpus.txt' (1115394 bytes, hash 9d2c5681a3b0c7f4)".
 std::string data_text(const job::Job& job, const std::vector<std::string>& fingerprints) {
   const std::vector<std::filesystem::path> files = data::data_files(job);
   std::string text;
@@ -65,7 +65,7 @@ std::string data_text(const job::Job& job, const std::vector<std::string>& finge
   return text;
 }
 
-/// The lines of a text that another lacks, joined to one line.
+/// The lines of `text` that `other` does not have, joined to one line.
 std::string lines_without(const std::string& text, const std::string& other) {
   std::vector<std::string_view> lines;
   const std::string_view all = text;
@@ -84,10 +84,10 @@ std::string type_text(DType dtype, const std::vector<std::int64_t>& shape) {
   return fmt::format("{} [{}]", to_string(dtype), fmt::join(shape, ", "));
 }
 
-/// Elements that are converted at once.
+/// The number of elements converted at once.
 constexpr std::int64_t block_elements = std::int64_t{1} << 16U;
 
-/// Gives a state the values of a tensor with another element type.
+/// Loads a state from a tensor that has another element type.
 void convert(const OpenCheckpoint& checkpoint, const StoredTensor& tensor, const mesh::Box& part,
              const device::TensorView& view) {
   const graph::DType from = loaded_type(tensor.dtype);
@@ -103,15 +103,15 @@ void convert(const OpenCheckpoint& checkpoint, const StoredTensor& tensor, const
   }
 }
 
-/// The tensor that has a state's values for a rank; null if the checkpoint has none. The state may vary between ranks
-/// now although it was the same on all of them when it was saved.
+/// The tensor with this rank's values of a state; null if the checkpoint has none. If the state now varies between
+/// ranks, but did not when it was saved, all ranks get the same tensor.
 const StoredTensor* tensor_of(const OpenCheckpoint& checkpoint, const graph::State& named,
                               const mesh::Placement& placement, const mesh::Mesh& mesh, const mesh::Coordinates& at) {
   const StoredTensor* const own = checkpoint.find(stored_name(named, placement, mesh, at));
   return own != nullptr ? own : checkpoint.find(named.name);
 }
 
-/// Whether a state is loaded. A hook's state is not if the checkpoint lacks it, or lacks it for some rank.
+/// Whether a state is loaded from the checkpoint. All are, except a hook's state that it lacks for some rank.
 bool goes_along(const OpenCheckpoint& checkpoint, const graph::Graph& graph, const partition::Placements& placements,
                 graph::StateId id) {
   if (role_of(graph, id) != TensorRole::hook) {
@@ -127,7 +127,7 @@ bool goes_along(const OpenCheckpoint& checkpoint, const graph::Graph& graph, con
   return true;
 }
 
-/// A few of many names, for messages.
+/// The first few of many names, for messages.
 std::string some_of(const std::set<std::string>& names) {
   constexpr std::size_t most = 3;
   if (names.size() <= most + 1) {
@@ -137,7 +137,7 @@ std::string some_of(const std::set<std::string>& names) {
                      names.size() - most);
 }
 
-/// Checks that the checkpoint has what the job's states need. Returns the names of hook states that begin anew.
+/// Checks that the checkpoint has all that the job's states need. Returns the names of hook states that it lacks.
 class StateCheck {
  public:
   StateCheck(const job::Job& job, const OpenCheckpoint& checkpoint, const graph::Graph& graph,
@@ -205,7 +205,7 @@ class StateCheck {
     }
   }
 
-  /// `tensor`: one rank's value of a state that varied between ranks.
+  /// Throws because a state was saved for each rank, and the job's ranks are others. `tensor`: one rank's saved value.
   [[noreturn]] void refuse_varying(const StoredTensor& tensor) const {
     refuse(
         fmt::format("has the {} {} for each rank of strategy {} on its own ({}), and no other ranks can take them: go "
@@ -231,7 +231,7 @@ class StateCheck {
   std::set<std::string> begun_;
 };
 
-/// The line that names the model or engine, in its section of a job file.
+/// The line of a job file's section that names the model or the engine.
 std::string_view name_in(std::string_view section) {
   const std::string_view key = section.find("\nengine = ") == std::string_view::npos ? "name = " : "\nengine = ";
   const std::size_t begin = section.find(key);
@@ -240,8 +240,8 @@ std::string_view name_in(std::string_view section) {
 
 using Shapes = std::map<std::string, std::vector<std::int64_t>>;
 
-/// The first tensor of which a checkpoint has another shape than the job, or which only one of them has; empty if there
-/// is none.
+/// Describes the first tensor whose shapes differ in the checkpoint and in the job, or that only one of them has. Empty
+/// if there is none.
 std::string first_difference(const Shapes& saved, const Shapes& needed) {
   const auto shape_of = [](const Shapes& shapes, const std::string& name) {
     const auto found = shapes.find(name);
@@ -257,7 +257,8 @@ std::string first_difference(const Shapes& saved, const Shapes& needed) {
   return "";
 }
 
-/// The same of the parameters and fields of a graph.
+/// Describes the first difference between a checkpoint's parameters and fields and those of a graph; empty if there is
+/// none.
 std::string first_difference(const OpenCheckpoint& checkpoint, const graph::Graph& graph) {
   Shapes saved;
   for (const StoredTensor& tensor : checkpoint.manifest().tensors) {
@@ -387,7 +388,8 @@ RunIdentity identity_of(const job::Job& job, std::string model, const data::Data
 
 namespace {
 
-/// `difference`: the first difference of the job's and the checkpoint's parameters and fields, or empty.
+/// Compares a checkpoint with the job. `difference`: the first difference of parameters and fields, for the message;
+/// empty if there is none.
 std::vector<std::string> compare_runs(const job::Job& job, const OpenCheckpoint& checkpoint, const RunIdentity& run,
                                       const std::string& difference) {
   const RunIdentity& saved = checkpoint.manifest().run;
@@ -399,7 +401,7 @@ std::vector<std::string> compare_runs(const job::Job& job, const OpenCheckpoint&
   };
   require_same("task", saved.task, run.task, "a checkpoint goes on only with its own");
   std::vector<std::string> notices;
-  // What the model was trained on is left out: it is compared as data, and earlier checkpoints do not have it.
+  // The section [trained_on] is left out: the data is compared separately, and older checkpoints lack this section.
   const auto own_section = [](const std::string& model) { return model.substr(0, model.find("\n[trained_on]")); };
   if (own_section(saved.model) != own_section(run.model)) {
     const std::string before = lines_without(own_section(saved.model), own_section(run.model));
@@ -435,7 +437,7 @@ std::vector<std::string> compare_runs(const job::Job& job, const OpenCheckpoint&
   return notices;
 }
 
-/// Gives a state of this rank, whose part of the tensor is `box`, its values.
+/// Loads a state of this rank from a tensor. `box`: the rank's part of the tensor.
 void load_part(const OpenCheckpoint& checkpoint, const StoredTensor& tensor, const mesh::Box& box,
                const runtime::Executor& executor, graph::StateId state) {
   if (box.elements() == 0) {

@@ -17,64 +17,65 @@
 
 namespace shardrun::checkpoint {
 
-/// Where a run begins: the steps and the samples of training data that are already done.
+/// Where a run starts: the steps and samples of training data done before it.
 struct Position {
   std::int64_t step = 0;
   std::int64_t samples = 0;
-  bool evaluated = true;                ///< the evaluation that was due after the step has been done
-  std::optional<double> loss = {};      ///< loss of the step
+  bool evaluated = true;                ///< whether the evaluation due after the step has been done
+  std::optional<double> loss = {};      ///< the loss of the step
   std::optional<double> val_loss = {};  ///< the last measured validation loss
 
   bool operator==(const Position&) const = default;
 };
 
-/// Samples consumed after `steps` steps of a run that began at `first`. The batch may differ from the earlier run's.
+/// Samples of training data consumed after `steps` steps of a run that starts at `first`. The job's batch size may
+/// differ from that of earlier steps.
 [[nodiscard]] std::int64_t samples_after(const job::Job& job, const Position& first, std::int64_t steps) noexcept;
 
 /// The folder of a job's checkpoints.
 [[nodiscard]] std::filesystem::path checkpoint_folder(const job::Job& job);
 
-/// The newest checkpoint in a folder that can be read, judging by its manifest and the sizes of its files.
+/// The newest checkpoint in a folder whose manifest is valid and whose files have the right sizes.
 struct NewestCheckpoint {
   std::filesystem::path path;  ///< empty: there is none
   std::int64_t step = -1;
-  std::vector<std::string> damaged;  ///< why newer checkpoints cannot be read
+  std::vector<std::string> damaged;  ///< for each newer checkpoint, why it cannot be read
 };
 
 [[nodiscard]] NewestCheckpoint newest_checkpoint(const std::filesystem::path& root);
 
-/// Throws Error{job} if the folder of the job's checkpoints has some (damaged ones that were set aside count, too) but
-/// none can be read. A run from the start would replace them one by one, although they may be repairable. `newest`: the
-/// newest one in that folder.
+/// Throws Error{job} if the folder of the job's checkpoints has checkpoints (also ones that set_aside() renamed), but
+/// `newest` says that none can be read. A run from the start would replace them, although they may be repairable.
 void require_readable(const job::Job& job, const NewestCheckpoint& newest);
 
-/// The checkpoint from which the job continues, by [checkpoint] resume; empty: it begins anew. Adds lines for people to
-/// `notices`. If there must be one and is not, throws Error{job} with the setting's place.
+/// The checkpoint from which the job continues, according to [checkpoint] resume; empty if the job starts from the
+/// beginning. Adds notes for the user to `notices`. Throws Error{job} with the setting's place if a required checkpoint
+/// is missing.
 [[nodiscard]] std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std::string>& notices);
 
-/// Throws Error{job} if the job's checkpoint folder has a checkpoint later than `step`, because a run that continues
-/// from `step` would replace it. For step 0, it also throws if the folder has only checkpoints that cannot be read.
+/// Throws Error{job} if the job's folder has a checkpoint of a step after `step`, because a run from `step` would
+/// replace it. For step 0, also throws if the folder has only checkpoints that cannot be read.
 void require_newest(const job::Job& job, std::int64_t step);
-/// The folder of checkpoints that a run from the start may replace, because it lies in the output folder; "" if the
-/// job's checkpoints lie elsewhere.
+/// The folder of checkpoints inside of the output folder, which a run from the start may replace; "" if the job's
+/// checkpoints are elsewhere.
 [[nodiscard]] std::filesystem::path replaced_checkpoints(const job::Job& job);
 
-/// The facts of a job that a resumed run must share with the manifest. `model`: the model's section of the job, or an
-/// engine's.
+/// What a run that resumes must have in common with the manifest. `model`: the text of the job's section [model], or
+/// that of an engine.
 [[nodiscard]] RunIdentity identity_of(const job::Job& job, std::string model, const data::Dataset* dataset);
 
-/// Compares a checkpoint with the job that is to continue from it. Throws Error{job}, with both values, if they differ
-/// in something that must be the same: model, data, seed, states or their shapes. Returns a line for each difference
-/// that is allowed: options of the model that leave its parameters unchanged, and states of another strategy's hooks.
+/// Compares a checkpoint with the job that will continue from it. Throws Error{job}, with both values, if the model,
+/// the data, the seed, or states or their shapes differ. Returns a line for each allowed difference: options of the
+/// model that leave its parameters unchanged, and hook states of another strategy.
 [[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint,
                                                      const RunIdentity& run, const graph::Graph& graph,
                                                      const partition::Partition& partition);
-/// The same for an engine's states, which ranks hold in parts of the engine's choice.
+/// check_resumed() for the states of an engine, which itself chooses the part that each rank holds.
 [[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint,
                                                      const RunIdentity& run, const std::vector<HeldTensor>& tensors);
 
-/// Gives the states of this rank the values from the checkpoint. States that the checkpoint lacks keep their values.
-/// Throws as OpenCheckpoint::read does. REQUIRES: check_resumed() has passed.
+/// Loads this rank's states from the checkpoint. States that the checkpoint lacks keep their values. Throws as
+/// OpenCheckpoint::read() does. REQUIRES: check_resumed() has not thrown.
 void load_states(const OpenCheckpoint& checkpoint, const graph::Graph& graph, const partition::Partition& partition,
                  const runtime::Executor& executor, std::int64_t rank);
 void load_states(const OpenCheckpoint& checkpoint, const std::vector<HeldTensor>& tensors,

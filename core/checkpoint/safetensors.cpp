@@ -12,7 +12,7 @@ struct Known {
   std::size_t bytes;
 };
 
-/// Indexed by DType.
+/// Names and sizes of element types, in the order of DType.
 constexpr std::array known_dtypes = {
     Known{DType::boolean, "BOOL", 1},    Known{DType::u8, "U8", 1},           Known{DType::i8, "I8", 1},
     Known{DType::f8_e5m2, "F8_E5M2", 1}, Known{DType::f8_e4m3, "F8_E4M3", 1}, Known{DType::i16, "I16", 2},

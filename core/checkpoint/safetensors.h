@@ -15,12 +15,12 @@
 #include "core/files/mapped_file.h"
 #include "core/files/steady_file.h"
 
-// The safetensors format: 8 bytes, little-endian, with the length of a JSON header; the header; the tensors' bytes
+// The safetensors format: 8 bytes with the length of the header (little-endian), a JSON header, and the tensors' bytes
 // without gaps. https://huggingface.co/docs/safetensors/index#format
 
 namespace shardrun::checkpoint {
 
-/// In the order in which the format's own library stores tensors, from narrow to wide elements.
+/// Element types, in the order in which the safetensors library sorts them.
 enum class DType : std::uint8_t {
   boolean,
   u8,
@@ -40,7 +40,7 @@ enum class DType : std::uint8_t {
 };
 
 [[nodiscard]] std::size_t element_bytes(DType dtype) noexcept;
-/// The format's name of a type: "F32".
+/// The name of a type in the format: "F32".
 [[nodiscard]] const char* to_string(DType dtype) noexcept;
 [[nodiscard]] std::optional<DType> dtype_of(std::string_view name) noexcept;
 
@@ -52,10 +52,10 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
-/// Bytes of the tensor; nothing if the number exceeds 63 bits or a dimension is negative.
+/// The size of the tensor in bytes; nothing if it exceeds 63 bits or a dimension is negative.
 [[nodiscard]] std::optional<std::uint64_t> tensor_bytes(const TensorInfo& info) noexcept;
 
-/// A tensor and its values. In a file that was read, the values are in the mapped file and may be unaligned.
+/// A tensor and its values. Values of a tensor that was read point into the mapped file and may be unaligned.
 struct Tensor {
   TensorInfo info;
   std::span<const std::byte> bytes;
@@ -65,29 +65,30 @@ using Metadata = std::map<std::string, std::string>;
 
 inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 
-/// The offsets of all tensors in a file. Tensors are ordered by the width of their elements, the widest first, then by
-/// name. This aligns every tensor, and the file equals that of the format's own library.
+/// The offsets of all tensors in a file. Tensors are sorted by element size, largest first, then by name. So every
+/// tensor is aligned, and the file equals the one that the safetensors library writes.
 struct TensorFileLayout {
-  std::string header;                  ///< length, JSON and padding to a multiple of 8
+  std::string header;                  ///< length field, JSON, and padding to a multiple of 8 bytes
   std::vector<TensorInfo> tensors;     ///< in file order
-  std::vector<std::uint64_t> offsets;  ///< per tensor, from the start of the file
+  std::vector<std::uint64_t> offsets;  ///< offset of each tensor, in bytes from the start of the file
   std::uint64_t file_bytes = 0;
 };
 
-/// Throws Error{internal} if names repeat, are not UTF-8 or are "__metadata__", or if sizes overflow.
+/// Computes the layout of a file. Throws Error{internal} if names repeat, are not UTF-8 or are "__metadata__", or if
+/// sizes overflow.
 [[nodiscard]] TensorFileLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata);
 
-/// The layout of a file with one array, as numpy.save writes it (version 1). Throws Error{internal} if its size
-/// overflows, or if NumPy lacks its element type.
+/// The layout of a .npy file with one array, as numpy.save writes it (version 1). Throws Error{internal} if its size
+/// overflows, or if NumPy has no such element type.
 [[nodiscard]] TensorFileLayout lay_out_npy(const TensorInfo& tensor);
 
-/// The offsets of the tensors in a file that is being written, and how many bytes of each are still missing.
+/// Keeps track of a file that is being written: each tensor's offset, and how many of its bytes are missing.
 class TensorRanges {
  public:
   explicit TensorRanges(const TensorFileLayout& layout);
 
-  /// Returns the offset of a piece in the file, and counts the piece as written. Throws Error{internal} if there is no
-  /// such tensor or the piece does not lie within it.
+  /// Returns the offset in the file of a piece of a tensor, and counts the piece as written. `offset`: the piece's
+  /// offset in the tensor. Throws Error{internal} if there is no such tensor or the piece is not inside of it.
   std::uint64_t take(std::string_view name, std::uint64_t offset, std::uint64_t bytes, std::string_view file);
   /// Throws Error{internal} if bytes of a tensor are still missing.
   void require_whole(std::string_view file) const;
@@ -102,17 +103,17 @@ class TensorRanges {
   std::map<std::string, TensorRange, std::less<>> ranges_;
 };
 
-/// Writes a file whose tensors come in pieces, in any order. Until `commit`, and after an error, the path keeps the old
-/// file.
+/// Writes a safetensors or .npy file whose tensors arrive in pieces, in any order. Until commit(), and after an error,
+/// the path keeps the old file.
 class TensorFileWriter {
  public:
   /// Reserves disk space for the file. Throws Error{io}.
   TensorFileWriter(std::filesystem::path path, const TensorFileLayout& layout);
 
-  /// Writes a piece of a tensor's bytes at `offset` in the tensor. REQUIRES: no byte is written twice. Throws
-  /// Error{io}; Error{internal} if there is no such tensor or the piece does not lie within it.
+  /// Writes a piece of a tensor. `offset`: the piece's offset in the tensor, in bytes. REQUIRES: no byte is written
+  /// twice. Throws Error{io}; Error{internal} if there is no such tensor or the piece is not inside of it.
   void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Leaves a piece for another process to write (TensorFilePieces), and counts it as written.
+  /// Counts a piece as written, because another process writes it with TensorFilePieces.
   void leave(std::string_view name, std::uint64_t offset, std::uint64_t bytes);
   /// Completes the file. Throws Error{io}; Error{internal} if bytes of a tensor are still missing.
   void commit();
@@ -122,14 +123,14 @@ class TensorFileWriter {
   TensorRanges ranges_;
 };
 
-/// Writes pieces of a file for which another process has made a TensorFileWriter with the same layout. That process
-/// commits later.
+/// Writes pieces of a file that another process makes with a TensorFileWriter of the same layout. That process commits
+/// the file.
 class TensorFilePieces {
  public:
   TensorFilePieces(std::filesystem::path path, const TensorFileLayout& layout);
 
   void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Makes the written pieces durable. Throws Error{io}.
+  /// Waits until the written pieces are durable. Throws Error{io}.
   void finish() { file_.sync(); }
 
  private:
@@ -138,8 +139,8 @@ class TensorFilePieces {
   TensorRanges ranges_;
 };
 
-/// Writes a file of complete tensors. Throws as TensorFileWriter does; Error{internal} also if a tensor's bytes do not
-/// match its shape.
+/// Writes a file of complete tensors. Throws as TensorFileWriter does, and Error{internal} if the size of a tensor's
+/// bytes does not match its shape.
 void write_safetensors(const std::filesystem::path& path, std::span<const Tensor> tensors, const Metadata& metadata);
 
 struct SafetensorsContents {
@@ -147,38 +148,39 @@ struct SafetensorsContents {
   Metadata metadata;
 };
 
-/// Parses a file, and checks every byte of the header and every size. `source` names the file in messages. Throws
+/// Parses a file. Checks every byte of the header and every size. `source` names the file in messages. Throws
 /// Error{data}.
 [[nodiscard]] SafetensorsContents parse_safetensors(std::span<const std::byte> file, std::string_view source);
 
-/// The same for an open file. It reads the header through `file` and touches no byte of `mapped`, which is the whole
-/// file.
+/// Parses an open file. Reads the header through `file`. The tensors point into `mapped`, the memory map of the whole
+/// file, but this call touches none of its bytes.
 [[nodiscard]] SafetensorsContents parse_safetensors(const files::SteadyFile& file, std::span<const std::byte> mapped);
 
-/// The bytes of a file of weights that its fingerprint covers. Each rank reads them beside its parts, so they are few.
-/// Weights of other training differ in all pages; states of other steps may not.
+/// The number of bytes of a weights file that its fingerprint covers. It is small because each rank reads them besides
+/// its own parts. It suffices for weights, because training changes every page; states of other steps may look equal.
 inline constexpr std::size_t hashed_of_weights = std::size_t{256} << 10U;
 
 /// An open file whose header has been checked. Its tensors point into the mapped file, which lives as long as this
-/// object, also when that is moved. If another process truncates the file, touching them ends the process by SIGBUS.
-/// Code that reads others' files therefore copies with read().
+/// object, even if the object is moved. If another process truncates the file, touching the mapped bytes ends this
+/// process with SIGBUS. Code that reads files of other programs therefore copies with read().
 class SafetensorsFile {
  public:
-  /// Throws as `parse_safetensors` and files::SteadyFile do. `hashed`: as there.
+  /// Opens the file and parses its header. `hashed`: as for files::SteadyFile. Throws as parse_safetensors() and
+  /// files::SteadyFile do.
   explicit SafetensorsFile(std::filesystem::path path, std::size_t hashed = files::SteadyFile::usual_hashed);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }
   [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept { return contents_.tensors; }
   [[nodiscard]] const Metadata& metadata() const noexcept { return contents_.metadata; }
-  /// Returns null if there is no such tensor.
+  /// The tensor of this name; null if there is none.
   [[nodiscard]] const Tensor* find(std::string_view name) const noexcept;
-  /// If there is no such tensor, throws Error{data}, which suggests the nearest name.
+  /// The tensor of this name. If there is none, throws Error{data} with the most similar name.
   [[nodiscard]] const Tensor& at(std::string_view name) const;
 
-  /// Copies bytes of one of these tensors, from `offset` on. REQUIRES: the tensor has them. Throws Error{io} if the
-  /// file was truncated.
+  /// Copies bytes of a tensor of this file, from `offset` on. REQUIRES: the tensor has these bytes. Throws Error{io} if
+  /// the file was truncated.
   void read(const Tensor& tensor, std::size_t offset, std::span<std::byte> to) const;
-  /// As in files::SteadyFile. Call it after reads, on one thread at a time.
+  /// Throws if the file has changed, as files::SteadyFile does. Call it after reading, on one thread at a time.
   void require_unchanged() const { file_.require_unchanged(); }
   [[nodiscard]] const std::string& fingerprint() const { return file_.fingerprint(); }
 

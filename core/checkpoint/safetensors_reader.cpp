@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t length_bytes = 8;
 
-/// A tensor as the header describes it. Offsets count from the first byte after the header.
+/// A tensor as the header describes it. Offsets start at the first byte after the header.
 struct Entry {
   TensorInfo info;
   std::uint64_t begin = 0;
@@ -24,11 +24,11 @@ struct Entry {
 
 class Reader {
  public:
-  /// `head`: the beginning of `file` with at least its length field and header, if it has them. No other byte is read.
+  /// `head`: the beginning of `file`, with at least its length field and header. No byte after it is read.
   Reader(std::span<const std::byte> file, std::span<const std::byte> head, std::string_view source)
       : file_(file), head_(head), source_(source) {}
 
-  /// The size of the head in bytes. Throws Error{data} if it is too large, or larger than the file.
+  /// The size in bytes of the length field and header. Throws Error{data} if it exceeds the limit or the file's size.
   [[nodiscard]] std::size_t head_bytes() const { return length_bytes + static_cast<std::size_t>(header_bytes()); }
 
   SafetensorsContents read() {

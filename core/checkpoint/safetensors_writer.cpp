@@ -34,7 +34,7 @@ void require_sound(const std::vector<TensorInfo>& tensors, const Metadata& metad
   }
 }
 
-/// The length, the JSON, and spaces up to a multiple of 8 bytes.
+/// Puts the length before a JSON header, and pads the header with spaces to a multiple of 8 bytes.
 std::string framed(std::string json) {
   json.append((8 - json.size() % 8) % 8, ' ');
   if (json.size() > max_header_bytes) {
@@ -86,7 +86,7 @@ TensorFileLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metada
 
 namespace {
 
-/// NumPy's name for an element type.
+/// The name of an element type in NumPy's format.
 const char* descr_of(const TensorInfo& tensor) {
   switch (tensor.dtype) {
     case DType::boolean: return "|b1";

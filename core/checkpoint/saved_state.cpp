@@ -26,8 +26,8 @@ namespace {
 
 constexpr const char* step_key = "shardrun.step";
 
-/// A limit for the steps of all runs since the first state, and for the samples of their batches. Numbers computed from
-/// them stay far below the largest integer.
+/// The limit for the number of steps since the first state, over all runs, and for the samples in all these steps. Sums
+/// and products of such numbers stay far below the largest integer.
 constexpr std::int64_t most_steps = 1'000'000'000'000'000;
 
 [[noreturn]] void refuse(const job::Job& job, const std::string& what) {
@@ -38,16 +38,16 @@ std::string type_text(const TensorInfo& info) {
   return fmt::format("{} [{}]", to_string(info.dtype), fmt::join(info.shape, ", "));
 }
 
-/// Reads elements of a tensor as float32, from number `first` on.
+/// Reads elements of a tensor as float32, from index `first` on.
 using ReadFloats = std::function<void(std::int64_t first, std::span<float> to)>;
 
-/// Copies a rank's part of a whole tensor, one block of the file at a time.
+/// Reads a rank's part of a tensor, block by block. `whole`: the shape of the tensor.
 void read_part(const std::vector<std::int64_t>& whole, const ReadFloats& read, const mesh::Box& box,
                const device::TensorView& part) {
   constexpr std::int64_t most_elements = 16384;
   const std::int64_t elements = std::accumulate(whole.begin(), whole.end(), std::int64_t{1}, std::multiplies<>());
   std::vector<float> block;
-  std::int64_t first = 0;  // first element of the block, in the tensor
+  std::int64_t first = 0;  // index in the tensor of the block's first element
   for (std::int64_t local = 0; local < box.elements(); ++local) {
     const std::int64_t at = box.index_in_whole(whole, local);
     if (at >= first + std::ssize(block)) {
@@ -60,7 +60,7 @@ void read_part(const std::vector<std::int64_t>& whole, const ReadFloats& read, c
   }
 }
 
-/// Checks the file's steps against the limit, and returns them.
+/// Returns the number of saved steps. Throws if it and the job's steps exceed the limit.
 std::int64_t check_steps(const job::Job& job, std::int64_t saved) {
   const std::int64_t most = most_steps / (job::has_data(job) ? job.data.batch : 1);
   if (job.iterate.steps > most - saved) {
@@ -73,7 +73,7 @@ std::int64_t check_steps(const job::Job& job, std::int64_t saved) {
 
 bool is_array(const std::filesystem::path& file) { return file.extension() == ".npy"; }
 
-/// The open files of [iterate] from: a single safetensors file, or arrays.
+/// The open files of [iterate] from: one safetensors file or several arrays.
 class FirstState {
  public:
   explicit FirstState(const job::Job& job) : job_(job) {
@@ -92,7 +92,7 @@ class FirstState {
     }
   }
 
-  /// The number of steps done. Together with the job's steps it is within the limit.
+  /// The number of steps done in the state. Throws if it and the job's steps exceed the limit.
   [[nodiscard]] std::int64_t steps() const {
     try {
       return check_steps(job_, file_ ? step_of_state(*file_) : 0);
@@ -104,7 +104,7 @@ class FirstState {
     }
   }
 
-  /// Compares the files with the model's fields.
+  /// Compares the names, shapes and types in the files with the model's fields.
   [[nodiscard]] SavedState check(const graph::Graph& graph) const {
     std::vector<std::string> names;
     for (const graph::State& state : graph.states) {
@@ -130,7 +130,7 @@ class FirstState {
     return saved;
   }
 
-  /// Like require_unchanged(), REQUIRES that check() has passed.
+  /// Reads elements of a field from index `first` on. REQUIRES: check() has passed, as for require_unchanged().
   void read(const std::string& field, std::int64_t first, std::span<float> to) const {
     if (file_) {
       file_->read(file_->at(field), static_cast<std::size_t>(first) * sizeof(float), std::as_writable_bytes(to));
@@ -148,7 +148,8 @@ class FirstState {
     }
   }
 
-  /// Checks arrays only: a run continues from what it has saved, whatever the numbers.
+  /// Throws if a number of an array is NaN or infinite. A file that a run wrote is not checked: the run continues from
+  /// any values.
   void require_finite(int threads) const {
     for (const data::NpyArray& array : arrays_) {
       try {
@@ -162,7 +163,7 @@ class FirstState {
   }
 
  private:
-  /// Whether a single array was given directly, without its folder: then its name does not have to be that of a field.
+  /// Whether the setting names a single array file instead of a folder. That file's name need not be a field's name.
   [[nodiscard]] bool is_one_array() const { return !arrays_.empty() && arrays_.front().path() == job_.iterate.from; }
   [[nodiscard]] const char* what() const { return file_ ? "a tensor" : "an array"; }
   [[nodiscard]] std::string place() const { return (file_ ? file_->path() : job_.iterate.from).native(); }

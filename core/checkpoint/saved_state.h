@@ -14,53 +14,52 @@
 
 namespace shardrun::checkpoint {
 
-// The state from which an iterated job starts: that of [iterate] from, or the model's own. The former is a file that a
-// run wrote, with float32 tensors of global shapes and the number of steps done in the metadata; or it is arrays of any
-// numeric type, one .npy file for each field.
+// The state from which an iterated job starts is given by [iterate] from; without it, the model initializes its state.
+// The files are either a file that a run wrote, with float32 tensors of global shapes and the number of steps in its
+// metadata, or arrays of any numeric type, one .npy file per field.
 
-/// The state that was read. `fingerprint` identifies its files: all processes of a job must get the same. If there is
-/// no saved state, it is "" and `steps` is 0.
+/// Describes the saved state that was read. If there is none, `fingerprint` is "" and `steps` is 0.
 struct SavedState {
-  std::string fingerprint;  ///< of files::SteadyFile
+  std::string fingerprint;  ///< identifies the files; all processes of a job must get the same one
   std::int64_t steps = 0;   ///< steps done
 
   bool operator==(const SavedState&) const = default;
 };
 
-/// The metadata of a state after this number of steps.
+/// The metadata of a file with the state after this number of steps.
 [[nodiscard]] Metadata describe_state(std::int64_t steps);
 
-/// The files of [iterate] from, given directly or by their folder; empty without the setting.
+/// The files that [iterate] from names, directly or by their folder; empty without the setting.
 [[nodiscard]] std::vector<std::filesystem::path> saved_state_files(const job::Job& job);
 
-/// Throws Error{data}, which names the first number of an array that is NaN, infinite or too large for float32. Reads
-/// all numbers once.
+/// Throws Error{data} that names the first number of an array that is NaN, infinite or too large for float32. Reads all
+/// arrays once, with this number of threads.
 void check_saved_numbers(const job::Job& job, int threads);
 
-/// The number of steps done in a state; 0 for a file of another program. Throws Error{data} if the metadata lacks a
-/// valid number of steps.
+/// The number of steps in the metadata of a state file; 0 for a file of another program. Throws Error{data} if the
+/// number is not valid.
 [[nodiscard]] std::int64_t step_of_state(const SafetensorsFile& file);
 
-/// The number of steps done in the state from which the job starts; 0 for the model's own. Throws Error{job} with the
-/// setting's place if the file cannot be read, or if its steps and the job's together exceed 10^15.
+/// The number of steps done before the job starts: those of [iterate] from, or 0 without it. Throws Error{job} with the
+/// setting's place if the file cannot be read, or if its steps and the job's exceed 10^15 together.
 [[nodiscard]] std::int64_t first_step(const job::Job& job);
-/// The number of steps done at the job's end, for training and iterating. Throws as first_step() does.
+/// The number of steps done at the end of the job, in training and in iterating. Throws as first_step() does.
 [[nodiscard]] std::int64_t last_step(const job::Job& job);
 
-/// Compares the files with the model's fields. Throws Error{job} if a field is missing, has another shape or type, or
-/// does not exist in the model; and as first_step() does.
+/// Compares the files of [iterate] from with the model's fields. Throws Error{job} if a field is missing, has another
+/// shape or type, or does not exist in the model, and where first_step() throws.
 SavedState check_saved_state(const job::Job& job, const graph::Graph& graph);
 
-/// Gives every state its first values. Fields get theirs from the job's files, if it names any; each rank reads its
-/// parts. Returns the saved state that it has read. Throws as check_saved_state() does, and Error{io} if a file changed
-/// meanwhile.
+/// Sets the initial values of every state. Fields are read from the files of [iterate] from, if the job has it; each
+/// rank reads its own parts. Returns what was read. Throws as check_saved_state() does, and Error{io} if a file has
+/// changed since.
 SavedState initialize_states(const job::Job& job, const graph::Graph& graph, runtime::Executor& executor);
 
-/// The path of the job's result file, in [job] output.
+/// The path of the job's result file, which is in the folder [job] output.
 [[nodiscard]] std::filesystem::path result_path(const job::Job& job);
 
-/// The files of an earlier run that are kept in the job's folder. `resumed`: the checkpoint from which the run
-/// continues; null: none.
+/// Which files of an earlier run stay in the job's output folder. `resumed`: the checkpoint from which the run
+/// continues; null: it starts from the beginning.
 [[nodiscard]] metrics::Kept kept_of(const job::Job& job, const OpenCheckpoint* resumed = nullptr);
 
 }  // namespace shardrun::checkpoint

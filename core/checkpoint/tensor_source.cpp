@@ -31,15 +31,15 @@ namespace {
 
 constexpr std::size_t most_index_bytes = std::size_t{64} << 20U;
 
-/// `count` elements from `first` on, as a part of the whole tensor.
+/// A box with `count` consecutive elements of a tensor, from index `first` on.
 mesh::Box consecutive(const std::vector<std::int64_t>& shape, std::int64_t first, std::int64_t count) {
   return {.origin = std::vector<std::int64_t>(shape.size(), 0),
           .shape = shape,
           .run = mesh::Interval{first, first + count}};
 }
 
-/// The state's name if this is the first copy of a state that varies between ranks (all coordinates are 0): "w" for
-/// "w@data=0".
+/// If the name is that of the first copy of a state that varies between ranks, such as "w@data=0": the state's name,
+/// "w".
 std::optional<std::string> name_of_first_copy(const std::string& name) {
   const std::size_t at = name.find('@');
   std::string zeros;
@@ -59,7 +59,7 @@ TensorSource source_of(const OpenCheckpoint& checkpoint, std::vector<std::size_t
   }
   source.metadata = describe_model(checkpoint.manifest().run.model, checkpoint.manifest().run.tokenizer);
   source.tensors = std::move(tensors);
-  source.has_slow_reads = true;  // each looks for its elements in all pieces
+  source.has_slow_reads = true;  // each read searches all pieces of the tensor
   source.read = [&checkpoint, numbers = std::move(numbers)](std::size_t tensor, std::int64_t first,
                                                             std::span<std::byte> to) {
     const StoredTensor& stored = checkpoint.manifest().tensors[numbers[tensor]];
@@ -69,7 +69,7 @@ TensorSource source_of(const OpenCheckpoint& checkpoint, std::vector<std::size_t
   return source;
 }
 
-/// Throws if a finite number became infinite. `made`: the values after conversion.
+/// Throws Error{data} if a finite value became infinite by the conversion. `made`: the converted values.
 void require_held(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<const double> values,
                   std::span<const double> made, DType dtype) {
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -87,7 +87,7 @@ void require_held(const TensorSource& source, std::size_t tensor, std::int64_t f
   throw Error(ErrorCode::data, fmt::format("cannot read '{}': {}", index.native(), fault));
 }
 
-/// The files that an index names, each with its tensors.
+/// The files that an index names, each with the names of its tensors.
 std::map<std::string, std::vector<std::string>> files_of_index(const std::filesystem::path& index) {
   const boost::json::value json =
       files::parse_json_strictly(files::read_text_file(index, most_index_bytes), index.native());
@@ -175,20 +175,20 @@ TensorSource array_source(const data::NpyArray& array, std::string name) {
 
 namespace {
 
-/// The file to which a path leads: files of a hub cache are links to files elsewhere.
+/// The file to which a path or link leads. In a hub cache, files are links to other folders.
 std::filesystem::path linked(const std::filesystem::path& path) {
   std::error_code failed;
   const std::filesystem::path file = std::filesystem::canonical(path, failed);
   return failed ? path : file;
 }
 
-/// Whether a path exists, also as a link that leads nowhere.
+/// Whether a path exists; a broken link counts, too.
 bool is_there(const std::filesystem::path& path) {
   std::error_code failed;
   return std::filesystem::exists(std::filesystem::symlink_status(path, failed));
 }
 
-/// Throws Error{data} if a folder has no safetensors file.
+/// Throws Error{data} if the folder has no safetensors file.
 void require_safetensors(const std::filesystem::path& folder) {
   if (is_there(folder / index_name)) {
     return;
@@ -272,14 +272,14 @@ void require_finite(const TensorSource& source, std::size_t tensor, std::int64_t
 
 namespace {
 
-/// Reads a tensor's elements as another type.
+/// Reads a tensor's elements, converted to another type.
 class Converter {
  public:
   Converter(const TensorSource& source, std::size_t tensor, DType dtype)
       : source_(source), tensor_(tensor), stored_(source.tensors[tensor].dtype), dtype_(dtype) {}
 
-  /// The bytes of elements from number `first` on, valid until the next call. Throws Error{data} if a finite number
-  /// would become infinite.
+  /// Elements from index `first` on, as bytes of the new type. They stay valid until the next call. Throws Error{data}
+  /// if a finite number would become infinite.
   std::span<const std::byte> read(std::int64_t first, std::size_t count) {
     bytes_.resize(count * element_bytes(stored_));
     source_.read(tensor_, first, bytes_);
@@ -322,8 +322,8 @@ void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
 
 namespace {
 
-/// Replaces elements of 16 bits, which lie at the end of `values`, by their values. Some at a time are copied, so that
-/// the compiler can convert several at once.
+/// Converts 16-bit elements, which were read into the end of `values`, to float32 in place. Copies a block at a time,
+/// so that the compiler can vectorize the conversion.
 template <typename Element>
 void widen(std::span<float> values) {
   std::array<Element, 256> some;
@@ -337,7 +337,7 @@ void widen(std::span<float> values) {
   }
 }
 
-/// Whether all numbers are finite: the exponent of others has all bits.
+/// Whether all numbers are finite. In a NaN or infinity, all bits of the exponent are set.
 bool are_finite(std::span<const float> values) {
   constexpr std::uint32_t exponent = 0x7F800000;
   std::uint32_t found = 0;
@@ -351,7 +351,7 @@ bool are_finite(std::span<const float> values) {
 
 void read_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to) {
   const DType stored = source.tensors[tensor].dtype;
-  if (stored == DType::f64) {  // whose numbers float32 may not hold
+  if (stored == DType::f64) {  // its numbers may be too large for float32
     Converter converter(source, tensor, DType::f32);
     std::ranges::copy(converter.read(first, to.size()), std::as_writable_bytes(to).begin());
   } else {

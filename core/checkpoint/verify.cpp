@@ -26,15 +26,15 @@ void note(Verified& verified, const Check& check) {
   }
 }
 
-/// The elements of the box that the piece contains.
+/// The elements of a box that are in a piece; without a run, all of them.
 mesh::Interval elements_in(const mesh::Box& box) { return box.run.value_or(mesh::Interval{0, box.elements()}); }
 
 bool have_same_box(const Piece& first, const Piece& second) {
   return first.box.origin == second.box.origin && first.box.shape == second.box.shape;
 }
 
-/// Finds elements that two pieces of a tensor share. Pieces of the same box are compared by their runs; different boxes
-/// pairwise, because there are few of them. It never holds more than the rows of two pieces.
+/// Finds elements that two pieces of a tensor share. Pieces with the same box are compared by their runs, and different
+/// boxes pairwise, because a tensor has few boxes. Holds at most the rows of two pieces in memory.
 class Sharing {
  public:
   Sharing(const StoredTensor& tensor, const Manifest& manifest) : tensor_(tensor), manifest_(manifest) {
@@ -98,8 +98,8 @@ class Sharing {
   std::vector<Piece> pieces_;
 };
 
-/// Each element lies in exactly one piece if no two pieces share one and the pieces together have as many as the
-/// tensor.
+/// Checks that each element is in exactly one piece: no two pieces share an element, and together the pieces have as
+/// many elements as the tensor.
 void verify_tensor(const StoredTensor& tensor, const Manifest& manifest, Verified& verified) {
   const std::vector<std::string> shared = Sharing(tensor, manifest).find();
   verified.faults.insert(verified.faults.end(), shared.begin(), shared.end());

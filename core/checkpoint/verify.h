@@ -7,12 +7,12 @@
 
 namespace shardrun::checkpoint {
 
-/// The result of reading and checking all of a checkpoint.
+/// The result of verify_checkpoint().
 struct Verified {
   std::vector<std::string> faults;
   std::int64_t files = 0;
   std::int64_t tensors = 0;
-  std::uint64_t bytes = 0;  ///< bytes read
+  std::uint64_t bytes = 0;  ///< total bytes read
 };
 
 /// Checks a checkpoint's folder: its manifest; the size, the hash and the safetensors header of each file; and that

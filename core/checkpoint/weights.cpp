@@ -21,8 +21,8 @@ namespace {
 constexpr const char* model_key = "shardrun.model";
 constexpr const char* tokenizer_key = "shardrun.tokenizer";
 
-/// Whether this rank writes its part, of all ranks that have the same part. The writer is the first along the axes that
-/// do not split it, on the stage that updates it.
+/// Whether this rank is the one that writes its part, of all ranks that hold it. It is the rank with coordinate 0 on
+/// all axes that do not split the state, on the stage that updates the state.
 bool writes_part(const partition::Partition& partition, graph::StateId state, const mesh::Coordinates& at) {
   for (const mesh::AxisId axis : at.ids()) {
     if (at[axis] != 0 && axis != partition.pipeline.axis && !partition.placements.states[state].splits(axis)) {
@@ -32,8 +32,8 @@ bool writes_part(const partition::Partition& partition, graph::StateId state, co
   return partition.stage_at(at) == partition.stages.states.owner[state];
 }
 
-/// Calls `write` with each row of a part: its offset in the whole, its offset in the rank's memory, and its length, all
-/// in bytes of float32.
+/// Calls `write` with each row of a part: its offset in the whole tensor, its offset in the rank's memory, and its
+/// length. All are bytes of float32.
 template <typename Write>
 void for_rows(const SavedPart& part, const Write& write) {
   const std::vector<mesh::Row> held = mesh::rows_of(part.whole, part.held.value_or(part.box));
@@ -48,7 +48,7 @@ void for_rows(const SavedPart& part, const Write& write) {
   }
 }
 
-/// The parts that the rank writes, in float32.
+/// The parts of states that this rank writes, as float32.
 std::vector<SavedPart> parts_of_rank(const StateFile& file, const graph::Graph& graph,
                                      const partition::Partition& partition, std::int64_t rank) {
   const partition::Placements& placements = partition.placements;
@@ -68,7 +68,7 @@ std::vector<SavedPart> parts_of_rank(const StateFile& file, const graph::Graph& 
   return parts;
 }
 
-/// `writer`: a TensorFileWriter or a TensorFilePieces.
+/// Writes parts of states. `writer`: a TensorFileWriter or a TensorFilePieces.
 template <typename Writer>
 void write_parts(Writer& writer, const std::vector<SavedPart>& parts, const runtime::Executor& executor) {
   for (const SavedPart& part : parts) {
@@ -130,7 +130,7 @@ void save_parts(const StateFile& file, std::int64_t ranks,
   if (rank == 0) {
     whole.emplace(file.path, file.layout);
   }
-  callbacks.await_ranks();  // now the file exists
+  callbacks.await_ranks();  // all ranks wait until the first one has made the file
   if (whole) {
     write_parts(*whole, parts_of(rank), executor);
   } else {
@@ -139,7 +139,7 @@ void save_parts(const StateFile& file, std::int64_t ranks,
     pieces.finish();
   }
   callbacks.parts_are_written();
-  callbacks.await_ranks();  // now all parts are in the file
+  callbacks.await_ranks();  // the first rank commits once all have written their parts
   if (whole) {
     for (std::int64_t other = 1; other < ranks; ++other) {
       for (const SavedPart& part : parts_of(other)) {
@@ -190,7 +190,7 @@ Metadata describe_model(const std::string& section, const std::string& tokenizer
 
 namespace {
 
-/// The sections of describe_model(); none if the metadata has none.
+/// The [model] and [trained_on] sections in the metadata; an empty job if the metadata has none.
 job::RawJob described(const TensorSource& source) {
   job::RawJob raw;
   if (const auto found = source.metadata.find(model_key); found != source.metadata.end()) {

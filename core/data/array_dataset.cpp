@@ -19,13 +19,13 @@ namespace {
 
 using device::TensorView;
 
-/// Arrays, and the setting that names them.
+/// A set of arrays, and the setting that names its file, for messages.
 struct NamedArrays {
   ArraySet set;
   Named name;
 };
 
-/// Throws unless a row of one could also be a row of the other.
+/// Throws Error{data} unless rows of both sets have the same sizes and the same kind of y.
 void require_same_kind(const ArraySet& training, const ArraySet& validation) {
   const auto describe = [](const ArraySet& set) {
     return fmt::format("{} features and {}", set.features(),
@@ -42,7 +42,7 @@ void require_same_kind(const ArraySet& training, const ArraySet& validation) {
 
 class ArrayDataset final : public Dataset {
  public:
-  /// Without `validation`, the last rows of the training data are used for validation.
+  /// `validation`: the validation data; nothing: the last rows of the training data are used.
   ArrayDataset(NamedArrays training, std::optional<NamedArrays> validation)
       : training_(std::move(training)), validation_(std::move(validation)) {
     if (validation_) {
@@ -106,7 +106,7 @@ class ArrayDataset final : public Dataset {
     return with_name(arrays.name, [&] { return arrays.set.classes(); });
   }
 
-  /// Fills a block of samples at a time, so that their row numbers fit on the stack.
+  /// Chooses and fills a block of samples at a time, so that the row numbers of a block fit on the stack.
   template <typename ChooseRows>
   void for_blocks(const NamedArrays& arrays, std::int64_t first, const TensorView& inputs, const TensorView& targets,
                   const ChooseRows& choose_rows) const {
@@ -136,7 +136,7 @@ class ArrayDataset final : public Dataset {
     }
   }
 
-  /// Fills rows of reals in the tensor's type. Only types other than f32 need memory for the conversion.
+  /// Fills rows of real numbers in the tensor's type. Allocates memory for the conversion only if the type is not f32.
   static void fill_reals(const ArraySet& set, std::span<const std::int64_t> rows, const TensorView& view,
                          std::int64_t at,
                          void (ArraySet::*fill)(std::span<const std::int64_t>, std::span<float>) const) {

@@ -56,7 +56,7 @@ void require_row(std::int64_t row, std::int64_t rows) {
   }
 }
 
-/// How many of `rows`, from the first on, are consecutive in the set.
+/// The length of the run of consecutive row numbers with which `rows` begins.
 std::size_t run_of(std::span<const std::int64_t> rows) {
   std::size_t count = 1;
   while (count < rows.size() && rows[count] == rows[0] + static_cast<std::int64_t>(count)) {
@@ -79,10 +79,10 @@ void fill_rows(const NpyArray& from, std::int64_t width, std::span<const std::in
   }
 }
 
-/// Labels read at once.
+/// The number of labels read at once.
 constexpr std::size_t label_block = 64;
 
-/// The limit for classes, because they are counted in 32 bits.
+/// The limit for the number of classes, because labels are 32-bit integers.
 constexpr std::int64_t most_classes = INT32_MAX;
 
 Error bad_label(const NpyArray& y, std::int64_t row, std::int64_t label, const std::string& expected) {

@@ -15,7 +15,7 @@
 #include "core/data/dataset.h"
 #include "core/files/steady_file.h"
 
-// What the kinds of data sets share.
+// What all kinds of data sets share.
 
 namespace shardrun::data {
 
@@ -26,7 +26,7 @@ using Named = std::string;
   return fmt::format("{}: [data] {}", job.where("data", key), key);
 }
 
-/// Calls `act`. Errors about the file get the name of its setting.
+/// Calls `act`. If it throws, puts the setting's name before the error's message.
 template <class Act>
 auto with_name(const Named& name, Act act) {
   try {
@@ -36,16 +36,16 @@ auto with_name(const Named& name, Act act) {
   }
 }
 
-/// The files that data_files() lists, opened by path or inherited from another process of this host.
+/// The files of data_files(). They are opened by path, or were inherited from another process of this host.
 class DataFiles {
  public:
   DataFiles() = default;
   /// `given`: the open files, in the order of data_files().
   DataFiles(const job::Job& job, std::vector<files::SteadyFile> given);
 
-  /// Whether another process gave the files. For texts it gave the tokens instead.
+  /// Whether another process gave the files. For a text, it gives a file of tokens instead.
   [[nodiscard]] bool are_given() const noexcept { return !given_.empty(); }
-  /// Opens a file, or returns a given one. Throws as files::SteadyFile does. REQUIRES: a given file is requested only
+  /// Opens a file, or returns the given one. Throws as files::SteadyFile does. REQUIRES: each file is requested at most
   /// once.
   [[nodiscard]] files::SteadyFile open(const std::filesystem::path& path);
 
@@ -53,12 +53,12 @@ class DataFiles {
   std::vector<std::optional<files::SteadyFile>> given_;
 };
 
-// Each of these opens data of one kind. `files`: as in open_dataset() and attach_dataset().
+// Each function opens data of one kind, with the arguments of open_dataset() or attach_dataset().
 
 [[nodiscard]] std::unique_ptr<Dataset> open_arrays(const job::Job& job, DataFiles& files);
 [[nodiscard]] std::unique_ptr<Dataset> open_text(const job::Job& job, DataFiles& files);
 [[nodiscard]] std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files);
-/// Inputs without targets. `vocab`: as in open_dataset().
+/// Opens inputs without targets. `vocab`: as in open_dataset().
 [[nodiscard]] std::unique_ptr<Dataset> open_inputs(const job::Job& job, DataFiles& files,
                                                    std::optional<std::int64_t> vocab);
 

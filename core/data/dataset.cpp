@@ -72,7 +72,7 @@ std::unique_ptr<Dataset> open_with(const job::Job& job, DataFiles& files, std::o
 
 namespace {
 
-/// Whether a file has another array after the first.
+/// Whether a .npy file contains another array after the first.
 bool has_several_arrays(const std::filesystem::path& path) {
   try {
     constexpr std::string_view magic = "\x93NUMPY";
@@ -89,7 +89,7 @@ bool has_several_arrays(const std::filesystem::path& path) {
     file.read(end - magic.size(), std::as_writable_bytes(std::span(next)));
     return next == magic;
   } catch (const Error&) {
-    return false;  // opening the file reports why
+    return false;  // opening the file later reports the error
   }
 }
 
@@ -189,7 +189,7 @@ std::vector<std::string> handles_of(const Dataset& dataset) {
 }
 
 InheritedData::InheritedData(const Dataset& dataset) {
-  constexpr int lowest = 16;  // a started process uses the descriptors below this itself
+  constexpr int lowest = 16;  // a started process itself uses the descriptors below this number
   for (const files::SteadyFile* const file : dataset.files()) {
     copies_.emplace_back(::fcntl(file->descriptor().get(), F_DUPFD, lowest));
     if (!copies_.back().is_open()) {

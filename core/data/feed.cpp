@@ -12,12 +12,12 @@ namespace {
 using device::HostTensor;
 using device::TensorView;
 
-/// Whether a part consists of whole rows.
+/// Whether a part of a tensor consists of whole rows.
 bool has_whole_rows(const TensorView& view) {
   return std::equal(view.shape.begin() + 1, view.shape.begin() + view.rank, view.global.begin() + 1);
 }
 
-/// All rows and columns of a tensor, in separate host memory.
+/// A host copy of a whole tensor, of which this rank has a part.
 struct Whole {
   explicit Whole(const TensorView& part) : view(part) {
     view.shape = part.global;
@@ -47,7 +47,7 @@ void copy_part(const Whole& whole, const HostTensor& part_of_rank) {
   }
 }
 
-/// `fill(first, inputs, targets)` must write whole rows, as many as the views have.
+/// Writes samples to x and y. `fill(first, inputs, targets)` must write all rows of its views.
 template <typename Fill>
 void feed(std::int64_t first, HostTensor& x, HostTensor& y, const Fill& fill) {
   const TensorView& inputs = x.view();

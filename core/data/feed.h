@@ -8,8 +8,8 @@
 
 namespace shardrun::data {
 
-// Write samples to a function's inputs, whole or only this rank's parts. `first`: the global number of the sample in
-// the whole input's first row. `host`: access to the inputs' device. On the cpu device, parts that consist of whole
+// Write samples to the inputs of a function, or to this rank's parts of them. `first`: the global index of the sample
+// for the first row of the whole input. `host`: access to the device of the inputs. On the cpu device, parts of whole
 // rows need no allocation.
 
 void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const device::HostAccess& host,
@@ -18,7 +18,7 @@ void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t firs
 void feed_evaluation(const Dataset& dataset, std::int64_t first, const device::HostAccess& host,
                      const device::TensorView& inputs, const device::TensorView& targets);
 
-/// `fill(row, rows)` must write the rows of a view whose first row is row `row` of the whole input.
+/// Writes samples to the inputs. `fill(row, rows)` must fill a view whose first row is row `row` of the whole input.
 void feed_inputs(const device::HostAccess& host, const device::TensorView& inputs,
                  const std::function<void(std::int64_t row, const device::TensorView& rows)>& fill);
 

@@ -6,7 +6,7 @@
 namespace shardrun::data {
 namespace {
 
-/// A safetensors file begins with the length of its JSON header, a little-endian integer of 8 bytes, and the header.
+/// Whether a file begins like a safetensors file: 8 bytes with the length of its JSON header (little-endian), and JSON.
 bool is_safetensors(std::string_view head) {
   const auto is_printable = [](char c) { return c >= ' ' && c <= '~'; };
   return head.size() >= 16 && head.substr(4, 6) == std::string_view("\0\0\0\0{\"", 6) &&

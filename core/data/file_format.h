@@ -6,11 +6,10 @@
 
 namespace shardrun::data {
 
-/// Formats that [data] reads, or that people pass by mistake.
+/// Formats that [data] reads, or that users pass by mistake.
 enum class FileFormat : std::uint8_t { unknown, npy, zip, gzip, safetensors };
 
-/// The format of a file that begins with `head`. 16 bytes are enough to recognise a safetensors file, fewer for the
-/// others.
+/// The format of a file that begins with `head`. 16 bytes are enough for every format.
 [[nodiscard]] FileFormat format_of(std::span<const std::byte> head) noexcept;
 
 /// A name for messages: "a .npy file"; empty for an unknown format.

@@ -18,10 +18,10 @@
 namespace shardrun::data {
 namespace {
 
-/// Values that are read at once and checked without a branch, so that the compiler can vectorize the check.
+/// The number of values that are read at once, and checked without branches so that the compiler can vectorize.
 constexpr std::int64_t block = 16384;
 
-/// Whether a value can be used. NaN compares as false.
+/// Whether a value is finite as a float32. For NaN the comparison is false.
 template <class Real>
 bool is_usable(Real value) noexcept {
   if constexpr (std::is_same_v<Real, sdk::Half>) {
@@ -31,7 +31,7 @@ bool is_usable(Real value) noexcept {
   }
 }
 
-/// The first unusable value of [begin, end), or `end`. Stops early once `ends` is set.
+/// The index of the first unusable value in [begin, end); `end` if there is none. Stops early once `ends` is true.
 template <class Real>
 std::int64_t first_bad(const NpyArray& array, std::int64_t begin, std::int64_t end, const std::atomic<bool>& ends) {
   std::vector<Real> values(static_cast<std::size_t>(std::min(block, end - begin)));
@@ -49,8 +49,8 @@ std::int64_t first_bad(const NpyArray& array, std::int64_t begin, std::int64_t e
   return end;
 }
 
-/// Like `first_bad`, over all values; `count` if there is none. Each thread reads consecutive values, because files are
-/// read fastest so.
+/// The index of an array's first unusable value; the number of elements if there is none. Each thread reads consecutive
+/// values, which is the fastest order for files.
 template <class Real>
 std::int64_t first_bad_of_all(const NpyArray& array, int threads) {
   constexpr std::int64_t worth_a_thread = std::int64_t{1} << 20U;
@@ -63,7 +63,7 @@ std::int64_t first_bad_of_all(const NpyArray& array, int threads) {
     const auto p = static_cast<std::size_t>(part);
     const std::int64_t end = count / parts * (part + 1) + (part + 1 == parts ? count % parts : 0);
     try {
-      // Works in pieces, between which it checks whether the process is asked to stop.
+      // Works in pieces. Between them it checks whether the process should stop.
       for (std::int64_t begin = count / parts * part; begin < end && !ends; begin += worth_a_thread) {
         stop_point();
         const std::int64_t last = std::min(begin + worth_a_thread, end);

@@ -4,8 +4,8 @@
 
 namespace shardrun::data {
 
-/// Throws Error{data}, which names by row and column the first value that is NaN, infinite or too large for float32,
-/// the type in which runs compute. Reads an array of reals once, with `threads` threads. Does not read integers.
+/// Throws Error{data} that gives row and column of the first value that is NaN, infinite or too large for float32.
+/// Reads an array of real numbers once, with `threads` threads; does not read an array of integers.
 void require_finite(const NpyArray& array, int threads);
 
 }  // namespace shardrun::data

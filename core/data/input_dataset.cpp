@@ -15,11 +15,10 @@ namespace {
 
 using device::TensorView;
 
-/// An array in which each row is a sample, without targets.
+/// An array whose rows are samples without targets.
 class InputDataset final : public Dataset {
  public:
-  /// `context`: tokens in a sample; 0: the samples are real numbers. `vocab`: the vocabulary of the tokens; 0: not
-  /// known.
+  /// `context`: tokens per sample; 0: samples are real numbers. `vocab`: the vocabulary of the tokens; 0: unknown.
   InputDataset(Named name, files::SteadyFile file, std::int64_t context, std::int64_t vocab)
       : name_(std::move(name)),
         array_(with_name(name_, [&] { return NpyArray(std::move(file)); })),
@@ -91,7 +90,7 @@ class InputDataset final : public Dataset {
     }
   }
 
-  /// Reads the tokens of samples from `first` on. Throws Error{data} for one that the model does not have.
+  /// Reads the tokens of samples from index `first` on. Throws Error{data} for a token outside of the vocabulary.
   void read_tokens(std::int64_t first, std::span<std::int32_t> to) const {
     std::array<std::int64_t, 1024> block = {};
     for (std::size_t done = 0; done < to.size();) {

@@ -70,7 +70,7 @@ std::size_t element_bytes(NpyType type) noexcept {
 
 namespace {
 
-/// Elements converted at once.
+/// The number of elements converted at once.
 constexpr std::size_t converted_at_once = 1024;
 
 [[noreturn]] void refuse_element(std::size_t index, const std::string& value, graph::DType dtype) {
@@ -167,7 +167,7 @@ NpyHeader header_of(const files::SteadyFile& file) {
   return parse_npy(head, file.size(), file.path().native());
 }
 
-/// Converts a piece at a time, on the stack.
+/// Reads and converts elements, in pieces that fit on the stack.
 template <typename To>
 void read_converted(const NpyArray& array, std::int64_t first, std::span<To> to) {
   std::array<std::byte, 16384> stored;

@@ -37,12 +37,12 @@ constexpr std::size_t magic_and_version_bytes = 8;
   throw Error(ErrorCode::data, fmt::format("cannot read array '{}': {}", source, fault));
 }
 
-/// Parses the dictionary, token by token.
+/// Parses the header's Python dictionary, token by token.
 class HeaderReader {
  public:
   HeaderReader(std::string_view text, std::string_view source) : rest_(text), source_(source) {}
 
-  /// Fills in type, shape and elements.
+  /// Returns the header's type, shape and number of elements.
   NpyHeader read() {
     NpyHeader header;
     bool has_type = false;
@@ -163,7 +163,7 @@ class HeaderReader {
     while (!accept(')')) {
       dimensions.push_back(dimension());
       if (!accept(',')) {
-        // (3) is a number in Python, (3,) a shape.
+        // In Python, (3) is a number and (3,) is a tuple, which a shape has to be.
         if (dimensions.size() == 1) {
           malformed("','");
         }
@@ -208,7 +208,7 @@ std::size_t little_endian(std::span<const std::byte> bytes) {
   return value;
 }
 
-/// Where the dictionary begins and ends.
+/// The offsets at which the dictionary begins and ends.
 std::pair<std::size_t, std::size_t> header_bounds(std::span<const std::byte> file, std::size_t bytes,
                                                   std::string_view source) {
   const FileFormat format = format_of(file);
@@ -270,7 +270,7 @@ NpyHeader parse_npy(std::span<const std::byte> head, std::size_t bytes, std::str
 std::string npy_header(std::string_view descr, const std::vector<std::int64_t>& shape) {
   std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", descr,
                                  fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
-  constexpr std::size_t before = 10;  // magic, version, length
+  constexpr std::size_t before = 10;  // magic (6 bytes), version (2), length (2)
   text.append(63 - (before + text.size()) % 64, ' ');
   text += '\n';
   std::string header("\x93NUMPY\x01\x00", 8);

@@ -23,8 +23,8 @@ namespace {
 constexpr std::string_view npy_magic = "\x93NUMPY";
 constexpr std::size_t read_size = std::size_t{1} << 16U;
 
-/// Waits until a read or write does not block. Returns false if `waiting` ended the wait. `told` is when `waiting` was
-/// last called: it is also called for a stream that is slow but never stops.
+/// Waits until a read or write would not block. Returns false if `waiting` has returned false. `told`: when `waiting`
+/// was called last, which happens regularly even if the stream is slow but never stops.
 bool await_stream(const files::FileDescriptor& file, short event, const Waiting& waiting,
                   std::chrono::steady_clock::time_point& told) {
   constexpr std::chrono::milliseconds interval{100};
@@ -46,7 +46,7 @@ bool await_stream(const files::FileDescriptor& file, short event, const Waiting&
   }
 }
 
-/// How many bytes can be written without blocking: a pipe that is ready takes at least so many; a file takes all.
+/// How many bytes can be written without blocking: PIPE_BUF for a pipe that is ready, any number for a file.
 std::size_t most_at_once(const files::FileDescriptor& file) {
   struct stat status = {};
   return ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) ? SIZE_MAX : PIPE_BUF;
@@ -105,7 +105,8 @@ void NpyReader::find_next() {
   begin_ = end_;
 }
 
-/// Reads only the bytes of the header, unless more have come already. Returns how many of them there are.
+/// Reads the header, and no byte after it unless the buffer already has more. Returns the number of bytes of the
+/// header.
 std::size_t NpyReader::fill_header() {
   constexpr std::size_t least = 12;  // magic, version, and a length of two or four bytes
   const std::size_t there = fill_to(least);
@@ -136,7 +137,7 @@ std::optional<NpyRecord> NpyReader::next() {
     try {
       return parse_npy_header(bytes, head, fmt::format("record {} of {}", number_, name_));
     } catch (const Error&) {
-      take(1);  // so that its own magic is not taken for the next record's
+      take(1);  // skips the first byte, so that the search for the next record does not find this one again
       throw;
     }
   }();

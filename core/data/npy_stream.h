@@ -15,36 +15,36 @@
 namespace shardrun::data {
 
 struct NpyRecord {
-  std::int64_t number = 0;  ///< number of the record in its stream, from 1
+  std::int64_t number = 0;  ///< the record's number in its stream, counted from 1
   std::vector<std::int64_t> shape;
-  std::vector<std::byte> bytes;  ///< its elements, converted to the reader's type
+  std::vector<std::byte> bytes;  ///< its elements, converted to the type that the reader was given
 };
 
 /// The largest size of a record's values, in bytes.
 inline constexpr std::uint64_t most_record_bytes = std::uint64_t{1} << 30U;
 
-/// Called ten times a second while a stream has no bytes to read, or accepts none. If it returns false, the reading or
+/// Called ten times a second while a stream has no bytes to read, or accepts none. If it returns false, reading or
 /// writing ends.
 using Waiting = std::function<bool()>;
 
-/// Reads arrays from a file or pipe that contains one .npy after the other, as numpy.save writes them to one open file.
-/// It keeps one record in memory.
+/// Reads arrays from a file or pipe with one .npy after the other, as numpy.save writes them to one open file. Keeps
+/// one record in memory.
 class NpyReader {
  public:
   /// `name`: the stream's name, for messages. `dtype`: the type to which elements are converted.
   NpyReader(files::FileDescriptor file, std::string name, graph::DType dtype, Waiting waiting);
 
-  /// The next record; nothing at the end. Throws Error{data} for a malformed record, with its number. The next call
-  /// then reads the record after it: if the end of the malformed one is not known, it extends to the next "\x93NUMPY".
-  /// Throws Error{io} if the stream cannot be read.
+  /// The next record; nothing at the end of the stream. Throws Error{data}, with the record's number, for a malformed
+  /// record. The next call then continues after it; if its end is unknown, at the next "\x93NUMPY". Throws Error{io} if
+  /// the stream cannot be read.
   [[nodiscard]] std::optional<NpyRecord> next();
 
  private:
-  /// Reads until the buffer has `bytes` bytes. Returns how many it has, which is less only at the end of the stream.
+  /// Reads until the buffer has `bytes` bytes. Returns how many it has: fewer only at the end of the stream.
   std::size_t fill_to(std::size_t bytes);
   std::size_t fill_header();
   void take(std::size_t bytes) noexcept { begin_ += bytes; }
-  /// Reads values directly, without the buffer. Returns the number of bytes.
+  /// Reads values without the buffer. Returns the number of bytes read.
   std::size_t read_values(std::span<std::byte> to);
   void find_next();
   [[noreturn]] void refuse_record(const std::string& why) const;
@@ -58,18 +58,18 @@ class NpyReader {
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   bool is_at_end_ = false;
-  bool is_lost_ = false;  ///< the beginning of the next record must be searched for
+  bool is_lost_ = false;  ///< whether the beginning of the next record must be searched for
   std::int64_t number_ = 0;
 };
 
-/// Writes the bytes of arrays one after the other.
+/// Writes bytes of .npy files to a file or pipe.
 class NpyWriter {
  public:
   /// `name`: the stream's name, for messages.
   NpyWriter(files::FileDescriptor file, std::string name, Waiting waiting);
 
-  /// Returns when the stream has accepted the bytes, or when `waiting` has ended the writing; then nothing more is
-  /// written. Throws Error{io}.
+  /// Returns when the stream has accepted all bytes, or when `waiting` has returned false. After that, write() does
+  /// nothing. Throws Error{io}.
   void write(std::span<const std::byte> bytes);
 
  private:

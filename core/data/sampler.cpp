@@ -17,10 +17,10 @@ __extension__ using Wide = unsigned __int128;
 constexpr std::uint32_t low_word(std::uint64_t value) noexcept { return static_cast<std::uint32_t>(value); }
 constexpr std::uint32_t high_word(std::uint64_t value) noexcept { return static_cast<std::uint32_t>(value >> 32U); }
 
-/// Four rounds make a Feistel network a good permutation of a large domain. Small domains of a few rows need more.
+/// The number of rounds. Four suffice for a good permutation of a large domain; domains of a few rows need more.
 constexpr std::uint32_t feistel_rounds = 8;
 
-/// A permutation of [0, 2^(2 * half_bits)).
+/// A permutation of [0, 2^(2 * half_bits)), chosen by `epoch` and `key`.
 std::uint64_t feistel(std::uint64_t value, unsigned half_bits, std::uint64_t epoch, PhiloxKey key) noexcept {
   const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
   std::uint64_t left = value >> half_bits;
@@ -43,14 +43,14 @@ void fill_row(const Windows& windows, std::int64_t start, std::int64_t row, std:
   const auto context = static_cast<std::size_t>(windows.context);
   const std::span<std::int32_t> input = inputs.subspan(static_cast<std::size_t>(row) * context, context);
   const std::span<std::int32_t> target = targets.subspan(static_cast<std::size_t>(row) * context, context);
-  // Reads the first token, then all others. Those that are inputs, too, are copied.
+  // The targets are the inputs moved by one token. So it reads the first token and the targets, and copies the rest.
   const std::int64_t first = windows.part.first + start;
   windows.stream.read(first, input.first(1));
   windows.stream.read(first + 1, target);
   std::ranges::copy(target.first(context - 1), input.begin() + 1);
 }
 
-/// The number of rows, which both outputs hold.
+/// The number of rows in `inputs` and `targets`. Throws if they differ in size or have no whole rows.
 std::int64_t rows_of(std::span<std::int32_t> inputs, std::span<std::int32_t> targets, std::int64_t context) {
   const auto size = static_cast<std::int64_t>(inputs.size());
   if (inputs.size() != targets.size() || context <= 0 || size % context != 0) {

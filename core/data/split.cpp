@@ -12,13 +12,13 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
-/// floor(fraction * count) for the decimal number that was written, which is the shortest one that reads as `fraction`:
-/// 0.29 of 100 is 29, although the float64 is less than 0.29. REQUIRES: 0 < fraction <= 1.
+/// floor(fraction * count), where `fraction` stands for the shortest decimal number that reads as this float64. So 0.29
+/// of 100 is 29, although the float64 is below 0.29. REQUIRES: 0 < fraction <= 1.
 std::int64_t part_of(std::int64_t count, double fraction) {
   std::array<char, 32> text = {};  // for example 2.9e-01
   const char* const end =
       std::to_chars(text.data(), text.data() + text.size(), fraction, std::chars_format::scientific).ptr;
-  Wide product = 0;  // of at most 17 digits and the count, so less than 2^120
+  Wide product = 0;  // at most 17 digits times the count: less than 2^120
   int exponent = 0;
   const char* at = text.data();
   for (bool is_behind_point = false; *at != 'e'; ++at) {

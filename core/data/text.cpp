@@ -26,15 +26,14 @@ namespace {
 constexpr std::size_t piece_of_others = std::size_t{1} << 20U;
 constexpr std::size_t widest_character = 4;
 
-/// Calls `use(piece, offset)` for the text that the file had when it was opened. The text comes as a whole if a
-/// tokenizer of kind `file` needs it, else in pieces that do not end within a character. Returns the hash of the whole
-/// text.
+/// Calls `use(piece, offset)` for the text as it was when the file was opened. A tokenizer of kind `file` gets the text
+/// as one piece; others get pieces that end between characters. Returns the hash of the text.
 template <typename Use>
 std::uint64_t for_each_piece(const files::SteadyFile& file, TokenizerKind kind, const Use& use) {
   const std::size_t piece_bytes = kind == TokenizerKind::file ? file.size() : piece_of_others;
   std::vector<char> buffer(piece_bytes + widest_character);
   std::uint64_t hash = 0;
-  std::size_t kept = 0;  // bytes kept from the piece before
+  std::size_t kept = 0;  // bytes of an incomplete character at the end of the previous piece
   for (std::size_t read = 0; read < file.size();) {
     stop_point();
     const std::span<char> next = std::span(buffer).subspan(kept, std::min(piece_bytes, file.size() - read));
@@ -56,7 +55,7 @@ void require_text(const files::SteadyFile& file) {
   if (file.size() == 0) {
     throw Error(ErrorCode::data, fmt::format("{} is empty: it has no tokens", quoted(file)));
   }
-  // A lower bound of the memory: a token has at least one byte, and a character at most four.
+  // Checks a lower bound of the memory before reading: each token has at least one byte, and a character at most four.
   const std::optional<memory::MemoryRoom> room = memory::available_memory();
   if (const std::uint64_t least = file.size() / widest_character; room && least > room->bytes) {
     throw Error(
@@ -68,7 +67,7 @@ void require_text(const files::SteadyFile& file) {
   }
 }
 
-/// Calls use(). Its errors get the name of the file.
+/// Calls use(). If it throws Error, adds the file's name to the message.
 template <typename Use>
 void naming(const files::SteadyFile& file, const Use& use) {
   try {
@@ -81,7 +80,7 @@ void naming(const files::SteadyFile& file, const Use& use) {
 constexpr std::string_view magic = "tokens\n1";
 constexpr std::size_t tokens_begin = 4096;
 
-/// The beginning of the memfd. Tokens follow at tokens_begin, then the tokenizer as JSON.
+/// The head of the memfd. The tokens follow at offset tokens_begin, then the tokenizer as JSON.
 struct Head {
   std::array<char, 8> magic;
   std::uint64_t text_bytes;
@@ -99,8 +98,8 @@ std::string fingerprint_text(std::uint64_t bytes, std::uint64_t hash) {
   return fmt::format("{} bytes, hash {:016x}", bytes, hash);
 }
 
-/// Throws if a limit on file sizes is too low, before any token is made. A write past the limit would only fail with
-/// EFBIG, because SIGXFSZ is ignored.
+/// Throws if the process's limit for file sizes is too low for the tokens. Checked before writing, because a write past
+/// the limit would only fail with EFBIG: SIGXFSZ is ignored.
 void require_file_size(const files::SteadyFile& file, std::uint64_t bytes) {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {
@@ -112,7 +111,7 @@ void require_file_size(const files::SteadyFile& file, std::uint64_t bytes) {
   }
 }
 
-/// Writes the tokens of the text, piece by piece. Returns the hash of the text.
+/// Writes the tokens of a text piece by piece. Returns the hash of the text that was read.
 template <typename Token>
 std::uint64_t write_tokens(const files::SteadyFile& text, TokenizerKind kind, Encoder& encoder,
                            const files::FileDescriptor& to, const std::filesystem::path& name) {
@@ -189,7 +188,7 @@ files::SteadyFile TextFile::tokenise() const {
     if (error.code() != ErrorCode::data) {
       throw;
     }
-    // The text has changed: it has a character that was not there before.
+    // The text has changed: it now has a character without a token. The comparison of hashes reports it.
   }
   if (hash != hash_) {
     file_.require_unchanged();

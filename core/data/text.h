@@ -9,27 +9,26 @@
 
 namespace shardrun::data {
 
-/// A text file before it is tokenised, with the content that it had when it was opened: bytes appended later are not
-/// read, and other changes are errors.
+/// A text file that is not tokenised yet, as it was when it was opened. Bytes appended later are not read; other
+/// changes are errors.
 class TextFile {
  public:
-  /// Reads the text once, in pieces. Throws Error{data} if it is empty or, for characters, not UTF-8; Error{io} if it
-  /// was truncated.
+  /// Reads the text once, in pieces, and makes a tokenizer of this kind. Throws Error{data} if the text is empty or,
+  /// for characters, not UTF-8; Error{io} if it was truncated.
   TextFile(files::SteadyFile file, TokenizerKind kind);
-  /// The same with an existing tokenizer. Throws Error{data} also if a character is not in the tokenizer.
+  /// Reads the text once, for an existing tokenizer. Throws Error{data} also if a character has no token.
   TextFile(files::SteadyFile file, Tokenizer tokenizer);
 
   [[nodiscard]] const Tokenizer& tokenizer() const noexcept { return tokenizer_; }
   [[nodiscard]] const files::SteadyFile& file() const noexcept { return file_; }
   [[nodiscard]] std::int64_t tokens() const noexcept { return tokens_; }
-  /// "1115394 bytes, hash 9d2c5681a3b0c7f4". The hash is of the whole text.
+  /// Identifies the whole text: "1115394 bytes, hash 9d2c5681a3b0c7f4".
   [[nodiscard]] std::string fingerprint() const;
-  /// Bytes of memory that tokenise() allocates.
+  /// The memory that tokenise() allocates, in bytes.
   [[nodiscard]] std::uint64_t tokenised_bytes() const;
 
-  /// Reads the text again. Writes its tokens (one, two or four bytes each), tokenizer and fingerprint to a sealed
-  /// memfd, which any process can pass to read_tokenised(). Throws Error{io} if the text has changed, or if there is
-  /// not enough memory.
+  /// Reads the text again. Writes its tokens (1, 2 or 4 bytes each), tokenizer and fingerprint to a sealed memfd, which
+  /// other processes can pass to read_tokenised(). Throws Error{io} if the text has changed or memory is short.
   [[nodiscard]] files::SteadyFile tokenise() const;
 
  private:
@@ -39,14 +38,14 @@ class TextFile {
   std::uint64_t hash_ = 0;
 };
 
-/// The contents of a memfd that TextFile::tokenise made.
+/// The content of a memfd that TextFile::tokenise() made.
 struct TokenizedText {
   Tokenizer tokenizer;
   TokenStream stream;
-  std::string fingerprint;  ///< of the text
+  std::string fingerprint;  ///< identifies the text file
 };
 
-/// Throws Error{io} if the file is something else.
+/// Reads a memfd of TextFile::tokenise(). Throws Error{io} for any other file.
 [[nodiscard]] TokenizedText read_tokenised(files::SteadyFile file);
 
 }  // namespace shardrun::data

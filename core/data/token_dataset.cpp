@@ -16,7 +16,7 @@ namespace {
 
 using device::TensorView;
 
-/// Tokens, and the setting that names them. A text has no tokens until they are made.
+/// Tokens, and the setting that names their file. If it is a text, load() makes the tokens.
 class Tokens {
  public:
   Tokens(Named name, TokenStream stream)
@@ -67,7 +67,7 @@ class Tokens {
   std::string source_;
   std::int64_t size_;
   std::optional<Tokenizer> tokenizer_;
-  std::string fingerprint_;  ///< for a text
+  std::string fingerprint_;  ///< identifies a text; empty for token files
   std::uint64_t host_bytes_ = 0;
   std::optional<TextFile> text_;
   std::optional<TokenStream> stream_;
@@ -75,7 +75,7 @@ class Tokens {
 
 class TokenDataset final : public Dataset {
  public:
-  /// Without `validation`, a part of the training data is used for validation.
+  /// `validation`: the validation data; nothing: a part of the training data is used, by `split`.
   TokenDataset(Tokens training, std::optional<Tokens> validation, double split, std::int64_t context,
                std::int64_t vocab)
       : training_(std::move(training)), validation_(std::move(validation)), context_(context), vocab_(vocab) {
@@ -108,7 +108,7 @@ class TokenDataset final : public Dataset {
     return evaluation_windows(split_.validation.size, context_);
   }
 
-  /// A text was read as a whole when it was opened, so there is nothing to check.
+  /// Reads token files. A text was already read as a whole when it was opened.
   void check(int) const override {
     if (tokenizer() != nullptr) {
       return;
@@ -183,7 +183,7 @@ class TokenDataset final : public Dataset {
 
   Tokens training_;
   std::optional<Tokens> validation_;
-  TokenSplit split_;  ///< ranges of those
+  TokenSplit split_;  ///< ranges of training_ and validation_
   std::int64_t context_;
   std::int64_t vocab_;
 };
@@ -196,7 +196,7 @@ std::int64_t context_of(const job::Job& job) {
   return job.model.options.integer("context");
 }
 
-/// `maker`: the tokenizer, or the kind of tokenizer to make.
+/// Opens a text. `maker`: the tokenizer, or the kind of tokenizer to make.
 template <typename Maker>
 Tokens open_one_text(const job::Job& job, DataFiles& files, std::string_view key, const std::filesystem::path& path,
                      const Maker& maker) {
@@ -208,7 +208,7 @@ Tokens open_one_text(const job::Job& job, DataFiles& files, std::string_view key
   });
 }
 
-/// Throws Error{data} for a .npy file where the job says that its tokens have another type.
+/// Throws Error{data} for a .npy file if the job names another token type.
 void require_same_type(const job::Job& job, const TokenStream& stream, std::size_t token_bytes) {
   if (job.is_given("data", "token_type") && stream.type() != fmt::format("uint{}", 8 * token_bytes)) {
     throw Error(ErrorCode::data, fmt::format("'{}' holds {}, and [data] token_type = uint{}: leave token_type out, a "
@@ -250,7 +250,7 @@ std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files) {
   }
   const std::int64_t vocab = job.model.options.integer("vocab");
   const std::size_t bytes = job.data.token_type == job::TokenType::uint32 ? 4 : 2;
-  // The default token type may be a guess, so the file is examined. A job that names the narrow type is believed.
+  // The default token type may be wrong, so require_plausible_width() checks it. A job that names uint16 is believed.
   const bool is_surely_narrow = bytes == 2 && job.is_given("data", "token_type");
   const auto open = [&](std::string_view key, const std::filesystem::path& path) {
     const Named name = name_of(job, key);

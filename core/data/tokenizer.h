@@ -16,34 +16,35 @@ namespace shardrun::data {
 enum class TokenizerKind : std::uint8_t {
   character,  ///< a token is one of the Unicode characters that occur in the training text
   byte,       ///< a token is a byte
-  file,       ///< tokens are those of a tokenizer.json
+  file,       ///< tokens are those of a tokenizer.json or GGUF file
 };
 
-/// The largest number of distinct characters.
+/// The largest number of distinct characters for kind `character`.
 inline constexpr std::size_t max_vocabulary = 65536;
 
-/// Converts text to tokens and back. Characters are numbered by rising code point, as nanoGPT's
-/// `sorted(list(set(text)))` does.
+/// Converts text to tokens and back. For kind `character`, tokens are numbered by rising code point, like nanoGPT's
+/// `sorted(list(set(text)))`.
 class Tokenizer {
  public:
   [[nodiscard]] static Tokenizer of_bytes();
   /// Reads a tokenizer.json, or the one in a folder. Throws Error{data}.
   [[nodiscard]] static Tokenizer of_file(const std::filesystem::path& path);
-  /// Reads the result of `to_json`. Throws Error{data}.
+  /// Reads the text that to_json() returns. Throws Error{data}.
   [[nodiscard]] static Tokenizer from_json(std::string_view json);
 
-  /// One line of JSON: {"kind":"byte"}, {"kind":"char","characters":"…"} or {"kind":"file","tokenizer":{…}}.
+  /// The tokenizer as a line of JSON: {"kind":"byte"}, {"kind":"char","characters":"…"} or
+  /// {"kind":"file","tokenizer":{…}}.
   [[nodiscard]] std::string to_json() const;
 
   [[nodiscard]] TokenizerKind kind() const noexcept { return kind_; }
   [[nodiscard]] std::int64_t vocabulary() const noexcept;
 
-  /// Throws Error{data}, which names the first character without a token, and its byte offset.
+  /// The tokens of a text. Throws Error{data} with the byte offset of the first character that has no token.
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const;
-  /// Throws Error{data} for a token outside of the vocabulary.
+  /// The text of tokens. Throws Error{data} for a token outside of the vocabulary.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens) const;
 
-  /// The tokenizer of a file; null for others.
+  /// The BPE tokenizer for kind `file`; null for other kinds.
   [[nodiscard]] const text::BpeTokenizer* file() const noexcept { return file_ ? &*file_ : nullptr; }
 
   bool operator==(const Tokenizer& other) const;
@@ -56,23 +57,23 @@ class Tokenizer {
   explicit Tokenizer(TokenizerKind kind) : kind_(kind) {}
 
   TokenizerKind kind_;
-  std::vector<char32_t> characters_;        ///< ascending; empty for others
-  std::optional<text::BpeTokenizer> file_;  ///< for kind `file`
+  std::vector<char32_t> characters_;        ///< set for kind `character`, ascending; otherwise empty
+  std::optional<text::BpeTokenizer> file_;  ///< set for kind `file`
 };
 
-// For a text that comes in pieces, in order. No piece ends within a character. `offset`: the piece's byte offset in the
-// text.
+// The following classes take a text as consecutive pieces. A piece must not end within a character. `offset`: the byte
+// offset of the piece in the text.
 
-/// Collects the characters that occur. `source` names the text in messages.
+/// Collects the distinct characters of a text. `source` names the text in messages.
 class CharacterSet {
  public:
   explicit CharacterSet(std::string source);
 
-  /// Throws Error{data} if the piece is not UTF-8.
+  /// Adds the characters of a piece. Throws Error{data} if the piece is not UTF-8.
   void add(std::string_view piece, std::size_t offset);
   /// The number of characters added, including repetitions.
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }
-  /// Throws Error{data} if there are no characters, or more than `max_vocabulary` distinct ones.
+  /// A tokenizer of these characters. Throws Error{data} if there are none, or more than `max_vocabulary`.
   [[nodiscard]] Tokenizer tokenizer() const;
 
  private:
@@ -81,13 +82,13 @@ class CharacterSet {
   std::int64_t count_ = 0;
 };
 
-/// Converts a text in pieces to tokens. With a tokenizer of kind `file` the whole text must be one piece.
+/// Converts the pieces of a text to tokens. With a tokenizer of kind `file`, the whole text must be one piece.
 class Encoder {
  public:
   explicit Encoder(const Tokenizer& tokenizer);
 
-  /// Appends the tokens of a piece. Token: uint8_t, uint16_t or int32_t, wide enough for the vocabulary. Throws
-  /// Error{data}, which names the first character without a token, and its place.
+  /// Appends the tokens of a piece. `Token`: uint8_t, uint16_t or int32_t, wide enough for the vocabulary. Throws
+  /// Error{data} with the place of the first character that has no token.
   template <typename Token>
   void encode(std::string_view piece, std::size_t offset, std::vector<Token>& tokens);
 
@@ -97,20 +98,20 @@ class Encoder {
 
   TokenizerKind kind_;
   std::int64_t vocabulary_;
-  std::vector<std::int32_t> tokens_;  ///< by character; -1: none
-  std::int64_t lines_ = 0;            ///< line ends before the current piece
+  std::vector<std::int32_t> tokens_;  ///< the token of each character; -1: none
+  std::int64_t lines_ = 0;            ///< number of line ends before the current piece
   std::optional<text::BpeEncoder> file_;
 };
 
-/// Converts tokens to text as they come. REQUIRES: the tokenizer outlives it.
+/// Converts tokens to text one by one. REQUIRES: the tokenizer outlives this object.
 class Decoder {
  public:
   explicit Decoder(const Tokenizer& tokenizer);
 
-  /// Appends the text that a token completes; with a tokenizer of kind `file`, only whole characters. Throws
+  /// Appends the text of a token. With a tokenizer of kind `file`, bytes wait until their character is complete. Throws
   /// Error{data} for a token outside of the vocabulary.
   void decode(std::int64_t token, std::string& text);
-  /// Appends the text that is left.
+  /// Appends the bytes that still wait.
   void finish(std::string& text);
 
  private:

@@ -22,12 +22,12 @@ static_assert(std::endian::native == std::endian::little, "tokens are used as th
 
 namespace {
 
-/// Bytes of a file that are enough to recognise its format.
+/// The number of bytes from which every known format is recognised.
 constexpr std::size_t format_bytes = 16;
 constexpr std::size_t most_judged_tokens = 512;
 constexpr std::size_t least_judged_tokens = 64;
 
-/// The first bytes of a file, at most `most`.
+/// The first bytes of a file, at most `most` of them.
 std::vector<std::byte> head_of(const files::SteadyFile& file, std::size_t most) {
   std::vector<std::byte> head(std::min(file.size(), most));
   file.read(0, head);
@@ -42,8 +42,7 @@ void require_bare_tokens(const files::SteadyFile& file, std::size_t token_bytes)
   }
 }
 
-/// Whether `head`, read as tokens of `width` bytes, has only tokens below the vocabulary, of which at least an eighth
-/// are not 0.
+/// Whether `head` looks like tokens of `width` bytes: all are below the vocabulary, and at least an eighth are not 0.
 bool looks_like(std::span<const std::byte> head, std::size_t width, std::uint64_t vocabulary) {
   const std::size_t count = head.size() / width;
   std::size_t others = 0;
@@ -58,7 +57,7 @@ bool looks_like(std::span<const std::byte> head, std::size_t width, std::uint64_
   return 8 * others >= count;
 }
 
-/// Advice for a file whose tokens of 2 or 4 bytes look like tokens of `width` bytes.
+/// Advice for the user about a file that is read with 2 or 4 bytes per token but looks like `width` bytes per token.
 std::string width_remedy(std::size_t token_bytes, std::size_t width) {
   const std::string remedy = width == 8 ? "tokens of 8 bytes are not read: write them as uint32" : "";
   if (token_bytes == 4) {
@@ -119,7 +118,7 @@ void TokenStream::read_as(std::int64_t first, std::span<std::int32_t> to) const 
   while (!to.empty()) {
     const std::span<Token> part = std::span(stored).first(std::min(to.size(), stored.size()));
     file_.read(layout_.begin + static_cast<std::size_t>(first) * sizeof(Token), std::as_writable_bytes(part));
-    // A negative token is larger than all as a number without a sign.
+    // As an unsigned number, a negative token is larger than any vocabulary.
     const auto vocabulary = static_cast<std::uint64_t>(layout_.vocabulary);
     std::uint64_t largest = 0;
     for (std::size_t i = 0; i < part.size(); ++i) {
@@ -137,7 +136,7 @@ void TokenStream::read_as(std::int64_t first, std::span<std::int32_t> to) const 
                                   *bad, first + (bad - part.begin())));
         }
       }
-      // Whether two tokens of 2 bytes may have been read as one.
+      // Checks whether this token may be two tokens of 2 bytes that were read as one of 4 bytes.
       const auto number = static_cast<std::uint64_t>(*bad);
       const bool may_be_two =
           !is_typed_ && sizeof(Token) == 4 && number % 65536U < vocabulary && number / 65536U < vocabulary;
@@ -189,7 +188,7 @@ void require_plausible_width(const TokenStream& stream) {
   const auto vocabulary = static_cast<std::uint64_t>(layout.vocabulary);
   for (std::size_t width = 8; width > layout.token_bytes; width /= 2) {
     if (looks_like(head, width, vocabulary)) {
-      // The upper half of a token below the vocabulary is never larger than this.
+      // In wider tokens, every second number is the upper part of a token, which never exceeds this.
       const std::uint64_t upper = (vocabulary - 1) >> (8 * layout.token_bytes);
       throw Error(ErrorCode::data,
                   fmt::format("'{}' looks as if its tokens had {} bytes each: of its first {} as uint{}, every second "

@@ -27,7 +27,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-/// Whether `path` still names the open file. Its last owner may have renamed or removed it before we got the lock.
+/// Whether `path` still names the open file. The previous writer may have renamed or removed it before we locked it.
 bool names(const std::filesystem::path& path, const FileDescriptor& file) {
   struct stat held = {};
   struct stat named = {};
@@ -40,8 +40,8 @@ bool has_other_names(const FileDescriptor& file) {
   return ::fstat(file.get(), &held) == 0 && held.st_nlink > 1;
 }
 
-/// Creates the temporary file, or takes over that of a dead writer. The lock, not the file's existence, says who
-/// writes.
+/// Creates and locks the temporary file, or takes over one that a dead writer has left. The lock says whether a writer
+/// is alive; the file's existence does not.
 FileDescriptor claim(const std::filesystem::path& temporary, const std::filesystem::path& path) {
   for (;;) {
     FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
@@ -55,7 +55,7 @@ FileDescriptor claim(const std::filesystem::path& temporary, const std::filesyst
       }
       throw system_error("lock", temporary, errno);
     }
-    if (has_other_names(file)) {  // its bytes belong to another file, too
+    if (has_other_names(file)) {  // the file is hard-linked, so writing to it would change another file
       ::unlink(temporary.c_str());
     } else if (names(temporary, file)) {
       if (::ftruncate(file.get(), 0) != 0) {
@@ -97,7 +97,7 @@ void AtomicFile::reserve(std::uint64_t bytes) {
   do {
     is_taken = is_taken || ::fallocate(file_.get(), 0, 0, size) == 0;
   } while (!is_taken && errno == EINTR);
-  // Not every file system can reserve room for a file.
+  // Some file systems cannot reserve space. There, only the file's size is set.
   if (!is_taken && (errno != EOPNOTSUPP || ::ftruncate(file_.get(), size) != 0)) {
     throw system_error(fmt::format("make room for the {} bytes of", bytes), path_, errno);
   }
@@ -119,7 +119,7 @@ void AtomicFile::commit() {
 
 UnfinishedFile::UnfinishedFile(std::filesystem::path path, std::uint64_t bytes) : path_(std::move(path)) {
   const std::filesystem::path temporary = temporary_name(path_);
-  // Opened for writing only, so that two machines which share the file never write back each other's bytes.
+  // Opens for writing only. On a network file system, two machines then never write back cached pages of each other.
   file_ = FileDescriptor(::open(temporary.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   struct stat status = {};
   if (!file_.is_open() || ::fstat(file_.get(), &status) != 0) {

@@ -10,26 +10,26 @@
 
 namespace shardrun::files {
 
-/// A file that appears completely or not at all. It is written as `.NAME.tmp` in the same folder, and `commit` renames
+/// A file that appears completely or not at all. It is written as `.NAME.tmp` in the same folder, and commit() renames
 /// it. Until then the path has its earlier content, even after a power failure. The destructor removes the temporary
-/// file; if a killed process left one, the path's next writer reuses it.
+/// file; the path's next writer takes over one that a killed process has left.
 class AtomicFile {
  public:
-  /// Throws Error{io}, also if another process is writing the same path now.
+  /// Creates the temporary file. Throws Error{io}, also if another process is writing the same path now.
   explicit AtomicFile(std::filesystem::path path);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
-  /// Allocates `bytes` bytes, which read as zeros. Throws Error{io}; if there is not enough room, allocates none.
+  /// Allocates `bytes` bytes of zeros. Throws Error{io}; allocates none if there is not enough space.
   void reserve(std::uint64_t bytes);
-  /// Appends to the bytes written before. Throws Error{io}.
+  /// Appends bytes after those of the last write() or write_at(). Throws Error{io}.
   void write(std::span<const std::byte> bytes);
-  /// Writes at an offset; later calls of `write` continue after it. Bytes that are never written read as zeros. Throws
+  /// Writes at an offset. The next write() continues after these bytes. Bytes that are never written are zeros. Throws
   /// Error{io}.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Makes the bytes durable, then visible, then the name durable. Nothing may be written afterwards. Throws Error{io};
-  /// then the path has its earlier content, unless only the last step, on the folder, failed.
+  /// Makes the bytes durable, renames the file, and makes the new name durable. Nothing may be written afterwards.
+  /// Throws Error{io}; the path then has its earlier content, unless only the last step failed.
   void commit();
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
@@ -40,11 +40,11 @@ class AtomicFile {
   FileDescriptor file_;
 };
 
-/// Writes parts of a file for an AtomicFile in another process, which commits it later.
+/// Writes parts of the file of an AtomicFile in another process, which commits it later.
 class UnfinishedFile {
  public:
-  /// `path`: that of the AtomicFile; `bytes`: the size that it has reserved. Throws Error{io}; Error{internal} if the
-  /// file has another size.
+  /// Opens the other process's temporary file. `path`: the path of the AtomicFile; `bytes`: the size it has reserved.
+  /// Throws Error{io}; Error{internal} if the file has another size.
   UnfinishedFile(std::filesystem::path path, std::uint64_t bytes);
 
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
@@ -56,8 +56,8 @@ class UnfinishedFile {
   FileDescriptor file_;
 };
 
-/// Throws Error{usage} if `target` is one of the files that are read, even under another name: writing to it would
-/// destroy that file. Call it before anything is opened for writing.
+/// Throws Error{usage} if `target` is one of the files in `read`, also under another name, because writing would
+/// destroy it. Call this before anything is opened for writing.
 void require_not_read(const std::filesystem::path& target, std::span<const std::filesystem::path> read);
 
 /// Replaces the file at `path` by one that contains `text`. Throws Error{io}.

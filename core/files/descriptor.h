@@ -9,7 +9,7 @@
 
 namespace shardrun::files {
 
-/// Owns an open file descriptor, or none.
+/// Owns an open file descriptor, or none. The destructor closes it.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
@@ -25,19 +25,19 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-/// An error "cannot ATTEMPTED 'PATH': what the system says", with advice for causes that a user can fix.
+/// Makes an Error{io} "cannot ATTEMPTED 'PATH': REASON" from an errno, with advice if the user can fix the cause.
 [[nodiscard]] Error system_error(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
-/// Like system_error(), for a file that is only read. It is Error{data}, because the user can fix the file, unless the
-/// system lacks resources.
+/// Like system_error(), for a file that is only read. The result is Error{data}, because the user can fix the file,
+/// unless the system lacks resources.
 [[nodiscard]] Error unreadable(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
-/// Like system_error(), for a folder that the user chose for writing. It is Error{data} if the choice is at fault: no
-/// such path can exist, or the folder is not writable.
+/// Like system_error(), for a folder that the user chose for writing. The result is Error{data} if the choice is wrong:
+/// no such path can exist, or the folder is not writable.
 [[nodiscard]] Error unwritable(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
-/// Writes all of `bytes` at the descriptor's position, continuing after interrupts and short writes. Throws Error{io};
-/// then some bytes may have been written. `path` is used in the message.
+/// Writes all of `bytes` at the descriptor's position. Continues after interrupts and short writes. Throws Error{io}
+/// with `path`; some bytes may then have been written.
 void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, const std::filesystem::path& path);
 
 }  // namespace shardrun::files

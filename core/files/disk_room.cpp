@@ -16,7 +16,7 @@
 
 #include "core/files/descriptor.h"
 
-// For systems with headers older than Linux 5.14. The number is the same on every architecture.
+// Defined for headers older than Linux 5.14. The number is the same on every architecture.
 #ifndef SYS_quotactl_fd
 #define SYS_quotactl_fd 443
 #endif
@@ -33,7 +33,8 @@ std::filesystem::path nearest_that_is(std::filesystem::path path) {
   return path;
 }
 
-/// The room that this user's quota leaves on the file system of an open folder.
+/// How many bytes the quota of this user still allows on the file system of an open folder; nothing if there is no
+/// quota.
 std::optional<std::uint64_t> quota_room(const FileDescriptor& folder) {
   if_dqblk quota = {};
   if (::syscall(SYS_quotactl_fd, folder.get(), QCMD(Q_GETQUOTA, USRQUOTA), ::geteuid(), &quota) != 0 ||

@@ -34,7 +34,7 @@ std::filesystem::path shown(const std::filesystem::path& path) {
   const std::size_t end = std::min(text.find('/', descriptors.size()), text.size());
   std::error_code failed;
   std::string folder = std::filesystem::read_symlink(text.substr(0, end), failed).string();
-  constexpr std::string_view removed = " (deleted)";  // the kernel's word
+  constexpr std::string_view removed = " (deleted)";  // appended by the kernel
   if (folder.ends_with(removed)) {
     folder.erase(folder.size() - removed.size());
   }
@@ -52,7 +52,7 @@ std::string human_path(const std::filesystem::path& path) {
 
 void sync_folder(const std::filesystem::path& folder) {
   const FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot sync a folder and return EINVAL.
+  // Some file systems cannot sync a folder. They return EINVAL, which is ignored.
   if (!opened.is_open() || (::fsync(opened.get()) != 0 && errno != EINVAL)) {
     throw system_error("make durable the folder", folder, errno);
   }
@@ -71,7 +71,7 @@ void create_folders(const std::filesystem::path& path, std::string_view what, Sy
   }
   for (const std::filesystem::path& created : missing) {
     const std::filesystem::path parent = created.has_parent_path() ? created.parent_path() : ".";
-    if (::access(parent.c_str(), R_OK) == 0) {  // a folder that can only be written cannot be opened
+    if (::access(parent.c_str(), R_OK) == 0) {  // sync_folder() could not open a folder without read permission
       sync_folder(parent);
     }
   }

@@ -35,7 +35,7 @@ constexpr std::array blocks = {
     GgufBlock{GgufType::bf16, "BF16", 1, 2},
 };
 
-/// Types that the format has and that are not read.
+/// Types of the format that this program cannot read.
 constexpr std::array<std::pair<std::uint32_t, const char*>, 22> other_types = {{
     {9, "Q8_1"},     {10, "Q2_K"},  {11, "Q3_K"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},
     {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"},
@@ -51,13 +51,13 @@ std::string names_of_blocks() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// The types of metadata, by the format's numbers.
+/// The types of metadata values, with the format's numbers.
 enum class ValueType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, array, u64, i64, f64 };
 constexpr std::uint32_t value_types = 13;
 
 std::string for_people(std::string_view text) { return printable(shardrun::shown(text)); }
 
-/// The fewest bytes that a value takes.
+/// The smallest number of bytes that a value of this type takes.
 std::size_t least_bytes(ValueType type) {
   switch (type) {
     case ValueType::u8:
@@ -130,7 +130,7 @@ class GgufReader {
     }
   }
 
-  /// Throws Error{data} if so many things cannot be in the rest of the file.
+  /// Throws Error{data} if `count` values of at least `least` bytes each cannot fit into the rest of the file.
   void require_room(std::uint64_t count, std::size_t least, std::string_view what) const {
     if (count > (size_ - at_) / least) {
       refuse(fmt::format("{} {} cannot be in the {} bytes that are left", count, what, size_ - at_));
@@ -276,7 +276,7 @@ class GgufReader {
     return static_cast<std::uint64_t>(found);
   }
 
-  /// Its offset still counts from the first block.
+  /// Reads an entry of the table of tensors. Its offset is relative to the first block; place_tensors() changes that.
   GgufTensor tensor(std::uint64_t index, std::uint64_t alignment) {
     GgufTensor made;
     made.name = text(fmt::format("the name of tensor {}", index), most_key_bytes);
@@ -324,7 +324,8 @@ class GgufReader {
                     names_of_blocks()));
   }
 
-  /// Makes offsets count from the start of the file. Throws Error{data} for tensors past the end, or over each other.
+  /// Converts offsets to start at the beginning of the file. Throws Error{data} for tensors that exceed the file or
+  /// overlap.
   void place_tensors(std::vector<GgufTensor>& tensors, std::uint64_t alignment) const {
     const std::uint64_t first = (at_ + alignment - 1) / alignment * alignment;
     const std::uint64_t room = size_ > first ? size_ - first : 0;
@@ -354,7 +355,7 @@ class GgufReader {
   const std::function<void(std::size_t, std::span<std::byte>)>& read_;
   std::string_view source_;
   std::size_t at_ = 0;
-  std::string place_;  ///< of the value that is read, for messages
+  std::string place_;  ///< the place of the value being read, for messages
   std::size_t begin_ = 0;
   std::vector<std::byte> window_;  ///< the file's bytes from begin_ on
 };

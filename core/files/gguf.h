@@ -14,12 +14,13 @@
 
 #include "core/files/steady_file.h"
 
-// The GGUF format, versions 2 and 3: metadata, a table of tensors, and their blocks of numbers; all little-endian.
+// The GGUF format, versions 2 and 3: metadata, a table of tensors, and the tensors' blocks of numbers. All numbers are
+// little-endian.
 // https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 namespace shardrun::files {
 
-/// The types of tensors whose blocks are read. The numbers are the format's.
+/// The tensor types that can be read, with the format's numbers.
 enum class GgufType : std::uint32_t {
   f32 = 0,
   f16 = 1,
@@ -34,12 +35,12 @@ enum class GgufType : std::uint32_t {
   bf16 = 30,
 };
 
-/// A block is a run of a row's elements.
+/// How a type stores a tensor: as blocks, each with the same number of consecutive elements of a row.
 struct GgufBlock {
   GgufType type;
-  const char* name;      ///< the format's: "Q4_K"
-  std::size_t elements;  ///< of a block
-  std::size_t bytes;     ///< of a block
+  const char* name;      ///< in the format: "Q4_K"
+  std::size_t elements;  ///< elements per block
+  std::size_t bytes;     ///< bytes per block
 };
 
 [[nodiscard]] const GgufBlock& block_of(GgufType type) noexcept;
@@ -47,15 +48,15 @@ struct GgufBlock {
 struct GgufTensor {
   std::string name;
   GgufType type = GgufType::f32;
-  std::vector<std::int64_t> shape;  ///< row-major: the format's dimensions, the last first
-  std::uint64_t offset = 0;         ///< from the start of the file
+  std::vector<std::int64_t> shape;  ///< row-major; the format stores these dimensions in reverse order
+  std::uint64_t offset = 0;         ///< in bytes from the start of the file
 };
 
-/// Elements of the tensor.
+/// The number of elements of a tensor.
 [[nodiscard]] std::int64_t elements_of(const GgufTensor& tensor) noexcept;
 
-/// A value of the metadata. float is FLOAT32, so that it can be written with as few digits; an array of truth values
-/// has integers.
+/// A value of the metadata. Type float is kept separate from double, so that it can be printed with fewer digits. An
+/// array of booleans becomes an array of integers.
 using GgufValue = std::variant<bool, std::int64_t, float, double, std::string, std::vector<std::int64_t>,
                                std::vector<double>, std::vector<std::string>>;
 
@@ -63,7 +64,8 @@ struct GgufContents {
   std::map<std::string, GgufValue, std::less<>> metadata;
   std::vector<GgufTensor> tensors;
 
-  // Each throws Error{data} where the key has another type; nothing where it is missing. `source` names the file.
+  // These functions return a value of the metadata; nothing if the key is missing. They throw Error{data} if it has
+  // another type. `source` names the file in messages.
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key, std::string_view source) const {
     return copy_of(find<std::int64_t>(key, source, "a whole number"));
   }
@@ -73,7 +75,7 @@ struct GgufContents {
   [[nodiscard]] std::optional<std::string> text(std::string_view key, std::string_view source) const {
     return copy_of(find<std::string>(key, source, "a text"));
   }
-  /// Null where the key is missing.
+  /// Returns an array; null if the key is missing. Throws Error{data} for another type.
   template <typename Element>
   [[nodiscard]] const std::vector<Element>* list(std::string_view key, std::string_view source) const {
     return find<std::vector<Element>>(key, source, "an array of another type");
@@ -99,15 +101,15 @@ struct GgufContents {
   [[noreturn]] static void refuse_type(std::string_view key, std::string_view source, std::string_view expected);
 };
 
-/// Reads the metadata and the table of tensors, and no tensor. Every count and size is compared with the file's before
-/// anything is allocated. `read` copies bytes of the file from an offset on; `source` names it in messages. Throws
-/// Error{data}.
+/// Reads the metadata and the table of tensors, but no tensor. Checks every count and size against the file's size
+/// before allocating memory. `read` copies bytes of the file from an offset on; `source` names the file in messages.
+/// Throws Error{data}.
 [[nodiscard]] GgufContents parse_gguf(std::size_t size,
                                       const std::function<void(std::size_t offset, std::span<std::byte> to)>& read,
                                       std::string_view source);
 [[nodiscard]] GgufContents parse_gguf(const SteadyFile& file);
 
-/// Whether the path is a file whose name ends in .gguf, or that begins as the format does.
+/// Whether the path is a file whose name ends in .gguf or whose content begins with the format's magic.
 [[nodiscard]] bool is_gguf(const std::filesystem::path& path);
 
 }  // namespace shardrun::files

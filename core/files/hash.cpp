@@ -2,7 +2,7 @@
 
 #define XXH_INLINE_ALL
 #if defined(SHARDRUN_ASAN) || defined(SHARDRUN_TSAN)
-#define XXH_NO_INLINE_HINTS 1  // our builds do not optimise enough to inline everything that the header demands
+#define XXH_NO_INLINE_HINTS 1  // sanitizer builds do not inline all that the header demands
 #endif
 #include <fmt/format.h>
 #include <xxhash.h>

@@ -10,7 +10,7 @@
 
 namespace shardrun::files {
 
-/// A 128-bit XXH3 hash. It distinguishes bytes, but not against deliberate collisions.
+/// A 128-bit XXH3 hash. It detects accidental differences, but an attacker can construct collisions.
 struct Hash {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
@@ -18,12 +18,12 @@ struct Hash {
   bool operator==(const Hash&) const = default;
 };
 
-/// 32 digits of [0-9a-f], as xxhsum -H128 prints them.
+/// The hash as 32 lower-case hexadecimal digits, as xxhsum -H128 prints it.
 [[nodiscard]] std::string to_string(const Hash& hash);
-/// The inverse of to_string(); nothing for other texts.
+/// Parses the text of to_string(); nothing for other texts.
 [[nodiscard]] std::optional<Hash> parse_hash(std::string_view text) noexcept;
 
-/// Hashes bytes that come in pieces.
+/// Hashes bytes that arrive in pieces.
 class Hasher {
  public:
   Hasher();

@@ -19,15 +19,15 @@ namespace {
 
 using ErrorCodeOut = boost::json::error_code;
 
-/// The double nearest to a text that boost::json has read as `rounded`: Boost.JSON 1.81 may be off by some units in the
-/// last place.
+/// The double nearest to `text`. `rounded` is what Boost.JSON has made of it; version 1.81 may be off by some units in
+/// the last place.
 double exact_number(boost::json::string_view text, double rounded) {
   double number = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return failed == std::errc() ? number : rounded;  // otherwise it is outside of a double's range
+  return failed == std::errc() ? number : rounded;  // the text is outside of a double's range
 }
 
-/// A handler of basic_parser. It collects the keys of every open object, to find repeated ones, and the real numbers.
+/// A handler for basic_parser. It finds repeated keys in an object, and collects the real numbers.
 struct KeyHandler {
   static constexpr std::size_t max_object_size = SIZE_MAX;
   static constexpr std::size_t max_array_size = SIZE_MAX;
@@ -35,9 +35,9 @@ struct KeyHandler {
   static constexpr std::size_t max_string_size = SIZE_MAX;
 
   std::vector<std::unordered_set<std::string>> open;
-  std::vector<double> reals;  ///< in the order of the text
+  std::vector<double> reals;  ///< in the order in which they appear in the text
   std::string key;
-  bool duplicate = false;  ///< `key` occurs twice
+  bool duplicate = false;  ///< whether `key` occurs twice in its object
 
   bool on_object_begin(ErrorCodeOut& /*failed*/) {
     open.emplace_back();
@@ -82,8 +82,7 @@ struct KeyHandler {
   bool on_comment(boost::json::string_view /*last*/, ErrorCodeOut& /*failed*/) { return true; }
 };
 
-/// Sets the real numbers of a value to the next ones of `exact`, in the order of the text, which is kept because no key
-/// occurs twice.
+/// Replaces the real numbers in a value by those of `exact`. Both have the same order, since no key occurs twice.
 void set_reals(boost::json::value& json, std::vector<double>::const_iterator& exact) {
   if (double* const real = json.if_double()) {
     *real = *exact++;

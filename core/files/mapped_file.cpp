@@ -15,7 +15,7 @@
 
 namespace shardrun::files {
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
-  // O_NONBLOCK, so that opening a named pipe does not wait for its other end before it is refused.
+  // With O_NONBLOCK, opening a named pipe does not wait for its other end; it is refused below.
   const FileDescriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) {
     throw unreadable("read", path_, errno);
@@ -28,7 +28,7 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
     throw Error(ErrorCode::data, fmt::format("cannot read '{}': it is {}, not a regular file", shown(path_).native(),
                                              S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe"));
   }
-  // If a page cannot be read, touching it would end the process. Reading it here fails with an error instead.
+  // Touching a mapped page that cannot be read would end the process. Reading a byte here gives an error instead.
   if (char first = 0; ::pread(file.get(), &first, 1, 0) < 0) {
     throw unreadable("read", path_, errno);
   }

@@ -9,15 +9,15 @@
 
 namespace shardrun::files {
 
-/// A whole regular file, mapped read-only. Pages are read when they are touched, and the kernel may drop them again.
-/// REQUIRES: nobody truncates the file while it is mapped (touching a page past the new end is SIGBUS). Files that this
-/// project writes are replaced, never truncated.
+/// A whole regular file, mapped read-only. The kernel reads pages when they are touched, and may drop them again.
+/// REQUIRES: nobody truncates the file while it is mapped, because touching a page after the new end raises SIGBUS.
+/// Files that this project writes are replaced, never truncated.
 class MappedFile {
  public:
-  /// Throws Error{data} if the path does not exist, is not a regular file or cannot be read; Error{io} if the system
-  /// lacks descriptors or memory.
+  /// Maps the file. Throws Error{data} if the path does not exist, is not a regular file or cannot be read; Error{io}
+  /// if the system lacks descriptors or memory.
   explicit MappedFile(std::filesystem::path path);
-  /// Maps the first `size` bytes of an open file. Throws as above.
+  /// Maps the first `size` bytes of an open file. `path` names it in messages. Throws like the other constructor.
   MappedFile(const FileDescriptor& file, std::size_t size, std::filesystem::path path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

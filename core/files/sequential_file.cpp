@@ -23,9 +23,9 @@ SequentialFile::SequentialFile(std::filesystem::path path, std::uint64_t bytes)
     : path_(std::move(path)), bytes_(bytes), block_(std::make_unique_for_overwrite<Block>()) {
   constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
   file_ = FileDescriptor(::open(path_.c_str(), flags | O_DIRECT, 0666));
-  if (!file_.is_open() && errno == EINVAL) {  // a file system without direct writes
+  if (!file_.is_open() && errno == EINVAL) {  // the file system has no direct writes
     direct_ = false;
-    ::unlink(path_.c_str());  // some have created the file nevertheless
+    ::unlink(path_.c_str());  // some file systems create the file although they return EINVAL
     file_ = FileDescriptor(::open(path_.c_str(), flags, 0666));
   }
   if (!file_.is_open()) {
@@ -62,13 +62,13 @@ void SequentialFile::write(std::span<const std::byte> bytes) {
   }
 }
 
-/// Writes at the descriptor's position.
+/// Writes bytes at the descriptor's position.
 void SequentialFile::put(std::span<const std::byte> bytes) {
   while (direct_ && !bytes.empty()) {
     const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
     if (written >= 0 && static_cast<std::size_t>(written) % alignment == 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(written));
-    } else if (written >= 0) {  // a short write, for example on a full disk; the next one reports the reason
+    } else if (written >= 0) {  // a short write, for example on a full disk; the next write reports the reason
       bytes = bytes.subspan(static_cast<std::size_t>(written));
       stop_direct();
     } else if (errno == EINVAL) {
@@ -80,7 +80,7 @@ void SequentialFile::put(std::span<const std::byte> bytes) {
   write_all(file_, bytes, path_);
 }
 
-/// Writes the block. Only the file's last bytes may be less than whole pages, which direct writes do not support.
+/// Writes the buffered block. Direct writes need whole pages, so the end of the file may be written without them.
 void SequentialFile::flush() {
   const std::span<const std::byte> filled = std::span(block_->bytes).first(std::exchange(filled_, 0));
   const std::size_t whole = filled.size() - filled.size() % alignment;

@@ -11,9 +11,9 @@
 
 namespace shardrun::files {
 
-/// A new file that is written from its first byte to its last in large blocks, and hashed meanwhile. If the file system
-/// supports direct writes, the bytes bypass the page cache, so that they neither displace other pages nor wait in
-/// memory for the sync. Only one thread may use it.
+/// A new file that is written from first byte to last in large blocks, and hashed at the same time. If the file system
+/// supports direct writes, the bytes bypass the page cache: they displace no other pages, and the sync at the end has
+/// little to do. Only one thread may use it.
 class SequentialFile {
  public:
   /// Memory addresses and file offsets of direct writes must be multiples of this.
@@ -25,11 +25,11 @@ class SequentialFile {
   SequentialFile& operator=(const SequentialFile&) = delete;
   ~SequentialFile();
 
-  /// Appends. Bytes at an aligned address are written without a copy as long as the file's length is aligned, too.
+  /// Appends bytes. They are not copied if their address and the file's present length are multiples of `alignment`.
   /// Throws Error{io}.
   void write(std::span<const std::byte> bytes);
-  /// Makes the file durable. Returns the hash of its bytes. Throws Error{io}; Error{internal} if it has another number
-  /// of bytes than announced.
+  /// Makes the file durable, and returns the hash of its bytes. Throws Error{io}; Error{internal} if the file does not
+  /// have the size that the constructor was given.
   [[nodiscard]] Hash finish();
 
  private:
@@ -43,9 +43,9 @@ class SequentialFile {
   const std::uint64_t bytes_;
   FileDescriptor file_;
   bool direct_ = true;
-  std::uint64_t length_ = 0;  ///< bytes given to write() so far
+  std::uint64_t length_ = 0;  ///< bytes given to write()
   std::unique_ptr<Block> block_;
-  std::size_t filled_ = 0;  ///< bytes in the block, not written yet
+  std::size_t filled_ = 0;  ///< bytes in block_ that are not written yet
   Hasher hasher_;
 };
 

@@ -26,10 +26,10 @@ constexpr std::int64_t second = 1'000'000'000;
 
 std::int64_t nanoseconds(const timespec& time) { return time.tv_sec * second + time.tv_nsec; }
 
-/// Waits until the last change lies before the current tick of the kernel's clock. Two changes within one tick may have
-/// the same times; after the wait, every later change is visible.
+/// Waits until the kernel's clock has ticked since the file's last change. Changes within one tick can have equal
+/// times; after this wait, any later change gets a different time.
 void await_next_tick(std::int64_t changed) {
-  constexpr std::int64_t longest = 50'000'000;  // a time further ahead is another clock's
+  constexpr std::int64_t longest = 50'000'000;  // if the time is further in the future, another clock has set it
   const auto now = [] {
     timespec time = {};
     ::clock_gettime(CLOCK_REALTIME_COARSE, &time);
@@ -57,7 +57,7 @@ std::string time_text(std::int64_t time) {
 
 }  // namespace
 
-/// Hashes in four independent lanes, which a processor computes at the same time.
+/// Hashes in four independent lanes, which the processor can compute in parallel.
 std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
   std::array<std::uint64_t, 4> lanes = {0x243f6a8885a308d3U, 0x13198a2e03707344U, 0xa4093822299f31d0U,
                                         0x082efa98ec4e6c89U};
@@ -81,7 +81,7 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
 }
 
 SteadyFile::SteadyFile(std::filesystem::path path, std::size_t hashed) : path_(std::move(path)), hashed_(hashed) {
-  // O_NONBLOCK, so that opening a named pipe does not wait for its other end before it is refused.
+  // With O_NONBLOCK, opening a named pipe does not wait for its other end; it is refused below.
   file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status = {};
   if (!file_.is_open() || ::fstat(file_.get(), &status) != 0) {
@@ -171,10 +171,11 @@ const std::string& SteadyFile::fingerprint() const {
   std::uint64_t hash = 0;
   for (std::size_t i = 0; i < taken; ++i) {
     stop_point();
-    const std::size_t first = taken < 2 ? 0 : i * (pages - 1) / (taken - 1) * page;  // includes the last page
+    const std::size_t first =
+        taken < 2 ? 0 : i * (pages - 1) / (taken - 1) * page;  // evenly spaced pages, with the last
     const std::span<std::byte> part = std::span(bytes).first(std::min(page, size() - first));
     read(first, part);
-    // Multiplied by an odd number, so that the order of equal pages counts.
+    // Multiplying by an odd number makes the hash depend on the order of the pages.
     hash = (hash ^ hash_of(part)) * 0x9e3779b97f4a7c15ULL;
   }
   return fingerprint_ = fmt::format("{} bytes, hash {:016x}", size(), hash);
@@ -182,7 +183,7 @@ const std::string& SteadyFile::fingerprint() const {
 
 namespace {
 
-/// Takes a number, and the dot after it, from a text.
+/// Takes a number and the dot after it from the start of a text. Returns false if they are not there.
 template <typename Number>
 bool take(std::string_view& text, Number& number, int base = 10) {
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number, base);
@@ -221,14 +222,15 @@ std::optional<SteadyFile> SteadyFile::open_handle(std::string_view handle, std::
   };
   FileDescriptor file;
   if (process != 0) {
-    // By now the number may belong to a pipe or a terminal of that process.
+    // The number may now belong to a pipe or a terminal of that process, so opening must neither wait nor take a
+    // terminal.
     file = FileDescriptor(
         ::open(fmt::format("/proc/{}/fd/{}", process, number).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (!file.is_open() || !is_the_file(file.get())) {
       return std::nullopt;
     }
   } else {
-    // If the descriptor is that of another file, it belongs to other code of this process, and stays open.
+    // A descriptor of another file belongs to other code of this process, so it is not closed.
     if (!is_the_file(number)) {
       return std::nullopt;
     }

@@ -12,31 +12,31 @@
 
 namespace shardrun::files {
 
-/// Identifies a state of a file by what the system records about it. Times are nanoseconds since 1970.
+/// What the system records about a file. It identifies one state of the file. Times are nanoseconds since 1970.
 struct FileStamp {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
   std::uint64_t size = 0;
-  std::int64_t modified = 0;  ///< last change of its bytes
-  std::int64_t changed = 0;   ///< last change of bytes, name, owner or permissions; programs cannot set it back
+  std::int64_t modified = 0;  ///< last change of the file's bytes
+  std::int64_t changed = 0;   ///< last change of bytes, name, owner or permissions; no program can reset it
 
   bool operator==(const FileStamp&) const = default;
 };
 
-/// A hash that distinguishes bytes, but not against deliberate collisions.
+/// A 64-bit hash. It detects accidental differences, but an attacker can construct collisions.
 [[nodiscard]] std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept;
 
 /// A regular file that is read through one descriptor and must not change. Reads copy, so a truncated file causes an
-/// error instead of the SIGBUS of a mapping. Only one thread at a time may use it, except for read().
+/// error, while a mapped file would raise SIGBUS. Only one thread at a time may use it, except for read().
 class SteadyFile {
  public:
-  /// The bytes of a file that its fingerprint covers.
+  /// By default, the number of bytes of a file that its fingerprint covers.
   static constexpr std::size_t usual_hashed = std::size_t{64} << 20U;
 
-  /// Throws Error{data} if the path does not exist, is not a regular file or cannot be read; Error{io} if the system
-  /// lacks descriptors. `hashed`: see fingerprint().
+  /// Opens the file. `hashed`: how many bytes fingerprint() covers. Throws Error{data} if the path does not exist, is
+  /// not a regular file or cannot be read; Error{io} if the system lacks descriptors.
   explicit SteadyFile(std::filesystem::path path, std::size_t hashed = usual_hashed);
-  /// Takes a file that is already open, such as a memfd. `path`: its name in messages.
+  /// Takes a file that is already open, such as a memfd. `path` names it in messages.
   SteadyFile(FileDescriptor file, std::filesystem::path path);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
@@ -44,33 +44,33 @@ class SteadyFile {
   [[nodiscard]] const FileStamp& stamp() const noexcept { return stamp_; }
   [[nodiscard]] const FileDescriptor& descriptor() const noexcept { return file_; }
 
-  /// Copies the bytes from `offset` on, as the file had them when it was opened. Any thread may call it. Throws
-  /// Error{io} if they are gone or cannot be read.
+  /// Copies the file's bytes from `offset` on. Any thread may call it. Throws Error{io} if the file has become too
+  /// short or cannot be read.
   void read(std::size_t offset, std::span<std::byte> to) const;
 
-  /// How the file differs from the one that was opened, "it had 100 bytes and was last modified …"; nothing if it does
-  /// not differ. Renaming, linking or removing a file also sets a new change time, so a new change time alone does not
-  /// count if the fingerprint is known and unchanged. Limit: in a file above `hashed` bytes, a change outside of the
-  /// fingerprint's pages is not noticed if the writer also sets back the time of last modification.
+  /// Describes how the file differs from its state when it was opened ("it had 100 bytes and was last modified …");
+  /// nothing if it does not. A new change time alone does not count if the fingerprint is known and the same, because
+  /// renaming, linking or removing the file also sets it. In a file of more than `hashed` bytes, a change outside of
+  /// the fingerprint's pages is missed if the writer also resets the time of last modification.
   [[nodiscard]] std::optional<std::string> change() const;
-  /// Throws Error{io}, which says what changed. If it passes after reads, they have copied the bytes of the file as
+  /// Throws Error{io} that says what changed. If it does not throw, earlier reads returned the bytes of the file as
   /// opened.
   void require_unchanged() const;
 
-  /// A text "1115394 bytes, hash 9d2c5681a3b0c7f4". The hash covers all bytes of a file up to `hashed`, which is 64 MiB
-  /// if nobody sets it; of a larger file, that many bytes in pages at equal distances. The first call reads them.
-  /// Throws as `read` does.
+  /// A text such as "1115394 bytes, hash 9d2c5681a3b0c7f4". The hash covers a file of up to `hashed` bytes (default: 64
+  /// MiB) completely; of a larger file, `hashed` bytes in evenly spaced pages. The first call reads them. Throws as
+  /// read() does.
   [[nodiscard]] const std::string& fingerprint() const;
 
-  // A handle lets another process of this host open the same file. The file is compared with the handle's stamp, so a
-  // descriptor number that now belongs to another file is detected.
+  // A handle lets another process of this host open the same file. The file is compared with the handle's stamp, which
+  // detects a descriptor number that now belongs to another file.
 
-  /// The handle as one word: the descriptor's place, the stamp and the fingerprint. `process`: the owner of descriptor
-  /// `number`; 0: the reader inherits the descriptor.
+  /// Makes a handle, which is one word: the descriptor's place, the stamp and the fingerprint. `process`: the process
+  /// that has the descriptor `number`; 0: the reader inherits the descriptor.
   [[nodiscard]] std::string handle(int process, int number) const;
-  /// Opens the file of a handle; the result then owns an inherited descriptor. Nothing if the file is out of reach: the
-  /// process is gone, or the number belongs to another file now. Throws Error{io} if the word is not a handle, or if
-  /// the file has changed since.
+  /// Opens the file of a handle. The result owns an inherited descriptor. Nothing if the file cannot be reached: the
+  /// process has ended, or the number now belongs to another file. Throws Error{io} if the word is not a handle, or if
+  /// the file has changed since the handle was made.
   [[nodiscard]] static std::optional<SteadyFile> open_handle(std::string_view handle, std::filesystem::path path);
 
  private:
@@ -79,9 +79,9 @@ class SteadyFile {
   std::filesystem::path path_;
   FileDescriptor file_;
   std::size_t hashed_ = usual_hashed;
-  // const functions set these two, so only one thread at a time may call those functions.
+  // Set by const functions, so only one thread at a time may call those.
   mutable FileStamp stamp_;
-  mutable std::string fingerprint_;  ///< empty: not known
+  mutable std::string fingerprint_;  ///< empty: not computed yet
 };
 
 }  // namespace shardrun::files

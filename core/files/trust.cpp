@@ -23,7 +23,7 @@
 namespace shardrun::files {
 namespace {
 
-/// What a path is in a check: the file (or its directory) itself, or a directory above.
+/// The role of a path in a check: the file or directory to check, or a directory above it.
 enum class Checked { itself, ancestor };
 
 [[noreturn]] void distrust(const std::filesystem::path& path, const std::string& why) {
@@ -39,7 +39,7 @@ struct stat status_of(const std::filesystem::path& path) {
   return status;
 }
 
-/// Users whose files are trusted like the user's own.
+/// Users who may change files that this program loads: this user, root, and the owner of the executable.
 std::array<uid_t, 3> trusted_users() { return {::geteuid(), 0, status_of("/proc/self/exe").st_uid}; }
 
 bool is_trusted_user(uid_t user) {
@@ -47,7 +47,7 @@ bool is_trusted_user(uid_t user) {
   return std::find(trusted.begin(), trusted.end(), user) != trusted.end();
 }
 
-/// Whether a user is outside of this user namespace. Such users cannot be told apart: all have the overflow number.
+/// Whether a user is outside of this user namespace. All such users have the same overflow number here.
 bool is_outside_of_namespace(uid_t user) {
   std::ifstream map("/proc/self/uid_map");
   std::uint64_t first = 0;
@@ -63,7 +63,7 @@ bool is_outside_of_namespace(uid_t user) {
   return is_read;
 }
 
-/// Whether all members of this group, by the databases of users and groups, are trusted.
+/// Whether all members of the group are trusted users, according to the databases of users and groups.
 bool is_trusted_group(gid_t group) {
   if (group == 0) {
     return true;
@@ -75,7 +75,7 @@ bool is_trusted_group(gid_t group) {
   const bool is_known =
       ::getgrgid_r(group, &entry, group_text.data(), group_text.size(), &found_entry) == 0 && found_entry != nullptr;
   if (!is_known && group != ::getegid()) {
-    return false;  // the group has only a number, which anyone's processes may have
+    return false;  // the group has no name, so its members are unknown
   }
   passwd each{};
   passwd* found = nullptr;
@@ -96,13 +96,13 @@ bool is_trusted_group(gid_t group) {
 
 constexpr const char* access_list = "system.posix_acl_access";
 
-/// Whether the path has an access control list. Then the group rights in its mode are the most that the list gives to
-/// anyone except the owner and others.
+/// Whether the path has an access control list. If so, the group bits of its mode are only an upper limit for the
+/// list's entries.
 bool has_access_list(const std::filesystem::path& path) {
   return ::getxattr(path.c_str(), access_list, nullptr, 0) > 0;
 }
 
-/// Whether the list lets only trusted users and groups write.
+/// Whether the access control list gives write access only to trusted users and groups.
 bool is_trusted_access_list(const std::filesystem::path& path, gid_t group) {
   struct Entry {
     std::uint16_t tag;

@@ -4,28 +4,28 @@
 
 namespace shardrun::files {
 
-/// Checks that no one else can change the file, because loading it runs it with the user's rights. The check covers the
-/// file, its directory, all directories above, and those to which links lead.
+/// Checks that no other user can change the file, because loading it runs its code with this user's rights. The check
+/// covers the file, its directory, all directories above, and the targets of links among them.
 ///
-/// Each must belong to a trusted user (the user, root or the executable's owner), and no one else may be able to write
-/// to it. Exceptions:
-/// - A group may have write access, by mode or by a POSIX access control list, if it is root's, has no members, or all
-/// its
-///   members are trusted users. Members are those listed in the group, and those with it as their primary group.
-/// - Above the file's own directory others may write if the sticky bit prevents them from renaming files of others
-/// (/tmp).
-/// Throws Error{plugin}, which says what is not trusted.
+/// Each must belong to a trusted user (this user, root or the executable's owner), and only trusted users may write to
+/// it. Exceptions:
+/// - A group may have write access, by mode or by a POSIX access control list, if it is root's group, has no members,
+/// or
+///   has only trusted users as members. Members are those in the group's list and users whose primary group it is.
+/// - In directories above the file's own, others may write if the sticky bit keeps them from renaming files of other
+///   users, as in /tmp.
+/// Throws Error{plugin} that says what is not trusted.
 void require_trusted(const std::filesystem::path& file);
 
-/// require_trusted() for a directory alone.
+/// Like require_trusted(), for a directory.
 void require_trusted_directory(const std::filesystem::path& directory);
 
-/// require_trusted() for a directory from which libraries may be loaded. If it does not exist, no one else may be able
-/// to create it. A link that leads nowhere is not trusted.
+/// Like require_trusted(), for a directory from which libraries may be loaded. If it does not exist, no other user may
+/// be able to create it. A broken link is not trusted.
 void require_trusted_search(const std::filesystem::path& directory);
 
-/// Checks that a folder which will be written to contains no link, and is no link, that another user than this
-/// process's or root has made: files would be written, or removed, where that user cannot. Throws Error{data}.
+/// Checks a folder that will be written to: it and its direct subfolders must contain no link that a user other than
+/// this user or root has made. Such a link could lead writes or removals to other places. Throws Error{data}.
 void require_no_links_of_others(const std::filesystem::path& folder);
 
 }  // namespace shardrun::files

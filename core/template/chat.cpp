@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t most_file_bytes = std::size_t{16} << 20U;
 
-/// The object in a file; empty if there is none.
+/// Parses a JSON file that has an object. Returns an empty object if the file does not exist.
 boost::json::object object_in(const std::filesystem::path& file) {
   std::error_code none;
   if (!std::filesystem::exists(file, none)) {
@@ -53,7 +53,7 @@ std::vector<NamedText> template_files(const std::filesystem::path& folder) {
   return found;
 }
 
-/// The templates that tokenizer_config.json holds: a text, or a list of objects with name and template.
+/// The templates in `chat_template` of a tokenizer_config.json: a text, or a list of objects with name and template.
 std::vector<NamedText> templates_in(const boost::json::object& config, const std::string& source) {
   const boost::json::value* const value = config.if_contains("chat_template");
   if (value == nullptr || value->is_null()) {
@@ -79,7 +79,7 @@ std::vector<NamedText> templates_in(const boost::json::object& config, const std
   return found;
 }
 
-/// Adds a token that is given as a text, or as an object with its content.
+/// Adds a special token. `value`: its text, or an object with the text as `content`.
 void add_token(boost::json::object& tokens, std::string_view name, const boost::json::value& value) {
   const boost::json::object* const object = value.if_object();
   const boost::json::value* const content = object == nullptr ? &value : object->if_contains("content");
@@ -155,7 +155,8 @@ const NamedText& chosen_template(const ChatFormat& format, const Conversation& c
   return *found;
 }
 
-/// As transformers gives messages to a template: without what is null, and with reasoning under all its names.
+/// Prepares messages as transformers does: drops fields that are null, and gives a message's reasoning under the names
+/// "thinking" and "reasoning_content", too.
 boost::json::array normalized_messages(const boost::json::array& messages) {
   boost::json::array made;
   for (std::size_t i = 0; i < messages.size(); ++i) {

@@ -9,38 +9,40 @@
 
 namespace shardrun::templates {
 
-/// A template's text. `source` names it in messages.
+/// The text of a chat template. `source` names its file in messages.
 struct NamedText {
-  std::string name;  ///< "default" for the only one
+  std::string name;  ///< "default" if the model has only one template
   std::string text;
   std::string source;
 };
 
-/// What a folder of Hugging Face's libraries, or a GGUF file, says of conversations.
+/// The chat templates and special tokens of a model's folder (in the form of Hugging Face's libraries) or GGUF file.
 struct ChatFormat {
   std::vector<NamedText> templates;
-  boost::json::object special_tokens;    ///< by name, such as bos_token
-  std::optional<bool> adds_bos;          ///< to a text that is no conversation; nothing: as the tokenizer does
-  std::optional<bool> adds_eos;          ///< likewise
-  std::vector<std::int64_t> end_tokens;  ///< tokens that end an answer, of generation_config.json or the GGUF file
+  boost::json::object special_tokens;    ///< by names such as bos_token
+  std::optional<bool> adds_bos;          ///< whether BOS precedes plain text; nothing: the tokenizer decides
+  std::optional<bool> adds_eos;          ///< whether EOS follows plain text; nothing: the tokenizer decides
+  std::vector<std::int64_t> end_tokens;  ///< ids of tokens that end an answer
 };
 
-/// Reads chat_template.jinja and additional_chat_templates/NAME.jinja, or else chat_template of tokenizer_config.json;
-/// the special tokens of tokenizer_config.json; generation_config.json. All may be missing. Of a GGUF file: its
-/// metadata. Throws Error{data}.
+/// Reads a model's templates, special tokens and end tokens. A folder has the templates in chat_template.jinja and
+/// additional_chat_templates/NAME.jinja, or else in tokenizer_config.json; special tokens in tokenizer_config.json; end
+/// tokens in generation_config.json. Every file may be missing. A GGUF file has them in its metadata. Throws
+/// Error{data}.
 [[nodiscard]] ChatFormat read_chat_format(const std::filesystem::path& model);
 
-/// A conversation, and what else a template may use.
+/// A conversation, and the other variables of a template.
 struct Conversation {
   boost::json::array messages;
   boost::json::value tools;      ///< null: none
   boost::json::value documents;  ///< null: none
   bool adds_generation_prompt = true;
-  boost::json::object settings;  ///< further variables
+  boost::json::object settings;  ///< more variables, by name
 };
 
-/// The text of a conversation, as transformers' apply_chat_template() makes it. `name`: of the template; empty:
-/// tool_use for a conversation with tools, if there is one, else default. Throws Error{data, usage}.
+/// Renders a conversation as transformers' apply_chat_template() does. `name`: the template to use; if it is empty,
+/// uses "tool_use" if the conversation has tools and that template exists, otherwise "default". Throws Error{data,
+/// usage}.
 [[nodiscard]] std::string render_chat(const ChatFormat& format, const Conversation& conversation,
                                       const std::string& name = {});
 

@@ -39,7 +39,7 @@ Value range_of(Heap& heap, const Arguments& arguments) {
   return made;
 }
 
-/// As dict(…) makes it.
+/// The dict that Python's dict(…) would return for these arguments.
 Dict dict_of(Heap& heap, const Arguments& arguments) {
   Dict made;
   if (arguments.positional.size() > 1) {
@@ -92,7 +92,7 @@ Value time_now(Heap& heap, const Arguments& arguments) {
       form += fmt::format("{:06}", whole % 1'000'000);
       rest.remove_prefix(1);
     } else if (rest.starts_with("%z") || rest.starts_with("%Z")) {
-      rest.remove_prefix(1);  // a datetime without a time zone
+      rest.remove_prefix(1);  // empty, because the datetime has no time zone
     } else {
       form += rest[0];
       if (rest[0] == '%' && rest.size() > 1) {
@@ -105,7 +105,7 @@ Value time_now(Heap& heap, const Arguments& arguments) {
     fail("strftime_now: the format has more than 1000 bytes");
   }
   std::array<char, 16384> made{};
-  form += '.';  // so that the result is not empty
+  form += '.';  // keeps the result from being empty: strftime() returns 0 for an error and for an empty text
   const std::size_t size = std::strftime(made.data(), made.size(), form.c_str(), &parts);
   if (size == 0) {
     fail(fmt::format("strftime_now: the format makes more than {} bytes", made.size()));

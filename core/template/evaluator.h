@@ -17,25 +17,25 @@ namespace shardrun::templates {
 struct Scope {
   Scope* outer = nullptr;
   std::vector<std::pair<std::string_view, Value>> variables = {};
-  bool is_captured = false;  ///< a macro may still need it
+  bool is_captured = false;  ///< a macro refers to it, so it must stay
 };
 
-/// Renders a tree once. The tree outlives it.
+/// Renders a template's tree once. The tree must outlive it.
 class Evaluator {
  public:
   explicit Evaluator(const Limits& limits);
 
   [[nodiscard]] std::string render(const Node& root, const boost::json::object& context);
-  /// Where the operation stands that was begun last.
+  /// The place in the template of the operation that was begun last, for error messages.
   [[nodiscard]] Position at() const noexcept { return at_; }
   [[nodiscard]] Heap& heap() noexcept { return heap_; }
 
-  // What filters, tests and methods need.
+  // Functions for filters, tests and methods.
   Value filter(std::string_view name, const Value& value, const Arguments& arguments);
   bool test(std::string_view name, const Value& value, const Arguments& arguments);
-  /// `object.name`, undefined if there is none.
+  /// `object.name`; an undefined value if the object has no such attribute.
   Value attribute(const Value& object, std::string_view name);
-  /// `object[key]`, undefined if there is none.
+  /// `object[key]`; an undefined value if there is no such item.
   Value item(const Value& object, const Value& key);
 
  private:
@@ -49,7 +49,7 @@ class Evaluator {
   void run_loop_over(const Node& node, Scope& outer, const Value& iterable, std::int64_t depth);
   Flow run_with(const Node& node, Scope& scope);
   void write(const Value& value);
-  /// What `body` writes.
+  /// Runs `body` and returns its output as a text.
   std::string written(const std::vector<NodePointer>& body, Scope& scope);
   void assign(const Node& target, const Value& value, Scope& scope);
   Scope& scope_within(Scope& outer);
@@ -80,42 +80,41 @@ class Evaluator {
   std::vector<std::pair<std::string_view, Value>> globals_;
 };
 
-/// A for that is under way.
+/// The state of a `for` statement that is running.
 struct Loop {
   const Node* node = nullptr;
   Scope* outer = nullptr;
   Iterator next = {};
-  std::vector<Value> rest = {};  ///< read ahead for the length, the next one last
+  std::vector<Value> rest = {};  ///< values read in advance to know the length; the next one is last
   std::optional<Value> after = {};
   std::optional<Value> before = {};
   std::optional<Value> current = {};
   std::optional<Value> changed = {};
   std::optional<std::int64_t> length = {};
-  std::int64_t index = -1;  ///< from 0
+  std::int64_t index = -1;  ///< counted from 0; -1 before the first value
   std::int64_t depth = 0;
 
   std::optional<Value> pull();
-  /// The one that follows the current one.
+  /// The value after the current one, read in advance; nothing if the current one is the last.
   const std::optional<Value>& peek();
 };
 
-// operators.cpp, format.cpp
-// -------------------------------------------------------------------------------------------------------
+// operators.cpp, format.cpp -------------------------------------------------------------------------------------------
 
 Value unary(const Value& operand, std::string_view symbol);
 Value binary(Heap& heap, const Value& a, const Value& b, std::string_view symbol);
 Value slice(Heap& heap, const Value& object, const Value& from, const Value& to, const Value& step);
-/// As markupsafe does it.
+/// Escapes HTML as Python's markupsafe does.
 [[nodiscard]] std::string escaped(std::string_view text);
-/// As `template % values`.
+/// Python's `form % values`.
 [[nodiscard]] std::string formatted_by_percent(Heap& heap, std::string_view form, const Value& values);
-/// As `form.format(…)`.
+/// Python's `form.format(…)`.
 [[nodiscard]] std::string formatted_by_braces(Evaluator& evaluator, std::string_view form, const Arguments& arguments);
 
 // methods.cpp ---------------------------------------------------------------------------------------------------------
 
-/// A method of a value, bound to it; undefined with its reason if the sandbox refuses it; nothing if there is none.
-/// Throws where Python knows one that is not supported.
+/// A method of a value, bound to the value. Nothing if there is no such method; an undefined value, which has the
+/// reason, if the sandbox refuses it. Throws if Python has the method but this runtime does not support it.
 [[nodiscard]] std::optional<Value> method_of(Evaluator& evaluator, const Value& object, std::string_view name);
 
 }  // namespace shardrun::templates

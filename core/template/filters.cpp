@@ -1,4 +1,4 @@
-// Filters.
+// The filters of Jinja, such as `value | join(", ")`.
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ struct NamedFilter {
   Filter run;
 };
 
-/// A text, or what it prints as, marked as safe if it was.
+/// The value itself if it is a text, which stays marked as safe HTML; otherwise the text that Python's str() gives.
 Value soft_text(Heap& heap, const Value& value) { return value.is(Kind::text) ? value : heap.text(shown(heap, value)); }
 
 std::vector<Value> attribute_parts(Heap& heap, const Value& attribute) {
@@ -39,7 +39,8 @@ std::vector<Value> attribute_parts(Heap& heap, const Value& attribute) {
   return parts;
 }
 
-/// What an attribute such as "a.0.b" is of a value.
+/// The attribute of a value whose path has been split into parts: for "a.0.b", value.a[0].b. `otherwise`: the value to
+/// use for a missing part; null: undefined.
 Value attribute_at(Evaluator& evaluator, Value value, const std::vector<Value>& parts,
                    const Value* otherwise = nullptr) {
   for (const Value& part : parts) {
@@ -51,7 +52,7 @@ Value attribute_at(Evaluator& evaluator, Value value, const std::vector<Value>& 
   return value;
 }
 
-/// What values are compared by: an attribute, and texts in lower case.
+/// The key by which values are compared: an attribute of the value; in lower case if case does not count.
 Value key_of(Evaluator& evaluator, const Value& value, const std::vector<Value>& parts, bool is_case_sensitive) {
   const Value key = attribute_at(evaluator, value, parts);
   if (is_case_sensitive || !key.is(Kind::text)) {
@@ -64,7 +65,8 @@ Value key_of(Evaluator& evaluator, const Value& value, const std::vector<Value>&
 
 // Numbers -------------------------------------------------------------------------------------------------------------
 
-/// A number as int() and float() read it: without white space around it, and underscores within.
+/// The text without surrounding white space and underscores, to be parsed as by Python's int() and float(). Nothing if
+/// an underscore is not between two digits or letters.
 std::optional<std::string> number_text(std::string_view text) {
   text = stripped(text, Side::both);
   std::string plain;
@@ -152,7 +154,7 @@ std::optional<double> real_of(const Value& value) {
                                 : std::nullopt;
 }
 
-/// Towards zero; nothing for NaN.
+/// Rounds towards zero. Nothing for NaN.
 std::optional<std::int64_t> whole_of_real(double value) {
   if (std::isnan(value)) {
     return std::nullopt;
@@ -251,7 +253,7 @@ Value changed_text(Evaluator& evaluator, const Value& value, const Arguments& ar
   return evaluator.heap().text(Change(bytes_of(text)), text.text->is_markup);
 }
 
-/// Words begin behind white space and some marks.
+/// Capitalizes as Jinja's filter `title` does: a word begins after white space, a hyphen or an opening bracket.
 std::string title_by_marks(std::string_view text) {
   std::string result;
   const auto ends_word = [](std::string_view c) {
@@ -400,7 +402,7 @@ Value last_of(Evaluator& evaluator, const Value& value, const Arguments& argumen
   return !all.empty() ? all.back() : evaluator.heap().undefined("No last item, sequence was empty.");
 }
 
-/// An iterator over values that are there.
+/// An iterator over these values.
 Value yielded(Heap& heap, std::vector<Value> values) {
   return heap.iterator(iterate(heap, heap.list(std::move(values))));
 }
@@ -420,7 +422,7 @@ Value reversed(Evaluator& evaluator, const Value& value, const Arguments& argume
   return evaluator.heap().text(text, value.text->is_markup);
 }
 
-/// The second values, sorted by the first ones. Equal ones keep their order.
+/// Sorts pairs by their first values and returns a list of the second values. Equal pairs keep their order.
 Value sorted_items(Heap& heap, std::vector<std::pair<Value, Value>> keyed, bool is_reversed) {
   std::ranges::stable_sort(keyed, [&](const auto& a, const auto& b) {
     return is_reversed ? less(heap, b.first, a.first, false, "<") : less(heap, a.first, b.first, false, "<");
@@ -540,7 +542,8 @@ Value mapped(Evaluator& evaluator, const Value& value, const Arguments& argument
   });
 }
 
-/// Those elements for which a test, or their truth, is `Wanted`.
+/// Implements select, reject, selectattr and rejectattr: yields the elements for which a test is `Wanted`. Without a
+/// test, an element's truth counts.
 template <bool Wanted, bool OfAttribute>
 Value selected(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   Heap& heap = evaluator.heap();

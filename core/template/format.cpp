@@ -1,4 +1,4 @@
-// Python's two ways to format: by % and by braces.
+// Python's two ways of formatting texts: "%s" % value and "{}".format(value).
 
 #include <fmt/format.h>
 
@@ -27,7 +27,7 @@ struct Form {
 
 constexpr std::int64_t widest = 10'000;
 
-/// A number at the start of a text, which loses it; `otherwise` if there is none.
+/// Removes a number from the start of a text and returns it; returns `otherwise` if the text begins with no number.
 std::int64_t take_number(std::string_view& text, std::int64_t otherwise) {
   if (text.empty() || text[0] < '0' || text[0] > '9') {
     return otherwise;
@@ -81,7 +81,8 @@ Form parse_form(std::string_view text) {
   return form;
 }
 
-/// The text in the width of its form. `digits_at`: where a number's digits begin, behind sign and prefix.
+/// Pads a text to the width of its format. `usual`: the alignment if the format has none. `digits_at`: the offset of a
+/// number's digits, after its sign and prefix.
 std::string aligned(const std::string& text, const Form& form, char usual, std::size_t digits_at) {
   const auto length = static_cast<std::int64_t>(count_characters(text));
   const std::int64_t lacks = std::max<std::int64_t>(form.width - length, 0);
@@ -164,7 +165,7 @@ std::string formatted_number(const Value& value, Form form) {
   return aligned(sign + prefix + digits, form, '>', sign.size() + prefix.size());
 }
 
-/// As format(value, text).
+/// Python's format(value, text).
 std::string formatted_value(Heap& heap, const Value& value, std::string_view text) {
   if (text.empty()) {
     return shown(heap, value);
@@ -196,7 +197,7 @@ std::string formatted_value(Heap& heap, const Value& value, std::string_view tex
 std::string formatted_by_braces(Evaluator& evaluator, std::string_view form, const Arguments& arguments) {
   Heap& heap = evaluator.heap();
   std::string result;
-  std::int64_t automatic = 0;  // the next number; -1: fields have numbers
+  std::int64_t automatic = 0;  // the index for the next {}; -1: the fields have explicit indices
   const auto field_value = [&](std::string_view field) {
     const std::size_t end = std::min(field.find_first_of(".["), field.size());
     std::string_view name = field.substr(0, end);
@@ -274,7 +275,7 @@ std::string formatted_by_braces(Evaluator& evaluator, std::string_view form, con
 
 namespace {
 
-/// One field of a format by '%', whose '%' and key are gone.
+/// Formats one field of a % format. `form` begins after the '%' and the key; the field is removed from it.
 std::string percent_field(Heap& heap, std::string_view& form, const std::function<Value()>& value) {
   Form parsed;
   bool is_left = false;

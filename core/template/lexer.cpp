@@ -15,7 +15,7 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool begins_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
-/// Line ends as \n, and no line end behind the last line.
+/// Converts all line ends to \n, and removes one at the end of the text.
 std::string with_plain_lines(std::string_view text) {
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -32,7 +32,7 @@ std::string with_plain_lines(std::string_view text) {
   return result;
 }
 
-/// How the delimiter of a tag treats the white space beside it.
+/// The sign at a tag's delimiter: - strips the white space beside the tag, + keeps it. With none, the settings decide.
 enum class Sign : std::uint8_t { none, strips, keeps };
 
 class Lexer {
@@ -79,13 +79,14 @@ class Lexer {
     }
   }
 
-  /// The text up to a tag that begins at `end`, as its sign leaves it. REQUIRES: place_ is that of `begin`.
+  /// Adds a token for the text before a tag, from `begin` to `end`. Strips white space as the tag's sign says.
+  /// REQUIRES: place_ is the position of `begin`.
   void add_data(std::size_t begin, std::size_t end, Sign sign, bool is_variable) {
     std::string_view data = std::string_view(text_).substr(begin, end - begin);
     if (sign == Sign::strips) {
       data = stripped(data, Side::right);
     } else if (sign == Sign::none && !is_variable) {
-      const std::size_t line = data.rfind('\n') + 1;  // 0 if there is none
+      const std::size_t line = data.rfind('\n') + 1;  // 0 if there is no line end
       if (line > 0 || line_begins_) {
         const std::string_view last = data.substr(line);
         data = stripped(last, Side::both).empty() ? data.substr(0, line) : data;
@@ -102,7 +103,8 @@ class Lexer {
     return c == '-' ? Sign::strips : c == '+' ? Sign::keeps : Sign::none;
   }
 
-  /// Reads the end of a comment or block, with the white space that goes with it. False if it is not here.
+  /// Reads the end of a comment or block, and strips the white space after it as its sign says. Returns false, and
+  /// reads nothing, if the end is not here.
   bool read_end(std::string_view end, bool trims, bool knows_plus = true) {
     const std::size_t from = at_;
     const Sign sign = read_sign();
@@ -120,7 +122,7 @@ class Lexer {
     return true;
   }
 
-  /// Reads text and the tag behind it.
+  /// Reads text up to the next tag, and the beginning of that tag.
   void read_data() {
     const std::size_t begin = at_;
     for (;; ++at_) {
@@ -207,9 +209,9 @@ class Lexer {
     fail_from(tag, "this raw block has no end");
   }
 
-  /// Reads what stands within {{ }} or {% %}, and the end.
+  /// Reads the tokens inside {{ }} or {% %}, and the closing delimiter.
   void read_tag(bool is_variable, std::size_t tag) {
-    std::string open;  // the ends of the brackets that are open
+    std::string open;  // the brackets that must close the open ones; the innermost is last
     while (true) {
       const std::size_t end = at_;
       const bool is_end = open.empty() && (is_variable ? read_end("}}", false, false) : read_end("%}", true));
@@ -268,7 +270,7 @@ class Lexer {
                         std::string_view(text_).substr(at_, std::max<std::size_t>(utf8_at(text_, at_).bytes, 1))));
   }
 
-  /// Digits with single underscores between them, from `at` on; the end of them.
+  /// The end of the digits that begin at `at`. Single underscores may stand between digits.
   [[nodiscard]] std::size_t digits_end(std::size_t at, bool hexadecimal = false) const {
     const auto is_one = [&](std::size_t i) {
       return i < text_.size() &&
@@ -383,9 +385,9 @@ class Lexer {
 
   std::string text_;
   std::size_t at_ = 0;
-  std::size_t counted_ = 0;  ///< of the bytes before, place_ knows the lines
+  std::size_t counted_ = 0;  ///< place_ is the position of this offset
   Position place_;
-  bool line_begins_ = true;  ///< the latest tag ended with a line, or there was none
+  bool line_begins_ = true;  ///< whether the text after the latest tag begins a line
   std::vector<Token> tokens_;
 };
 

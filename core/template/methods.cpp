@@ -1,4 +1,4 @@
-// Methods of texts, lists and dicts.
+// The methods of texts, lists and dicts.
 
 #include <fmt/format.h>
 
@@ -58,7 +58,8 @@ Value strip(Evaluator& evaluator, const Value& self, const Arguments& arguments)
       self.text->is_markup);
 }
 
-/// A list of the parts of a text that `each` gives to what it is called with.
+/// Calls `each` with a function that takes parts of the text `self`, and returns these parts as a list. `from_right`:
+/// the parts come in reverse order.
 template <typename Each>
 Value list_of(Heap& heap, const Value& self, bool from_right, const Each& each) {
   std::vector<Value> items;
@@ -116,7 +117,8 @@ Value partition(Evaluator& evaluator, const Value& self, const Arguments& argume
                    ListKind::tuple);
 }
 
-/// The part of a text between two characters, as start and end of find() name it; nothing if start is past the end.
+/// The part of a text between two indices of characters, which are the arguments `start` and `end` of Python's find().
+/// Nothing if start is after the end. `first`: the index of `start` among the arguments.
 std::optional<std::string_view> part_of(std::string_view text, const Bound& bound, std::size_t first,
                                         std::int64_t& from) {
   const auto length = static_cast<std::int64_t>(count_characters(text));
@@ -243,7 +245,7 @@ Value justify(Evaluator& evaluator, const Value& self, const Arguments& argument
   const std::int64_t width = bound.integer(0, 0);
   const std::int64_t lacks = width > length ? width - length : 0;
   heap.check_text(static_cast<std::size_t>(lacks));
-  // As CPython: of an odd number, one more goes to the left where the width is odd.
+  // Padding on both sides as in CPython: if it cannot be halved, the longer half is on the left if the width is odd.
   const std::int64_t before = At == Place::left ? 0 : At == Place::right ? lacks : lacks / 2 + (lacks & width & 1);
   std::string left;
   std::string right;
@@ -379,7 +381,7 @@ constexpr std::string_view unsupported_of_number[] = {
     "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes", "fromhex", "hex", "imag",
     "is_integer",       "numerator", "real",       "to_bytes"};
 
-/// What a kind of value has.
+/// The names that a kind of value has: methods, those that the sandbox refuses, and those of Python not supported here.
 struct Members {
   std::span<const Method> methods = {};
   std::span<const std::string_view> refused = {};

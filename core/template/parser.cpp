@@ -24,7 +24,7 @@ std::string shown(const Token& token) {
   }
 }
 
-/// Which tags end a run of statements.
+/// The names of tags that end a list of statements, such as {"elif", "else", "endif"}.
 using Ends = std::initializer_list<std::string_view>;
 
 class Parser {
@@ -38,7 +38,7 @@ class Parser {
   }
 
  private:
-  /// Bounds what parse functions call each other for.
+  /// Limits how deeply the parse functions call each other. Throws beyond the limit.
   class Nested {
    public:
     explicit Nested(Parser& parser) : parser_(parser) {
@@ -106,7 +106,7 @@ class Parser {
     (node->parts.push_back(std::move(parts)), ...);
     return finished(std::move(node));
   }
-  /// Sets the depth of a node that has all its parts.
+  /// Sets the depth of a node, all of whose parts are known. Throws if the tree becomes too deep.
   static NodePointer finished(NodePointer node) {
     const auto count = [&](const NodePointer& part) {
       node->depth = std::max(node->depth, part ? part->depth + 1 : 0);
@@ -123,7 +123,8 @@ class Parser {
 
   // Statements --------------------------------------------------------------------------------------------------------
 
-  /// Reads up to a tag that is one of `ends`, whose name is next then; to the end of the template if there are none.
+  /// Parses statements up to a tag whose name is in `ends`; that name is the next token then. With empty `ends`, parses
+  /// up to the end of the template.
   std::vector<NodePointer> statements(Ends ends) {
     std::vector<NodePointer> body;
     while (true) {
@@ -150,7 +151,7 @@ class Parser {
       }
     }
   }
-  /// The body of a tag whose head is read, with its end if there is but one.
+  /// Parses the rest of a tag and the body up to a tag in `ends`. If `ends` has one name, also takes that name.
   std::vector<NodePointer> body_to(Ends ends) {
     take_if(":");
     expect_kind(TokenKind::block_end, "'%}'");
@@ -303,7 +304,7 @@ class Parser {
     return node;
   }
 
-  /// Reads what macros have: (a, b=1).
+  /// Parses the parameters of a macro, such as (a, b=1).
   void signature(Node& macro) {
     expect("(");
     while (!now().is(")")) {
@@ -320,7 +321,7 @@ class Parser {
     expect(")");
   }
 
-  /// Reads a macro's body, and what it uses.
+  /// Parses a macro's body, and notes whether it uses varargs, kwargs or caller.
   void macro_body(Node& macro, Ends ends) {
     const std::int64_t outer = std::exchange(uses_, 0);
     macro.body = outside_loops([&] { return body_to(ends); });
@@ -381,7 +382,8 @@ class Parser {
 
   // Expressions -------------------------------------------------------------------------------------------------------
 
-  /// An expression, or a tuple of several. `simple`: of targets. `end`: a name that may follow.
+  /// Parses an expression, or a tuple of several. `simple`: only targets of assignments are allowed. `end`: a name that
+  /// ends the tuple, such as "in".
   NodePointer tuple_or_one(bool with_choice = true, bool simple = false, std::string_view end = {},
                            bool with_member = false, bool may_be_empty = false) {
     const Position at = now().at;
@@ -425,7 +427,8 @@ class Parser {
     return node;
   }
 
-  /// One operand, or a node of all that stand between `name`.
+  /// Parses operands joined by the operator `name`. Returns the operand if there is only one, otherwise a node with
+  /// all.
   template <typename Read>
   NodePointer joined(NodeKind kind, std::string_view name, Read read) {
     const Position at = now().at;
@@ -685,7 +688,7 @@ class Parser {
     return name;
   }
 
-  /// Filters of a value. `is_first`: one stands here without its |.
+  /// Parses the filters that follow a value. `is_first`: the next token is the first filter's name, without a "|".
   NodePointer filters(NodePointer value, bool is_first) {
     while (is_first || take_if("|")) {
       is_first = false;
@@ -727,8 +730,8 @@ class Parser {
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
   int nesting_ = 0;
-  int loops_ = 0;          ///< that are open
-  std::int64_t uses_ = 0;  ///< MacroUse of the macro that is read
+  int loops_ = 0;          ///< the number of loops that contain the current statement
+  std::int64_t uses_ = 0;  ///< MacroUse flags of the macro that is being parsed
 };
 
 }  // namespace

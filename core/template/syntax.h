@@ -8,7 +8,7 @@
 
 namespace shardrun::templates {
 
-/// A place in a template, from 1. Columns are bytes.
+/// A place in a template. Lines and columns count from 1; columns count bytes.
 struct Position {
   std::uint32_t line = 1;
   std::uint32_t column = 1;
@@ -33,7 +33,7 @@ enum class TokenKind : std::uint8_t {
 
 struct Token {
   TokenKind kind = TokenKind::end;
-  std::string text;  ///< of data, names, texts and symbols
+  std::string text;  ///< the text of data, names, texts and symbols; otherwise empty
   Position at = {};
   std::int64_t integer = 0;
   double real = 0;
@@ -42,52 +42,52 @@ struct Token {
   [[nodiscard]] bool is_name(std::string_view name) const { return kind == TokenKind::name && text == name; }
 };
 
-/// The tokens of a template, and the end. White space around blocks is gone.
+/// Splits a template into tokens. The last one is of kind `end`. White space that tags strip is left out.
 [[nodiscard]] std::vector<Token> tokens_of(std::string_view source);
 
 enum class NodeKind : std::uint8_t {
-  // Expressions: what `parts` are.
+  // Expressions. The comments name a node's `parts` in their order, then the other members that it uses.
   none,
   boolean,    ///< `flag`
   integer,    ///< `number`
   real,       ///< `real`
   text,       ///< `name`
   variable,   ///< `name`
-  member,     ///< as a target: attribute `names[0]` of the variable `name`
-  tuple,      ///< elements
-  list,       ///< elements
-  dict,       ///< keys and values in turn
+  member,     ///< as the target of an assignment: attribute `names[0]` of the variable `name`
+  tuple,      ///< its elements
+  list,       ///< its elements
+  dict,       ///< keys and values alternately
   attribute,  ///< object; `name`
   item,       ///< object, key
   slice,      ///< from, to, step; each may be null
-  call,       ///< function; `arguments`
-  filter,     ///< value, null in a block's; `name`, `arguments`
-  test,       ///< value; `name`, `arguments`
+  call,       ///< the function; `arguments`
+  filter,     ///< the value (null in a filter block); `name`, `arguments`
+  test,       ///< the value; `name`, `arguments`
   negation,   ///< operand of `not`
-  unary,      ///< operand; `name`
-  binary,     ///< operands; `name`
+  unary,      ///< operand; `name`: the operator
+  binary,     ///< operands; `name`: the operator
   concat,     ///< operands of ~
-  compare,    ///< operands; `names` of the operators between them
+  compare,    ///< operands; `names`: the operators between them
   both,       ///< operands of `and`
   either,     ///< operands of `or`
-  choice,     ///< condition, value, other value or null
+  choice,     ///< condition, value, other value (may be null)
   // Statements.
-  data,          ///< `name`
+  data,          ///< `name`: the text
   output,        ///< expressions
-  condition,     ///< `body`: branches
-  branch,        ///< condition, null for else; `body`
-  loop,          ///< target, iterable, condition or null; `body`, `otherwise`; `flag`: recursive
+  condition,     ///< `body`: its branches
+  branch,        ///< condition (null for else); `body`
+  loop,          ///< target, iterable, condition (may be null); `body`, `otherwise`; `flag`: recursive
   assign,        ///< target, value
-  assign_block,  ///< target, filter or null; `body`
-  macro,         ///< `name`, `names` of parameters, defaults of the last ones; `body`; `number`: MacroUse
+  assign_block,  ///< target, filter (may be null); `body`
+  macro,         ///< defaults of the last parameters; `name`, `names`: the parameters, `body`, `number`: MacroUse
   call_block,    ///< call, macro
   filter_block,  ///< filter; `body`
-  with,          ///< targets and values in turn; `body`
+  with,          ///< targets and values alternately; `body`
   scope,         ///< `body`
-  stop,          ///< `flag`: break, else continue
+  stop,          ///< `flag`: true for break, false for continue
 };
 
-/// What a macro's body names beside its parameters.
+/// Special names that a macro's body uses, as flags.
 enum MacroUse : std::int64_t { uses_varargs = 1, uses_kwargs = 2, uses_caller = 4 };
 
 enum class ArgumentKind : std::uint8_t { positional, named, all_positional, all_named };
@@ -101,7 +101,7 @@ struct Argument {
   ArgumentKind kind = ArgumentKind::positional;
 };
 
-/// A node of a template's tree. No tree is deeper than max_tree_depth.
+/// A node of a template's tree. No tree is deeper than max_tree_depth. NodeKind tells which members a node uses.
 struct Node {
   NodeKind kind = NodeKind::none;
   Position at = {};
@@ -119,7 +119,7 @@ struct Node {
 
 inline constexpr std::int64_t max_tree_depth = 250;
 
-/// The tree of a template: a node of kind scope.
+/// Parses a template. The root is a node of kind `scope`. Throws Error{data}.
 [[nodiscard]] NodePointer parse_tree(std::string_view source);
 
 }  // namespace shardrun::templates

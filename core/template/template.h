@@ -9,25 +9,27 @@
 
 namespace shardrun::templates {
 
-/// Limits of rendering. Rendering that exceeds one of them stops with an error.
+/// Limits for one rendering. A rendering that exceeds one of them throws Error{data}.
 struct Limits {
-  std::int64_t steps = 20'000'000;                  ///< operations; long texts count as several
-  std::size_t bytes = std::size_t{256} << 20U;      ///< of all values that are made
-  std::size_t text_bytes = std::size_t{32} << 20U;  ///< of one text, and of what is rendered
-  std::int64_t depth = 500;                         ///< of calls and values within each other
+  std::int64_t steps = 20'000'000;                  ///< operations; one with a long text counts as several
+  std::size_t bytes = std::size_t{256} << 20U;      ///< memory of all values
+  std::size_t text_bytes = std::size_t{32} << 20U;  ///< size of one text, and of the result
+  std::int64_t depth = 500;                         ///< nesting of calls and values
 };
 
 struct Node;
 
-/// A chat template: the part of Jinja that such templates use, with the settings of transformers' environment
-/// (trim_blocks, lstrip_blocks, `break` and `continue`, `generation` blocks, Python's JSON). Values and texts are as
-/// Python's. What is not known is refused by its name. It reads nothing but its context, and changes nothing.
+/// A chat template. Supports the part of Jinja that chat templates use, with the settings of transformers' environment
+/// (trim_blocks, lstrip_blocks, `break` and `continue`, `generation` blocks, Python's JSON). Values behave as Python's
+/// do. Anything unsupported throws an error that names it. A template can read only its context, and change nothing
+/// outside of the rendering.
 class Template {
  public:
-  /// `source` names the template in messages. Throws Error{data} with line and column.
+  /// Parses a template. `source` names it in messages. Throws Error{data} with line and column.
   [[nodiscard]] static Template parse(std::string_view text, std::string source);
 
-  /// Throws Error{data} with line and column, also where the template itself refuses by raise_exception().
+  /// Renders the template with these variables. Throws Error{data} with line and column, also if the template calls
+  /// raise_exception().
   [[nodiscard]] std::string render(const boost::json::object& context, const Limits& limits = {}) const;
 
  private:

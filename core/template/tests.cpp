@@ -1,4 +1,4 @@
-// Tests: what stands behind `is`.
+// The tests of Jinja, which are written after `is`, as in `value is defined`.
 
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@ struct NamedTest {
   Test run;
 };
 
-/// The one value that a test compares with.
+/// The single argument of a test that compares a value with another. Throws for other arguments.
 const Value& other_of(const Arguments& arguments) {
   if (arguments.positional.size() != 1 || !arguments.named.empty()) {
     fail("this test takes one value");

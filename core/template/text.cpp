@@ -13,19 +13,19 @@
 namespace shardrun::templates {
 namespace {
 
-/// The traits of the characters from `first` to the next run.
+/// A run of characters with equal traits. It begins at `first` and ends before the next run.
 struct TraitRun {
   char32_t first;
   std::uint16_t traits;
 };
-/// The characters from `first` to `last` in steps become others at a distance.
+/// Every `step`-th character from `first` to `last` changes its case by adding `difference`.
 struct CaseRun {
   char32_t first;
   char32_t last;
   std::int8_t step;
   std::int32_t difference;
 };
-/// A character that becomes several.
+/// A character that becomes several when its case changes.
 struct CaseText {
   char32_t character;
   const char* text;
@@ -70,13 +70,13 @@ std::size_t first_byte_before(std::string_view text, std::size_t end) {
   return end;
 }
 
-/// A character of a text, and where it begins.
+/// A character and its offset in a text.
 struct PlacedCharacter {
   char32_t character;
   std::size_t at;
 };
 
-/// Goes through the characters of a text.
+/// Iterates over the characters of a text.
 class Characters {
  public:
   explicit Characters(std::string_view text) : text_(text) {}
@@ -95,7 +95,7 @@ class Characters {
   std::size_t at_ = 0;
 };
 
-/// Lower case of one character of a text: a sigma at the end of a word is another.
+/// Appends a character in lower case. A capital sigma becomes the final sigma at the end of a word.
 void append_lower_at(std::string& to, std::string_view text, const PlacedCharacter& placed) {
   if (placed.character != capital_sigma) {
     append_lower(to, placed.character);
@@ -121,7 +121,7 @@ void append_lower_at(std::string& to, std::string_view text, const PlacedCharact
   append_utf8(to, is_behind_case && !is_before_case ? final_sigma : char32_t{0x3C3});
 }
 
-/// From this size on, a text is searched for by an algorithm that is linear in time.
+/// Wanted texts of at least this many bytes are searched for with an algorithm that takes linear time.
 constexpr std::size_t short_wanted = 64;
 
 bool is_line_end(char32_t c) {

@@ -10,9 +10,9 @@
 
 namespace shardrun::templates {
 
-// Text as Python's str has it: valid UTF-8 here, counted in characters.
+// Functions of Python's str. Texts are valid UTF-8; indices and lengths count characters.
 
-/// A text that is escaped, quoted or put into other letters has at most as many times the bytes.
+/// Escaping, quoting or changing the case of a text makes it at most this many times as large, in bytes.
 inline constexpr std::size_t most_growth = 6;
 
 enum CharacterTrait : std::uint16_t {
@@ -35,46 +35,49 @@ enum CharacterTrait : std::uint16_t {
 }
 
 [[nodiscard]] std::size_t count_characters(std::string_view text) noexcept;
-/// The characters of a text, each as its bytes.
+/// The characters of a text, each as its UTF-8 bytes.
 [[nodiscard]] std::vector<std::string_view> characters_of(std::string_view text);
-/// The offset of a character; the end of the text past it.
+/// The offset in bytes of a character given by its index; the text's size if the index is past the end.
 [[nodiscard]] std::size_t offset_of(std::string_view text, std::size_t character) noexcept;
 
 enum class Side : std::uint8_t { left, right, both };
-/// Without white space, or characters of `set`, at its ends.
+/// Removes white space, or the characters of `set`, from the ends of a text.
 [[nodiscard]] std::string_view stripped(std::string_view text, Side side,
                                         std::optional<std::string_view> set = std::nullopt);
-/// As text.find(wanted) and text.rfind(wanted), but in time that grows with the sum of the sizes, not their product.
+/// Return what text.find(wanted) and text.rfind(wanted) do, but take time that grows with the sum of the sizes, not
+/// with their product.
 [[nodiscard]] std::size_t find_first(std::string_view text, std::string_view wanted);
 [[nodiscard]] std::size_t find_last(std::string_view text, std::string_view wanted);
 
-/// Takes the parts of a text one by one, so that millions of them need no memory.
+/// Receives the parts of a text one after the other, so that millions of parts need no memory.
 using TakePart = std::function<void(std::string_view part)>;
-/// At white space. `most`: cuts; -1: all. `from_right`: the last ones, which come first.
+/// Splits at white space. `most`: the number of cuts; -1: no limit. `from_right`: cuts from the right; the last part
+/// comes first.
 void split_at_space(std::string_view text, std::int64_t most, bool from_right, const TakePart& take);
-/// REQUIRES: a separator that is not empty.
+/// Splits at a separator; otherwise as split_at_space(). REQUIRES: the separator is not empty.
 void split_at(std::string_view text, std::string_view separator, std::int64_t most, bool from_right,
               const TakePart& take);
 void each_line(std::string_view text, bool with_ends, const TakePart& take);
-/// `most`: replacements; -1: all. Throws Error{data} if the result has more than `most_bytes`.
+/// Replaces `from` by `to`. `most`: the number of replacements; -1: no limit. Throws Error{data} if the result has more
+/// than `most_bytes`.
 [[nodiscard]] std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most,
                                    std::size_t most_bytes);
 
 [[nodiscard]] std::string upper(std::string_view text);
 [[nodiscard]] std::string lower(std::string_view text);
-/// Words begin behind characters without case, as in str.title().
+/// Python's str.title(): a word begins after a character that has no case.
 [[nodiscard]] std::string title(std::string_view text);
 [[nodiscard]] std::string capitalized(std::string_view text);
 [[nodiscard]] std::string swapped_case(std::string_view text);
-/// Whether there is a character with case, and none of another case.
+/// Whether the text has a character of the case `wanted`, and none of another case.
 [[nodiscard]] bool is_case(std::string_view text, CharacterTrait wanted);
 [[nodiscard]] bool is_title(std::string_view text);
-/// Whether the text is not empty and all its characters have one of the traits.
+/// Whether the text is not empty and each of its characters has at least one of the traits.
 [[nodiscard]] bool all_have(std::string_view text, unsigned traits);
 
-/// As Python's repr() writes it.
+/// The text as Python's repr() writes it.
 [[nodiscard]] std::string quoted_text(std::string_view text);
-/// As JSON, as Python's json.dumps() writes it.
+/// The text as Python's json.dumps() writes it. `ascii`: other characters are escaped.
 [[nodiscard]] std::string json_text(std::string_view text, bool ascii);
 
 }  // namespace shardrun::templates

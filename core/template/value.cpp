@@ -90,7 +90,7 @@ Value Heap::list(std::vector<Value> items, ListKind kind) {
 
 Value Heap::iterator(Iterator next) {
   Value value = list({}, ListKind::iterator);
-  charge(256);  // what the function holds
+  charge(256);  // an estimate of the memory that the function captures
   value.list->next = std::move(next);
   return value;
 }
@@ -201,7 +201,8 @@ std::optional<std::int64_t> length_of(const Value& value) {
 
 namespace {
 
-/// REQUIRES: both are numbers. Exact: 64 bits fit into a long double.
+/// -1, 0 or 1 as a <, == or > b; 2 if one is NaN. Exact, because a long double holds every 64-bit integer.
+/// REQUIRES: both are numbers.
 int order_of(const Value& a, const Value& b) {
   const auto exact = [](const Value& value) {
     return value.is(Kind::real) ? static_cast<long double>(value.real) : static_cast<long double>(value.whole());
@@ -310,7 +311,7 @@ std::string shown_real(double value) {
   if (digits.empty()) {
     return sign + "0.0";
   }
-  // 0.DIGITS times 10 to the power of `exponent`.
+  // The number is 0.DIGITS * 10^exponent.
   if (exponent > 16 || exponent < -3) {
     const std::string rest = digits.size() > 1 ? "." + digits.substr(1) : "";
     return fmt::format("{}{}{}e{}{:02}", sign, digits[0], rest, exponent - 1 < 0 ? '-' : '+', std::abs(exponent - 1));

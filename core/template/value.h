@@ -29,7 +29,7 @@ enum class Kind : std::uint8_t {
   loop,
 };
 
-/// What Python's type of a list would be.
+/// The Python type that a list of this kind stands for.
 enum class ListKind : std::uint8_t { list, tuple, range, keys, values, items, iterator };
 
 struct Text;
@@ -38,16 +38,16 @@ struct Dict;
 struct Function;
 struct Loop;
 
-/// A value of a template. Texts and containers belong to a Heap.
+/// A value of a template. A Heap owns its text, list, dict, function or loop.
 struct Value {
   Kind kind = Kind::undefined;
   union {
     std::int64_t integer;
     bool boolean;
     double real;
-    Text* text;  ///< also of an undefined value: why using it is an error; may be null
+    Text* text;  ///< for text; for undefined: why using the value is an error (may be null)
     List* list;
-    Dict* dict;  ///< also of a namespace
+    Dict* dict;  ///< for dict and name_space
     Function* function;
     Loop* loop;
   };
@@ -60,7 +60,7 @@ struct Value {
 
   [[nodiscard]] bool is(Kind which) const noexcept { return kind == which; }
   [[nodiscard]] bool is_number() const noexcept { return kind >= Kind::boolean && kind <= Kind::real; }
-  /// A bool or an int.
+  /// Whether the value is a bool or an integer.
   [[nodiscard]] bool is_whole() const noexcept { return kind == Kind::boolean || kind == Kind::integer; }
   /// REQUIRES: is_whole().
   [[nodiscard]] std::int64_t whole() const noexcept { return kind == Kind::boolean ? (boolean ? 1 : 0) : integer; }
@@ -68,21 +68,21 @@ struct Value {
   [[nodiscard]] double number() const noexcept { return kind == Kind::real ? real : static_cast<double>(whole()); }
 };
 
-/// The next value of those that something yields; nothing at the end.
+/// Returns the next value each time it is called; nothing at the end.
 using Iterator = std::function<std::optional<Value>()>;
 
 struct Text {
   std::string bytes;
-  bool is_markup = false;  ///< HTML that is not escaped again
+  bool is_markup = false;  ///< HTML, which is not escaped again
 };
 
 struct List {
   ListKind kind = ListKind::list;
   std::vector<Value> items;
-  std::int64_t start = 0;  ///< of a range, as its step and stop
+  std::int64_t start = 0;  ///< start, step and stop: for a range only
   std::int64_t step = 1;
   std::int64_t stop = 0;
-  Iterator next = {};  ///< of an iterator
+  Iterator next = {};  ///< set for an iterator only
 };
 
 struct Dict {
@@ -105,8 +105,8 @@ struct Function {
   bool is_macro = false;
 };
 
-/// Owns all values of a rendering until its end, so that no value, however it refers to others, is freed by recursion.
-/// Counts what they need and what is done with them; throws Error{data} beyond the limits.
+/// Owns all values of a rendering until its end, so destroying a value never recurses. Counts the memory and operations
+/// of the rendering; throws Error{data} beyond the limits.
 class Heap {
  public:
   explicit Heap(const Limits& limits) : limits_(limits) {}
@@ -116,7 +116,7 @@ class Heap {
   [[nodiscard]] const Limits& limits() const noexcept { return limits_; }
   void spend(std::size_t steps);
   void charge(std::size_t bytes);
-  /// Charges for what an operation needs until it ends.
+  /// Charges for memory that an operation needs only until it ends.
   class Temporary {
    public:
     Temporary(Heap& heap, std::size_t bytes) : heap_(heap), bytes_(bytes) { heap.charge(bytes); }
@@ -128,7 +128,7 @@ class Heap {
     Heap& heap_;
     std::size_t bytes_;
   };
-  /// Throws unless a text may have so many bytes.
+  /// Throws Error{data} if a text of this size would exceed the limits.
   void check_text(std::size_t bytes) const;
 
   Value text(std::string_view bytes, bool is_markup = false);
@@ -137,10 +137,10 @@ class Heap {
   Value dict(Dict dict, Kind kind = Kind::dict);
   Value function(std::string name, std::function<Value(const Arguments&)> call, bool is_macro = false);
   Value undefined(std::string why);
-  /// Converts JSON. Throws for an integer beyond 64 bits.
+  /// Converts JSON to a value. Throws Error{data} for an integer that does not fit into 64 bits.
   Value of_json(const boost::json::value& json);
 
-  /// Bounds how deep calls and values lie within each other.
+  /// Counts one more level of nested calls and values while it lives. Throws Error{data} beyond the limit.
   class Deeper {
    public:
     explicit Deeper(Heap& heap);
@@ -163,40 +163,40 @@ class Heap {
   std::deque<Function> functions_;
 };
 
-/// Throws Error{data}.
+/// Throws Error{data} with this message.
 [[noreturn]] void fail(const std::string& message);
-/// Throws what using an undefined value is.
+/// Throws the error that an undefined value causes when it is used.
 [[noreturn]] void fail_undefined(const Value& value);
-/// As Python calls it, such as 'NoneType'.
+/// The name of a value's Python type, such as "NoneType".
 [[nodiscard]] std::string_view type_name(const Value& value);
 
 [[nodiscard]] inline std::string_view bytes_of(const Value& text);  // REQUIRES: a text
 [[nodiscard]] bool is_list(const Value& value, ListKind kind);
 [[nodiscard]] bool truth(const Value& value);
 [[nodiscard]] bool equal(Heap& heap, const Value& a, const Value& b);
-/// Whether a < b, or a <= b. Throws where Python has no order.
+/// Whether a < b, or with `or_equal` a <= b. Throws Error{data} for values that Python cannot order.
 [[nodiscard]] bool less(Heap& heap, const Value& a, const Value& b, bool or_equal, std::string_view symbol);
-/// As str() and repr() have it.
+/// shown() is Python's str(), represented() its repr().
 [[nodiscard]] std::string shown(Heap& heap, const Value& value);
 [[nodiscard]] std::string represented(Heap& heap, const Value& value);
-/// As repr() writes a float.
+/// A number as Python's repr() writes a float.
 [[nodiscard]] std::string shown_real(double value);
-/// The value as a text: itself if it is one.
+/// The bytes of the value's str(). They live as long as the heap.
 [[nodiscard]] std::string_view text_of(Heap& heap, const Value& value);
 
 [[nodiscard]] Iterator iterate(Heap& heap, const Value& value);
 [[nodiscard]] std::vector<Value> all_of(Heap& heap, const Value& value);
-/// Nothing if it has none, as an iterator.
+/// The number of elements; nothing if the value has no length, such as an iterator.
 [[nodiscard]] std::optional<std::int64_t> length_of(const Value& value);
 [[nodiscard]] bool contains(Heap& heap, const Value& container, const Value& value);
 [[nodiscard]] Value* find(Heap& heap, Dict& dict, const Value& key);
-/// Throws where the key is a list or dict.
+/// Sets dict[key]. Throws Error{data} if the key is a list or dict.
 void set(Heap& heap, Dict& dict, const Value& key, const Value& value);
 
 [[nodiscard]] std::string to_json(Heap& heap, const Value& value, const Arguments& arguments);
 
-/// The arguments of a call by the names of its parameters, as Python binds them. Throws where they do not fit. `given`
-/// come first.
+/// Binds the arguments of a call to parameters, as Python does. Throws Error{data} if they do not fit. The first
+/// `required` parameters must be given.
 class Bound {
  public:
   Bound(std::string_view function, const Arguments& arguments, std::initializer_list<const char*> names,
@@ -207,7 +207,7 @@ class Bound {
   [[nodiscard]] Value or_none(std::size_t i) const { return has(i) ? at(i) : Value::none(); }
   [[nodiscard]] bool flag(std::size_t i, bool otherwise) const { return has(i) ? truth(at(i)) : otherwise; }
   [[nodiscard]] std::int64_t integer(std::size_t i, std::int64_t otherwise) const;
-  /// A text, where only that is allowed.
+  /// The argument i, which must be a text. Throws Error{data} if it is not.
   [[nodiscard]] std::string_view text(std::size_t i) const;
 
  private:

@@ -11,7 +11,7 @@ bool is_of(std::string_view text, std::size_t at, CharacterClass wanted) {
   return (character_classes()[character_at(text, at).code_point] & wanted) != 0;
 }
 
-/// Whether no character of \w is beside the part of a text.
+/// Whether neither the character before text[begin, end) nor the one after it is a word character (\w).
 bool is_single_word(std::string_view text, std::size_t begin, std::size_t end) {
   return (begin == 0 || !is_of(text, character_before(text, begin), word)) &&
          (end == text.size() || !is_of(text, end, word));
@@ -46,7 +46,7 @@ void AddedTokenFinder::add(const AddedToken& token, std::string_view content) {
 
 AddedTokenFinder::Match AddedTokenFinder::find(std::string_view text, std::size_t from) const noexcept {
   for (; from < text.size(); ++from) {
-    if (only_begin_) {  // as of most tokenizers
+    if (only_begin_) {  // in most tokenizers, all added tokens begin with one byte
       from = std::min(text.find(*only_begin_, from), text.size());
       if (from == text.size()) {
         break;
@@ -80,8 +80,8 @@ void AddedTokenFinder::split(std::string_view text, std::vector<Segment>& segmen
     segments.push_back({text});
     return;
   }
-  std::size_t begin = 0;     // of what is not in a segment yet
-  std::size_t stripped = 0;  // the end of white space that a token took
+  std::size_t begin = 0;     // the end of the text that is already in a segment
+  std::size_t stripped = 0;  // the end of the white space that the last token with right_strip took
   for (Match match = find(text, 0); match.token >= 0; match = find(text, match.end)) {
     const AddedToken& token = tokens_[static_cast<std::size_t>(match.token)];
     if (token.single_word && !is_single_word(text, match.begin, match.end)) {

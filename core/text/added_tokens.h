@@ -10,36 +10,36 @@
 
 namespace shardrun::text {
 
-/// A token that is found in a text before anything is merged.
+/// A token of `added_tokens` in a tokenizer.json. It is cut out of a text before the text is merged into other tokens.
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  ///< not beside a character of \w
-  bool left_strip = false;   ///< takes the white space before it
-  bool right_strip = false;  ///< and behind it
-  bool normalized = false;   ///< is found in the normalized text
-  bool special = false;      ///< is left out of what is decoded
+  bool single_word = false;  ///< found only where no character of \w is beside it
+  bool left_strip = false;   ///< also takes the white space before the token
+  bool right_strip = false;  ///< also takes the white space after the token
+  bool normalized = false;   ///< searched for in the normalized text, not in the original one
+  bool special = false;      ///< left out of decoded text
 };
 
-/// A part of a text: an added token, or what stands between them.
+/// A part of a text: an added token, or the text between two added tokens.
 struct Segment {
   std::string_view text;
-  std::int32_t token = -1;  ///< -1: none
+  std::int32_t token = -1;  ///< the added token's id; -1: text between added tokens
 };
 
-/// Finds added tokens: of those that begin first the longest.
+/// Finds added tokens in a text: the one that begins first and, of several that begin there, the longest.
 class AddedTokenFinder {
  public:
-  /// `content`: as it is found in a text, which normalization may have changed.
+  /// Adds a token. `content`: the token's text as it is searched for: normalized if token.normalized is set.
   void add(const AddedToken& token, std::string_view content);
 
-  /// Appends the parts of a text, in order. An empty text has one empty part.
+  /// Appends the segments of a text, in order. An empty text gives one empty segment.
   void split(std::string_view text, std::vector<Segment>& segments) const;
 
  private:
   struct Node {
     std::vector<std::pair<unsigned char, std::uint32_t>> next;
-    std::int32_t token = -1;  ///< an index of tokens_
+    std::int32_t token = -1;  ///< an index of tokens_; -1: no token ends here
   };
   struct Match {
     std::size_t begin = 0;
@@ -51,8 +51,8 @@ class AddedTokenFinder {
 
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_ = std::vector<Node>(1);
-  std::array<bool, 256> begins_{};  ///< bytes that a token begins with
-  std::optional<char> only_begin_;  ///< if there is one
+  std::array<bool, 256> begins_{};  ///< whether a token begins with this byte
+  std::optional<char> only_begin_;  ///< the byte with which all tokens begin, if there is only one
 };
 
 }  // namespace shardrun::text

@@ -17,7 +17,7 @@
 namespace shardrun::text {
 namespace {
 
-/// Appends `text` with every `from` replaced.
+/// Appends `text` to `result`, with every `from` replaced by `to`.
 void append_replaced(std::string_view text, std::string_view from, std::string_view to, std::string& result) {
   std::size_t at = 0;
   for (std::size_t found = text.find(from); found != std::string_view::npos; found = text.find(from, at)) {
@@ -32,7 +32,7 @@ void append_replaced(std::string_view text, std::string_view from, std::string_v
 
 std::string_view normalized(const std::vector<NormalizerStep>& steps, std::string_view text, std::string& scratch) {
   const std::size_t whole = text.size();
-  const std::size_t most = 64 * whole + 65536;  // more than any real one makes; a file could double a text many times
+  const std::size_t most = 64 * whole + 65536;  // beyond real tokenizers; bounds steps that double a text repeatedly
   std::string next;
   for (const NormalizerStep& step : steps) {
     next.clear();
@@ -56,16 +56,16 @@ std::string_view normalized(const std::vector<NormalizerStep>& steps, std::strin
   return text;
 }
 
-/// Tokens of short words that were seen lately, and the words that are to be looked up next. A word's hash chooses two
-/// neighbouring places; the newer word is in the first. Most places are far from the processor, so a word's is fetched
-/// when it is queued, and looked at when as many others are.
+/// A cache of the tokens of short words, with a queue of words to look up. A word's hash chooses two neighbouring
+/// entries; the newer word is in the first. Most entries are not in the processor's caches, so queue() prefetches an
+/// entry, and the caller looks it up once the queue is full.
 class WordCache {
  public:
   static constexpr std::size_t most_bytes = 24;
   static constexpr std::size_t most_tokens = 8;
   static constexpr std::size_t most_queued = 32;
 
-  /// As large as a cache line of the processor.
+  /// One entry; it fills a cache line of the processor.
   struct alignas(64) Word {
     std::array<std::uint64_t, 3> bytes{};
     std::array<std::int32_t, most_tokens> tokens{};
@@ -74,11 +74,12 @@ class WordCache {
   };
   struct Queued {
     std::string_view text;
-    std::array<std::uint64_t, 3> bytes{};  ///< of the text, with zeros behind its end
+    std::array<std::uint64_t, 3> bytes{};  ///< the text's bytes, padded with zeros
     std::uint64_t hash = 0;
   };
 
-  /// `limit`: the end of what may be read behind the word. REQUIRES: 1 to most_bytes bytes; the queue is not full.
+  /// Queues a word. `limit`: the end of the memory that may be read after the word's end.
+  /// REQUIRES: the word has 1 to most_bytes bytes; the queue is not full.
   void queue(std::string_view word, const char* limit) noexcept {
     Queued& queued = queue_[queued_++];
     queued.text = word;
@@ -87,7 +88,7 @@ class WordCache {
     __builtin_prefetch(&words_[place_of(queued.hash)]);
   }
   [[nodiscard]] bool is_full() const noexcept { return queued_ == queue_.size(); }
-  /// Empties the queue. What was in it can be read until the next word is queued.
+  /// Empties the queue and returns its words, which are valid until the next word is queued.
   std::span<const Queued> take_queue() noexcept { return std::span(queue_).first(std::exchange(queued_, 0)); }
 
   [[nodiscard]] const Word* find(const Queued& word) const noexcept {
@@ -95,7 +96,7 @@ class WordCache {
     return is_at(*first, word) ? first : is_at(first[1], word) ? first + 1 : nullptr;
   }
 
-  /// REQUIRES: at most most_tokens tokens.
+  /// Stores a word's tokens. REQUIRES: there are at most most_tokens tokens.
   void add(const Queued& queued, std::span<const std::int32_t> tokens) {
     if (++added_ > words_.size() / 2 && log_pairs_ < most_log_pairs) {
       grow();
@@ -112,7 +113,7 @@ class WordCache {
 
   static constexpr unsigned most_log_pairs = 17;  // 16 MiB
 
-  /// The bits of a word's bytes, by its size.
+  /// Masks that keep the first `size` bytes of a word, indexed by size.
   static constexpr std::array<std::array<std::uint64_t, 3>, most_bytes + 1> masks = [] {
     std::array<std::array<std::uint64_t, 3>, most_bytes + 1> made{};
     for (std::size_t size = 0; size < made.size(); ++size) {
@@ -172,7 +173,7 @@ class WordCache {
 
   unsigned log_pairs_ = 8;
   Words words_ = Words(std::size_t{2} << log_pairs_);
-  std::size_t added_ = 0;  ///< since it has this size
+  std::size_t added_ = 0;  ///< words added since the table got its present size
   std::array<Queued, most_queued> queue_;
   std::size_t queued_ = 0;
 };
@@ -217,7 +218,7 @@ void BpeEncoder::encode(std::string_view text, std::vector<std::int32_t>& tokens
   }
   text_ = text;
   tokens_ = &tokens;
-  cache_->take_queue();  // what an error left
+  cache_->take_queue();  // words that remained in the queue when an earlier call threw
   if (constexpr std::size_t long_text = std::size_t{1} << 20U; text.size() >= long_text) {
     tokens.reserve(tokens.size() + text.size() / 3);
   }
@@ -255,7 +256,7 @@ void BpeEncoder::split(std::string_view piece, std::size_t step, bool is_first) 
   }
   const SplitStep& how = parts_->splits[step];
   std::string& changed = scratch_[step];
-  // What is queued of a changed piece is encoded before the next one replaces it.
+  // The queue refers to the bytes of `changed`, so it is encoded before the next piece overwrites them.
   const auto with_changed = [&](const auto& act) {
     piece = changed;
     const char* const limit = std::exchange(limit_, piece.data() + piece.size());
@@ -380,7 +381,7 @@ void BpeEncoder::encode_queue() {
   };
   for (const WordCache::Queued& queued : cache_->take_queue()) {
     if (const WordCache::Word* const word = cache_->find(queued)) {
-      std::memcpy(&found[count], word->tokens.data(), sizeof word->tokens);  // all: a constant size is fast
+      std::memcpy(&found[count], word->tokens.data(), sizeof word->tokens);  // a copy of constant size is faster
       count += word->count;
       continue;
     }
@@ -396,7 +397,7 @@ void BpeEncoder::encode_queue() {
 
 void BpeEncoder::encode_new(std::string_view part) {
   if (const std::optional<std::size_t> missing = parts_->model.encode(part, *tokens_)) {
-    // The place is known where nothing has changed the text.
+    // The error can name the place only if the part lies in the original text, not in a changed copy.
     const bool is_of_text =
         std::less_equal<>()(text_.data(), part.data()) && std::less<>()(part.data(), text_.data() + text_.size());
     const std::string where =

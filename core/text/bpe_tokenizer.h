@@ -15,30 +15,30 @@ namespace shardrun::text {
 struct Parts;
 class WordCache;
 
-/// A tokenizer in a tokenizer.json, as Python's `tokenizers` makes and reads it: byte pair encoding, with what stands
-/// before and behind it. Copies share their parts, which never change; any thread.
+/// A byte pair encoding tokenizer, read from a tokenizer.json of Python's `tokenizers`, with all steps before and after
+/// the merges. Copies share immutable data; any thread may use them.
 class BpeTokenizer {
  public:
-  /// `path`: a tokenizer.json, the folder of one, or a GGUF file. Throws Error{data} for anything that would not be
-  /// done as Python's tokenizers does it: where it is in the file, what was expected and what was found.
+  /// Reads a tokenizer.json, the folder that contains one, or a GGUF file. Throws Error{data} if the file asks for
+  /// something that would not give the same tokens as Python's tokenizers; the message names the place in the file.
   [[nodiscard]] static BpeTokenizer from_file(const std::filesystem::path& path);
-  /// `source` names the JSON in messages.
+  /// Parses the text of a tokenizer.json. `source` names it in messages. Throws as from_file() does.
   [[nodiscard]] static BpeTokenizer from_json(std::string_view json, std::string_view source);
 
-  /// The tokenizer.json, in one line.
+  /// The text of the tokenizer.json, in one line.
   [[nodiscard]] const std::string& json() const noexcept;
-  /// Tokens are 0 to vocabulary() - 1.
+  /// The number of tokens: ids are 0 to vocabulary() - 1.
   [[nodiscard]] std::int64_t vocabulary() const noexcept;
-  /// The token with this content, such as "<|endoftext|>".
+  /// The id of the token with this content, such as "<|endoftext|>"; nothing if there is none.
   [[nodiscard]] std::optional<std::int32_t> find(std::string_view content) const;
-  /// Whether the token is left out of what is decoded.
+  /// Whether decoding leaves the token out.
   [[nodiscard]] bool is_special(std::int32_t token) const;
-  // What the tokenizer puts before and behind a text, such as <s>.
+  // The tokens that the tokenizer puts before and after a text, such as <s>.
   [[nodiscard]] const std::vector<std::int32_t>& before() const noexcept;
   [[nodiscard]] const std::vector<std::int32_t>& behind() const noexcept;
 
-  /// The bytes of a text, without special tokens. They may not be UTF-8, where tokens are bytes. Throws Error{data} for
-  /// a token past the vocabulary.
+  /// The text of these tokens, without special tokens. If tokens are bytes, the result may be invalid UTF-8. Throws
+  /// Error{data} for an id outside of the vocabulary.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens) const;
 
  private:
@@ -50,7 +50,7 @@ class BpeTokenizer {
   std::shared_ptr<const Parts> parts_;
 };
 
-/// Encodes texts. One thread at a time: it keeps tokens of words that it has seen, in up to 16 MiB.
+/// Encodes texts. For one thread at a time, because it caches the tokens of words, in up to 16 MiB.
 class BpeEncoder {
  public:
   explicit BpeEncoder(const BpeTokenizer& tokenizer);
@@ -58,8 +58,8 @@ class BpeEncoder {
   BpeEncoder& operator=(BpeEncoder&& other) noexcept;
   ~BpeEncoder();
 
-  /// Appends the tokens of a whole text, without before() and behind(). Takes at most n log n time. Throws Error{data}
-  /// with the place of the first byte that is not UTF-8, or of a character that has no token.
+  /// Appends the tokens of a whole text, without before() and behind(). Takes O(n log n) time. Throws Error{data} with
+  /// the offset of the first byte that is not UTF-8, or for a character that has no token.
   void encode(std::string_view text, std::vector<std::int32_t>& tokens);
 
  private:
@@ -72,27 +72,27 @@ class BpeEncoder {
 
   std::shared_ptr<const Parts> parts_;
   std::unique_ptr<WordCache> cache_;
-  std::vector<std::string> scratch_;             ///< a piece that a pre-tokenizer has changed, one for each
-  std::string_view text_;                        ///< of the call to encode()
-  std::vector<std::int32_t>* tokens_ = nullptr;  ///< likewise
-  const char* limit_ = nullptr;                  ///< the end of the text that a piece is cut from
+  std::vector<std::string> scratch_;             ///< per split step, the piece that the step has changed
+  std::string_view text_;                        ///< the text given to encode()
+  std::vector<std::int32_t>* tokens_ = nullptr;  ///< the result of encode()
+  const char* limit_ = nullptr;                  ///< the end of the text from which pieces are being cut
 };
 
-/// Decodes tokens as they come, in whole characters.
+/// Decodes tokens one after the other and returns whole UTF-8 characters.
 class BpeDecoder {
  public:
   explicit BpeDecoder(const BpeTokenizer& tokenizer);
 
-  /// Appends the bytes that are complete with this token: a UTF-8 character that more tokens may complete waits. Throws
-  /// as BpeTokenizer::decode.
+  /// Appends the characters that this token completes to `text`. Bytes of an incomplete UTF-8 character wait for the
+  /// next tokens. Throws as BpeTokenizer::decode() does.
   void decode(std::int32_t token, std::string& text);
-  /// Appends what still waits.
+  /// Appends the bytes that still wait for the rest of their character.
   void finish(std::string& text);
 
  private:
   friend class BpeTokenizer;
 
-  /// Also bytes that may not be complete.
+  /// Adds a token's bytes to waiting_, also those of incomplete characters.
   void add(std::int32_t token);
 
   std::shared_ptr<const Parts> parts_;

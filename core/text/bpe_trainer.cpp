@@ -31,20 +31,20 @@ struct Word {
 
 struct PairUse {
   std::int64_t count = 0;
-  std::vector<std::uint32_t> words;  ///< that had the pair once; some more than once
+  std::vector<std::uint32_t> words;  ///< words that contained the pair when it was counted; a word may be listed twice
 };
 
 struct Candidate {
   std::int64_t count = 0;
   Pair pair = 0;
 
-  /// Whether `other` is merged before this.
+  /// Whether `other` is merged before this candidate.
   bool operator<(const Candidate& other) const noexcept {
     return count != other.count ? count < other.count : pair > other.pair;
   }
 };
 
-/// The words' pairs, and which is merged next.
+/// Counts the pairs of neighbouring tokens in all words, and finds the pair to merge next.
 class Merging {
  public:
   explicit Merging(std::vector<Word> words) : words_(std::move(words)) {
@@ -132,11 +132,11 @@ class Merging {
 
   std::vector<Word> words_;
   std::unordered_map<Pair, PairUse> uses_;
-  std::vector<Pair> changed_;  ///< that have become more frequent
+  std::vector<Pair> changed_;  ///< pairs that the last merge has made more frequent
   std::priority_queue<Candidate> candidates_;
 };
 
-/// The result of training: tokens in the alphabet of bytes, and merges.
+/// The result of training. Tokens and merges are written in the byte-level alphabet of GPT-2.
 struct Trained {
   std::vector<std::string> tokens;
   std::vector<std::pair<std::int32_t, std::int32_t>> merges;
@@ -237,12 +237,12 @@ std::string BpeTrainer::train(std::int64_t vocabulary) const {
                             "{}",
                             vocabulary, special_.size(), least));
   }
-  // Bytes are numbered by the alphabet's order.
+  // The 256 tokens of single bytes are numbered in the order of their characters in the byte-level alphabet.
   std::vector<std::pair<std::string, unsigned char>> bytes;
   for (int byte = 0; byte < byte_count; ++byte) {
     bytes.emplace_back(alphabet_of_bytes(std::string(1, static_cast<char>(byte))), static_cast<unsigned char>(byte));
   }
-  std::ranges::sort(bytes);  // UTF-8 sorts as code points do
+  std::ranges::sort(bytes);  // the order of UTF-8 bytes is the order of code points
   std::array<std::int32_t, byte_count> token_of_byte{};
   TokenIds ids;
   for (const std::string& token : special_) {

@@ -12,20 +12,19 @@
 
 namespace shardrun::text {
 
-/// Makes a byte-level tokenizer of texts, token for token the one that the BpeTrainer of Python's tokenizers makes:
-/// each step merges the pair that is most frequent within words, of equals the one with the lowest left and then right
-/// token.
+/// Trains a byte-level BPE tokenizer, with the same tokens as BpeTrainer of Python's tokenizers. Each step merges the
+/// pair that is most frequent within words; of equally frequent pairs, the one with the lowest ids (left, then right).
 class BpeTrainer {
  public:
-  /// `family`: as of expression_of(). `special`: the first tokens, which are cut out of texts. REQUIRES: a known
-  /// family.
+  /// `family`: selects the expression that cuts texts into words, by expression_of(). `special`: the first tokens of
+  /// the vocabulary, which are cut out of texts. REQUIRES: a known family.
   BpeTrainer(std::string_view family, std::vector<std::string> special);
 
-  /// Counts a text's words. Throws Error{data} with the place of the first byte that is not UTF-8.
+  /// Counts the words of a text. Throws Error{data} with the offset of the first byte that is not UTF-8.
   void add(std::string_view text);
 
-  /// The tokenizer.json. It has fewer tokens than `vocabulary` only if no pair is left. Throws Error{data} for a
-  /// vocabulary that does not hold the special tokens and the 256 bytes.
+  /// Returns the text of a tokenizer.json. It has fewer tokens than `vocabulary` only if no pair is left to merge.
+  /// Throws Error{data} if `vocabulary` is too small for the special tokens and the 256 bytes.
   [[nodiscard]] std::string train(std::int64_t vocabulary) const;
 
  private:

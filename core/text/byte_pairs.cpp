@@ -13,12 +13,13 @@ namespace {
 
 constexpr std::string_view blank_mark = "\xE2\x96\x81";
 
-/// Up to so many symbols, looking through all pairs for each merge is faster than a heap.
+/// Up to this number of symbols, looking through all pairs for each merge is faster than a heap.
 constexpr std::size_t few_symbols = 64;
 
 constexpr std::int32_t no_rank = INT32_MAX;
 
-/// The character of each byte: bytes that are visible in Latin-1 are themselves, the others follow from U+0100 on.
+/// The character for each byte in GPT-2's alphabet: bytes that are visible in Latin-1 stand for themselves, the others
+/// get U+0100, U+0101 and so on.
 std::array<char32_t, 256> make_alphabet() {
   std::array<char32_t, 256> alphabet{};
   char32_t next = 0x100;
@@ -38,7 +39,8 @@ std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
   return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32U | static_cast<std::uint32_t>(right);
 }
 
-/// The place of a pair in a table of 2^(64 - shift). The highest bits depend on all bits of both tokens.
+/// A pair's index in a hash table of 2^(64 - shift) entries. The product's highest bits depend on all bits of both
+/// tokens.
 std::size_t place_of(std::uint64_t pair, unsigned shift) {
   return static_cast<std::size_t>((pair ^ pair >> 29U) * 0x9E3779B97F4A7C15ULL >> shift);
 }
@@ -106,7 +108,7 @@ BytePairs::BytePairs(const TokenIds& ids, const std::vector<Merge>& merges, Sett
     if (token.size() == 1) {
       ascii_[static_cast<unsigned char>(token.front())] = id;
     }
-    // Only <0x0A> in capitals is looked for.
+    // Token names are written with capital hexadecimal digits: <0x0A>, not <0x0a>.
     if (const std::optional<char> byte = byte_of_token(token);
         settings_.byte_fallback && byte && std::ranges::none_of(token.substr(3), [](char c) { return c >= 'a'; })) {
       bytes_[static_cast<unsigned char>(*byte)] = id;
@@ -142,7 +144,7 @@ void BytePairs::find_joints(const TokenIds& ids, const std::vector<Merge>& merge
     texts.resize(std::max(texts.size(), static_cast<std::size_t>(id) + 1));
     texts[static_cast<std::size_t>(id)] = token;
   }
-  // An unknown character may be fused with the one before it.
+  // Two characters stay together if the second one may be unknown: it may be fused with an unknown one before it.
   for (std::size_t second = 0; second < kinds; ++second) {
     const bool is_known = second == blank ? pieces_.contains(blank_mark) : second < blank && ascii_[second] >= 0;
     for (std::size_t first = 0; first < kinds; ++first) {
@@ -151,7 +153,8 @@ void BytePairs::find_joints(const TokenIds& ids, const std::vector<Merge>& merge
   }
   for (const Merge& merge : merges) {
     for (const std::int32_t part : {merge.left, merge.right}) {
-      // Their texts are not what they stand for.
+      // The text of a byte token or the unknown token is not the text that it encodes, so parts cannot be found by
+      // text.
       if ((settings_.byte_fallback && byte_of_token(texts[static_cast<std::size_t>(part)])) ||
           part == settings_.unknown) {
         return;
@@ -224,7 +227,7 @@ std::optional<std::size_t> BytePairs::encode(std::string_view piece, std::vector
 
 std::optional<std::size_t> BytePairs::add_symbols(std::string_view piece, std::vector<std::int32_t>& tokens) const {
   if (settings_.byte_level) {
-    // Each byte is a character of the alphabet, so an unknown token is one of a byte.
+    // Each byte is one character of the alphabet, so each unknown byte is one unknown token.
     bool is_fused = false;
     for (std::size_t at = 0; at < piece.size(); ++at) {
       const std::int32_t token = bytes_[static_cast<unsigned char>(piece[at])];
@@ -238,7 +241,8 @@ std::optional<std::size_t> BytePairs::add_symbols(std::string_view piece, std::v
     }
     return std::nullopt;
   }
-  // An unknown token waits for the next known character, and bytes of fallback overtake it, as in Python's tokenizers.
+  // As in Python's tokenizers, an unknown token is appended only before the next known character or at the end. Byte
+  // tokens of later characters therefore come before it.
   bool waits = false;
   for (std::size_t at = 0; at < piece.size();) {
     const Character character = character_at(piece, at);
@@ -281,7 +285,7 @@ void BytePairs::merge_few(std::vector<std::int32_t>& tokens, std::size_t first) 
   std::array<std::int32_t, few_symbols> wholes;
   std::int32_t* const symbols = tokens.data() + first;
   std::size_t count = tokens.size() - first;
-  // ranks[i]: of the pair of symbols i and i + 1.
+  // ranks[i] is the rank of the pair of symbols i and i + 1.
   const auto look = [&](std::size_t i) {
     const Found* const found = find(symbols[i], symbols[i + 1]);
     ranks[i] = found == nullptr ? no_rank : found->rank;
@@ -316,7 +320,7 @@ void BytePairs::merge_few(std::vector<std::int32_t>& tokens, std::size_t first) 
 }
 
 void BytePairs::merge_many(std::vector<std::int32_t>& tokens, std::size_t first) const {
-  // A linked list of the symbols in place; -1 is a symbol that was merged into the one before it.
+  // The symbols form a linked list in place. -1 marks a symbol that was merged into the one before it.
   const std::size_t count = tokens.size() - first;
   std::int32_t* const symbols = tokens.data() + first;
   std::vector<std::uint32_t> before(count);
@@ -343,7 +347,7 @@ void BytePairs::merge_many(std::vector<std::int32_t>& tokens, std::size_t first)
     candidates.pop();
     const Found* const found = symbols[at] < 0 ? nullptr : rank_at(at);
     if (found == nullptr || found->rank != rank) {
-      continue;  // one of the two has become part of another
+      continue;  // one of the pair's symbols has been merged with another since
     }
     const std::uint32_t gone = behind[at];
     symbols[at] = found->whole;

@@ -31,10 +31,10 @@ enum class TokenType : std::int64_t { normal = 1, unknown, control, user_defined
 
 /// How tokenizer.ggml.pre cuts text into words.
 struct Cut {
-  std::string_view family;     ///< as of expression_of()
-  bool digits = false;         ///< each digit is cut out at first
-  bool ignore_merges = false;  ///< a word that is a token is that
-  bool adds_bos = false;       ///< where the file does not say whether
+  std::string_view family;     ///< name for expression_of()
+  bool digits = false;         ///< each digit is cut out first
+  bool ignore_merges = false;  ///< a word that is a token as a whole is not merged from symbols
+  bool adds_bos = false;       ///< whether a BOS token is added if the file does not say it
 };
 
 constexpr Cut gpt2_cut{.family = "gpt2"};
@@ -125,7 +125,8 @@ class GgufTokenizer {
     return vocab;
   }
 
-  /// The token that stands before or behind a text. `kind`: "bos" or "eos".
+  /// The token that is put before (`kind` "bos") or after ("eos") a text; nothing if none is. `otherwise`: whether a
+  /// token is put there if the file does not say it. `usual`: the token's id if the file has none.
   std::optional<std::int64_t> around(const std::string& kind, bool otherwise, std::optional<std::int64_t> usual) const {
     if (!gguf_.flag("tokenizer.ggml.add_" + kind + "_token", source_).value_or(otherwise)) {
       return std::nullopt;
@@ -138,7 +139,7 @@ class GgufTokenizer {
     return token ? token : usual;
   }
 
-  /// Null where nothing stands around a text.
+  /// The post_processor of a tokenizer.json; null if no token is put before or after a text.
   boost::json::value post_processor(bool adds_bos, std::optional<std::int64_t> usual_bos) const {
     const std::optional<std::int64_t> bos = around("bos", adds_bos, usual_bos);
     const std::optional<std::int64_t> eos = around("eos", false, std::nullopt);
@@ -214,7 +215,7 @@ class GgufTokenizer {
                      {"merges", of.merges()}};
   }
 
-  /// A merge that the list repeats is left out.
+  /// The merges of tokenizer.ggml.merges; repeated ones are left out.
   boost::json::array merges() const {
     const std::vector<std::string>* const list = gguf_.list<std::string>("tokenizer.ggml.merges", source_);
     if (list == nullptr) {
@@ -234,8 +235,8 @@ class GgufTokenizer {
     return merges;
   }
 
-  /// The pieces of SentencePiece: the pair of neighbours whose whole has the highest score is merged first, the
-  /// leftmost of equals, whichever two parts it is made of.
+  /// Writes a SentencePiece vocabulary as a BPE model. The pair whose merged piece has the highest score is merged
+  /// first; of equal scores, the leftmost pair. Every way to cut a piece in two is therefore a merge.
   static void add_pieces(const GgufTokenizer& of, boost::json::object& root) {
     const bool prefixes = of.gguf_.flag("tokenizer.ggml.add_space_prefix", of.source_).value_or(true);
     boost::json::array normalizers;
@@ -307,8 +308,8 @@ class GgufTokenizer {
     return {std::move(merges), std::move(ranks)};
   }
 
-  /// Bounds the time and memory of the merges: a piece is split at each character, and each split copies its bytes. The
-  /// pieces of Llama 2 have at most 48 bytes, and all their splits 1.3 MB.
+  /// Bounds the time and memory for making merges: a piece has a merge for each place where it can be cut, and each
+  /// merge copies the piece's bytes. Pieces of Llama 2 have at most 48 bytes; all their merges take 1.3 MB.
   void require_short_pieces() const {
     constexpr std::size_t most_piece_bytes = 4096;
     constexpr std::uint64_t most_split_bytes = std::uint64_t{64} << 20U;
@@ -328,7 +329,8 @@ class GgufTokenizer {
     }
   }
 
-  /// A pair of characters is merged even if they are no tokens themselves. No tokenizer.json can say that.
+  /// Refuses a piece with a character that is not a piece itself. SentencePiece would merge such characters, but the
+  /// merges of a tokenizer.json can name only tokens.
   void require_character(std::string_view whole, std::size_t at, std::size_t token) const {
     const std::string_view character = whole.substr(at, character_at(whole, at).bytes);
     if (type_of(token) == TokenType::normal && character.size() < whole.size() && !ids_.contains(character)) {

@@ -7,19 +7,19 @@
 
 namespace shardrun::text {
 
-/// The tokenizer of a GGUF file as a tokenizer.json. `source` names the file in messages. Throws Error{data} for a
-/// model, or a way to cut text into words, that is not known.
+/// Converts the tokenizer of a GGUF file to the text of a tokenizer.json. `source` names the file in messages. Throws
+/// Error{data} if the tokenizer's model, or its way to cut text into words, is not known.
 [[nodiscard]] std::string gguf_tokenizer_json(const files::GgufContents& gguf, std::string_view source);
 
-/// What a GGUF file says of conversations. Empty: it does not say it.
+/// The metadata of a GGUF file that concerns conversations. A text is empty if the file does not have it.
 struct GgufChat {
   std::string chat_template;
   std::string bos;  ///< the token before a text
-  std::string eos;  ///< and behind it
-  std::string eot;  ///< ends a turn
+  std::string eos;  ///< the token after a text
+  std::string eot;  ///< the token that ends a turn
 };
 
-/// Throws Error{data} for a token past the vocabulary.
+/// Reads the metadata. Throws Error{data} for a token id outside of the vocabulary.
 [[nodiscard]] GgufChat gguf_chat(const files::GgufContents& gguf, std::string_view source);
 
 }  // namespace shardrun::text

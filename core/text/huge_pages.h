@@ -8,8 +8,8 @@
 
 namespace shardrun::text {
 
-/// Allocates large tables that are read at random in pages of 2 MiB, where the system has them for programs that ask:
-/// the processor then finds their addresses without looking through tables of pages.
+/// An allocator for large tables that are read at random. It asks the system for pages of 2 MiB, which need fewer
+/// entries in the processor's TLB. The system may ignore this.
 template <class T>
 struct HugePages {
   using value_type = T;

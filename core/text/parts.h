@@ -16,21 +16,21 @@ namespace shardrun::text {
 struct NormalizerStep {
   enum class Kind : std::uint8_t { nfc, prepend, replace };
   Kind kind = Kind::nfc;
-  std::string from;  ///< of replace
-  std::string to;    ///< of replace; of prepend what is put before a text that is not empty
+  std::string from;  ///< for replace: the text to replace
+  std::string to;    ///< for replace: the new text; for prepend: the text put before a text that is not empty
 };
 
-/// A step that cuts a text into pieces, or changes each.
+/// A step of the pre-tokenizer. It cuts a piece of text into smaller pieces, or changes it.
 struct SplitStep {
   enum class Kind : std::uint8_t {
-    scan,          ///< into the matches of an expression
-    digits,        ///< each numeric character by itself
-    digit_runs,    ///< numeric characters from others
-    behind,        ///< behind each `mark`
-    around,        ///< before and behind each `mark`
-    prefix_blank,  ///< puts a blank before a piece that has none
-    marks,         ///< blanks become `mark`, which is put before the piece as `prepends` says
-    before_marks,  ///< the same, and then cut before each `mark`
+    scan,          ///< cuts into the matches of `scanner`
+    digits,        ///< cuts out each numeric character
+    digit_runs,    ///< cuts between numeric and other characters
+    behind,        ///< cuts after each `mark`
+    around,        ///< cuts before and after each `mark`
+    prefix_blank,  ///< puts a blank before a piece that does not begin with one
+    marks,         ///< replaces blanks by `mark`, and puts it before the piece as `prepends` says
+    before_marks,  ///< does what `marks` does, then cuts before each `mark`
   };
   enum class Prepends : std::uint8_t { never, first, always };
   Kind kind = Kind::scan;
@@ -39,23 +39,23 @@ struct SplitStep {
   Prepends prepends = Prepends::never;
 };
 
-/// All that a tokenizer.json says.
+/// The content of a tokenizer.json.
 struct Parts {
   std::string json;
-  std::vector<std::string> contents;  ///< of every token
-  TokenIds ids;                       ///< of every token, by its content
+  std::vector<std::string> contents;  ///< the text of each token, by its id
+  TokenIds ids;                       ///< the id of each token, by its text
   BytePairs model;
   std::vector<NormalizerStep> normalizer;
   std::vector<SplitStep> splits;
   TokenDecoder decoder;
-  AddedTokenFinder raw_tokens;         ///< found before normalization
-  AddedTokenFinder normalized_tokens;  ///< and after it
+  AddedTokenFinder raw_tokens;         ///< tokens to find before normalization
+  AddedTokenFinder normalized_tokens;  ///< tokens to find after normalization
   std::vector<bool> is_special;
   std::vector<std::int32_t> before;
   std::vector<std::int32_t> behind;
 };
 
-/// Returns what normalization makes of a text: the text itself, or `scratch`, which holds it.
+/// Returns the normalized text: `text` itself if there are no steps; otherwise `scratch`, which receives it.
 [[nodiscard]] std::string_view normalized(const std::vector<NormalizerStep>& steps, std::string_view text,
                                           std::string& scratch);
 

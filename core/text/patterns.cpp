@@ -9,14 +9,14 @@ namespace shardrun::text {
 
 namespace {
 
-// Alternatives of an expression are tried in its order, so the first that matches returns. Where an expression has
-// [^\s\p{L}\p{N}], the code says `other`.
+// A regular expression takes the first alternative that matches. So each function below tries them in order and returns
+// at the first match. `other` in a name stands for [^\s\p{L}\p{N}].
 
 using Classes = const unsigned char*;
 
 constexpr unsigned char not_other = letter | number | space;
 
-/// A character's classes and the offset behind it.
+/// A character's classes, and the offset of the next character.
 struct Seen {
   unsigned char classes = 0;
   std::size_t end = 0;
@@ -33,7 +33,7 @@ Seen look(std::string_view text, std::size_t at, Classes classes) {
 /// The end of the characters from `at` on that have one of the classes in `wanted`.
 std::size_t run_of(std::string_view text, std::size_t at, Classes classes, unsigned char wanted) {
   while (at < text.size()) {
-    if (const auto byte = static_cast<unsigned char>(text[at]); byte < 0x80) {  // most are
+    if (const auto byte = static_cast<unsigned char>(text[at]); byte < 0x80) {  // the fast path for ASCII
       if ((classes[byte] & wanted) == 0) {
         break;
       }
@@ -64,7 +64,7 @@ bool is_newline(char c) { return c == '\n' || c == '\r'; }
 
 char folded(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; }
 
-/// 's|'t|'re|'ve|'m|'ll|'d: its end, or `at`.
+/// Matches 's|'t|'re|'ve|'m|'ll|'d at `at`. Returns the end of the match; `at` if there is none.
 std::size_t contraction(std::string_view text, std::size_t at) {
   if (text[at] != '\'' || at + 1 == text.size()) {
     return at;
@@ -78,7 +78,8 @@ std::size_t contraction(std::string_view text, std::size_t at) {
   return is_pair ? at + 3 : at;
 }
 
-/// (?i:'s|'t|'re|'ve|'m|'ll|'d): its end, or `at`. U+017F is a small s, too.
+/// Matches (?i:'s|'t|'re|'ve|'m|'ll|'d) at `at`. Returns the end of the match; `at` if there is none. Without case,
+/// U+017F (long s) matches s.
 std::size_t any_contraction(std::string_view text, std::size_t at) {
   if (at >= text.size() || text[at] != '\'' || at + 1 == text.size()) {
     return at;
@@ -90,7 +91,8 @@ std::size_t any_contraction(std::string_view text, std::size_t at) {
   return at + contraction(std::string_view(word, 3), 0);
 }
 
-/// \s+(?!\S)|\s+: without its last character if something follows. `end`: of the run of white space.
+/// Matches \s+(?!\S)|\s+ and returns the end of the match. `end`: the end of the run of white space. The match leaves
+/// out the last character if a non-space follows.
 std::size_t white_space(std::string_view text, std::size_t at, std::size_t end) {
   if (end == text.size()) {
     return end;
@@ -99,7 +101,7 @@ std::size_t white_space(std::string_view text, std::size_t at, std::size_t end) 
   return last > at ? last : end;
 }
 
-/// \s*[\r\n]+|\s+(?!\S)|\s+
+/// Matches \s*[\r\n]+|\s+(?!\S)|\s+ and returns the end of the match.
 std::size_t lines_or_space(std::string_view text, std::size_t at, Classes classes) {
   const std::size_t end = run_of(text, at, classes, space);
   for (std::size_t i = end; i > at; --i) {
@@ -110,7 +112,7 @@ std::size_t lines_or_space(std::string_view text, std::size_t at, Classes classe
   return white_space(text, at, end);
 }
 
-/// The offset behind a blank that something of [^\s\p{L}\p{N}] follows; else `at`.
+/// The offset after a blank that a character of [^\s\p{L}\p{N}] follows; `at` if there is no such blank.
 std::size_t behind_blank(std::string_view text, std::size_t at, Classes classes) {
   if (text[at] != ' ' || at + 1 == text.size()) {
     return at;
@@ -142,7 +144,7 @@ std::size_t gpt2(std::string_view text, std::size_t at, Classes classes) {
   return white_space(text, first, run_of(text, seen.end, classes, space));
 }
 
-/// \p{N}{1,most}
+/// Matches \p{N}{1,most} and returns the end of the match.
 std::size_t numbers(std::string_view text, std::size_t at, Classes classes, int most) {
   for (int found = 0; found < most && at < text.size(); ++found) {
     const Seen seen = look(text, at, classes);
@@ -154,7 +156,7 @@ std::size_t numbers(std::string_view text, std::size_t at, Classes classes, int 
   return at;
 }
 
-/// The end of a run of `other` with an optional blank before it, and of newlines after it, with `slash` of slashes too;
+/// Matches " ?[^\s\p{L}\p{N}]+[\r\n]*", or with `slash` " ?[^\s\p{L}\p{N}]+[\r\n/]*". Returns the end of the match;
 /// `at` if there is none.
 std::size_t others_and_lines(std::string_view text, std::size_t at, Classes classes, bool slash) {
   const std::size_t first = behind_blank(text, at, classes);
@@ -191,8 +193,8 @@ std::size_t cl100k(std::string_view text, std::size_t at, Classes classes) {
   return end > at ? end : lines_or_space(text, at, classes);
 }
 
-/// [upper]*[lower]+ from `at` on: its end, or `at`. Where no lower follows the uppers, as many are given back as make
-/// the last that is lower, too, the match of [lower]+.
+/// Matches [upper]*[lower]+ at `at`. Returns the end of the match; `at` if there is none. If no lower-case character
+/// follows [upper]*, it backtracks to the last character that is in both classes, which then matches [lower]+.
 std::size_t title(std::string_view text, std::size_t at, Classes classes) {
   std::size_t end = at;
   std::size_t last = at;
@@ -207,13 +209,14 @@ std::size_t title(std::string_view text, std::size_t at, Classes classes) {
   return last;
 }
 
-/// [upper]+[lower]*: its end, or `at`.
+/// Matches [upper]+[lower]* at `at`. Returns the end of the match; `at` if there is none.
 std::size_t capitals(std::string_view text, std::size_t at, Classes classes) {
   const std::size_t end = run_of(text, at, classes, upper);
   return end > at ? run_of(text, end, classes, lower) : at;
 }
 
-/// [^\r\n\p{L}\p{N}]?[upper]*[lower]+|[^\r\n\p{L}\p{N}]?[upper]+[lower]*: its end, or `at`.
+/// Matches [^\r\n\p{L}\p{N}]?[upper]*[lower]+|[^\r\n\p{L}\p{N}]?[upper]+[lower]* at `at`. Returns the end of the match;
+/// `at` if there is none.
 std::size_t cased_word(std::string_view text, std::size_t at, Classes classes) {
   const Seen seen = look(text, at, classes);
   const bool may_lead = !is_newline(text[at]) && (seen.classes & (letter | number)) == 0;

@@ -28,7 +28,7 @@ std::string described(const boost::json::value& json) {
                            : printable(shown(text));
 }
 
-/// A value in the file and its place, such as model.merges[3].
+/// A JSON value of the file with its path for messages, such as model.merges[3].
 class Place {
  public:
   Place(const boost::json::value& json, std::string_view source, std::string path = "")
@@ -82,7 +82,7 @@ class Place {
     return {json, source_, path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, printable(shown(key)))};
   }
 
-  /// Refuses keys that might mean something else here.
+  /// Throws if the object has a key that is not in `keys`, because ignoring it might change the tokens.
   void allow(std::initializer_list<std::string_view> keys) const {
     for (const auto& field : object()) {
       if (std::ranges::find(keys, std::string_view(field.key())) == keys.end()) {
@@ -97,7 +97,8 @@ class Place {
   std::string path_;
 };
 
-/// Calls `read` for a part of the file, or for each part of a "Sequence" of such, in order.
+/// Calls `read` for a part of the file, such as a decoder. If its type is "Sequence", calls `read` for each of its
+/// parts.
 template <typename Read>
 void for_each_part(const Place& part, std::string_view list, const Read& read) {
   if (part.is_null()) {
@@ -161,7 +162,7 @@ void read_split(const Place& part, std::vector<SplitStep>& steps) {
                       "Llama 3, Qwen 2, Mistral's tekken and o200k",
                       printable(expression)));
     }
-    // A known expression matches every text without gaps.
+    // Known expressions match every text without gaps, so both settings have the same effect.
     if (behavior.text() != "Isolated" && (behavior.text() != "Removed" || !invert)) {
       behavior.expected("\"Isolated\", or \"Removed\" with invert");
     }
@@ -188,7 +189,7 @@ std::string one_character(const Place& place) {
   return std::string(text);
 }
 
-/// Of Metaspace, as a pre-tokenizer and a decoder; files before version 0.14 have only add_prefix_space.
+/// The prepend scheme of a Metaspace part. Files of tokenizers before 0.14 have only add_prefix_space.
 SplitStep::Prepends prepends_of(const Place& part) {
   const std::optional<Place> scheme = part.find("prepend_scheme");
   if (!scheme) {
@@ -210,7 +211,7 @@ void allow_metaspace(const Place& part) {
 
 void allow_byte_level(const Place& part) { part.allow({"type", "add_prefix_space", "trim_offsets", "use_regex"}); }
 
-/// Returns whether text is in the alphabet of bytes from here on.
+/// Reads one pre-tokenizer and appends its steps. Returns whether later steps get text in the byte-level alphabet.
 bool read_pre_tokenizer(const Place& part, std::vector<SplitStep>& steps) {
   const std::string_view type = part.at("type").text();
   if (type == "ByteLevel") {
@@ -255,7 +256,7 @@ void read_pre_tokenizers(const Place& root, Parts& parts, BytePairs::Settings& s
 void read_decoder(const Place& root, TokenDecoder& decoder) {
   const std::optional<Place> place = root.find("decoder");
   if (!place || place->is_null()) {
-    decoder.separator = " ";  // as Python's tokenizers does
+    decoder.separator = " ";  // the default of Python's tokenizers
     return;
   }
   bool is_fused = false;
@@ -337,7 +338,7 @@ void read_post_processor(const Place& root, Parts& parts) {
     if (type == "TemplateProcessing") {
       read_template(part, parts);
     } else if (type == "ByteLevel") {
-      allow_byte_level(part);  // it changes only offsets
+      allow_byte_level(part);  // ByteLevel as a post-processor changes only offsets
     } else {
       refuse_type(part, "TemplateProcessing, ByteLevel and Sequence");
     }
@@ -370,7 +371,7 @@ void read_vocabulary(const Place& vocab, Parts& parts) {
   place.refuse(fmt::format("\"{}\" is not in model.vocab", printable(shown(content))));
 }
 
-/// The two tokens of a merge; nothing for what is none.
+/// The two tokens of a merge: "a b" or ["a", "b"]; nothing if the JSON is neither.
 std::optional<std::pair<std::string_view, std::string_view>> pair_in(const boost::json::value& json) {
   if (json.is_string()) {
     const std::string_view text = json.get_string();
@@ -407,8 +408,8 @@ std::vector<BytePairs::Merge> read_merges(const Place& list, const Parts& parts)
   return merges;
 }
 
-/// What Python's tokenizers has no key for, and does not read: merges of one rank, which is that of each token's score
-/// in a GGUF file. Otherwise each merge has a rank of its own.
+/// Sets the ranks of merges. `merge_ranks` is a key of our own, written for GGUF files, in which merges that make
+/// tokens of equal score have equal ranks. Without it, each merge's rank is its index.
 void read_ranks(const Place& model, std::vector<BytePairs::Merge>& merges) {
   const std::optional<Place> ranks = model.find("merge_ranks");
   if (ranks && ranks->array().size() != merges.size()) {
@@ -455,7 +456,7 @@ void read_model(const Place& model, Parts& parts, BytePairs::Settings settings) 
                 "expected false, as the pre-tokenizer ByteLevel makes bytes, and byte 0x{:02X} has no token", byte));
       }
     }
-    settings.byte_fallback = false;  // each byte has a token
+    settings.byte_fallback = false;  // each byte already has a token, so no fallback is needed
   }
   std::vector<BytePairs::Merge> merges = read_merges(model.at("merges"), parts);
   read_ranks(model, merges);
@@ -473,10 +474,10 @@ AddedToken read_added_token(const Place& place) {
           .special = place.at("special").flag()};
 }
 
-/// Of an added token: finding them takes the time of the text times their length at worst.
+/// A limit for the bytes of an added token. The search takes at worst the text's size times the longest token's size.
 constexpr std::size_t most_token_bytes = 1024;
 
-/// Added tokens have the ids of the vocabulary, or follow it in the order of the file.
+/// Reads the added tokens. A token has its id of the vocabulary; new tokens get the next ids, in the order of the file.
 void read_added_tokens(const Place& root, Parts& parts) {
   const std::optional<Place> list = root.find("added_tokens");
   std::vector<AddedToken> tokens;
@@ -517,7 +518,7 @@ void read_added_tokens(const Place& root, Parts& parts) {
       if (token.normalized) {
         const std::string_view content = normalized(parts.normalizer, token.content, scratch);
         parts.normalized_tokens.add(token, content);
-        parts.contents[static_cast<std::size_t>(token.id)] = content;  // it is decoded as it is found
+        parts.contents[static_cast<std::size_t>(token.id)] = content;  // the normalized text, as it was found
       } else {
         parts.raw_tokens.add(token, token.content);
       }

@@ -8,17 +8,17 @@
 
 namespace shardrun::text {
 
-/// How tokens become text. A token is decoded by itself, except that the first may lose a blank.
+/// How tokens become text. Each token is decoded independently; only the first one may lose characters.
 struct TokenDecoder {
-  bool byte_level = false;                                        ///< a token is in the alphabet of bytes
-  bool byte_fallback = false;                                     ///< <0x0A> is a byte
-  std::vector<std::pair<std::string, std::string>> replacements;  ///< in order
-  std::string dropped_of_first;  ///< a character that the first token loses wherever it has it; empty: none
-  std::string separator;         ///< between tokens
-  char stripped = ' ';           ///< the text loses up to `strips` of them at its start
+  bool byte_level = false;     ///< tokens are written in the byte-level alphabet of GPT-2
+  bool byte_fallback = false;  ///< a token <0x0A> is the byte 0x0A
+  std::vector<std::pair<std::string, std::string>> replacements;  ///< pairs from, to; applied in order
+  std::string dropped_of_first;  ///< a character that is removed from the first token wherever it occurs; empty: none
+  std::string separator;         ///< put between tokens
+  char stripped = ' ';           ///< the text loses up to `strips` of this character at its start
   std::int64_t strips = 0;
 
-  /// The bytes of one token. `content`: as in the tokenizer's file.
+  /// The bytes of one token. `content`: the token's text in the tokenizer's file.
   [[nodiscard]] std::string decode(std::string_view content, bool is_first) const;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr char32_t code_points = 0x110000;
 
-// Hangul syllables are composed by rule: Unicode, section 3.12.
+// Hangul syllables are composed by a formula instead of a table: Unicode, section 3.12.
 constexpr char32_t syllables = 0xAC00;
 constexpr char32_t leads = 0x1100;
 constexpr char32_t vowels = 0x1161;
@@ -25,10 +25,10 @@ constexpr char32_t vowel_count = 21;
 constexpr char32_t trail_count = 28;
 constexpr char32_t syllable_count = lead_count * vowel_count * trail_count;
 
-/// No character below is a mark or changes in Normalization Form C, unless what follows is at or above it.
+/// Characters below this one are not marks. Normalization Form C changes them only if a character from here on follows.
 constexpr char32_t first_mark = 0x300;
 
-/// Expands runs of a first code point and the value from there on.
+/// Expands runs to a table with one value per code point. A run has its first code point and the runs' value.
 template <std::size_t count>
 std::vector<std::uint8_t> expanded(const std::uint32_t (&runs)[count]) {
   std::vector<std::uint8_t> values(code_points);
@@ -43,7 +43,7 @@ std::vector<std::uint8_t> expanded(const std::uint32_t (&runs)[count]) {
 struct Forms {
   std::vector<std::uint8_t> combining = expanded(combining_runs);
   std::unordered_map<char32_t, std::pair<char32_t, char32_t>> parts;
-  std::unordered_map<std::uint64_t, char32_t> wholes;  ///< by first << 32 | second
+  std::unordered_map<std::uint64_t, char32_t> wholes;  ///< the composed character, by first << 32 | second
 
   Forms() {
     for (std::size_t i = 0; i < std::size(decompositions); i += 3) {
@@ -83,7 +83,7 @@ struct Forms {
     }
   }
 
-  /// 0 if the two are not composed.
+  /// The character that is composed of two; 0 if there is none.
   [[nodiscard]] char32_t composed(char32_t first, char32_t second) const {
     if (first >= leads && first < leads + lead_count && second >= vowels && second < vowels + vowel_count) {
       return syllables + ((first - leads) * vowel_count + (second - vowels)) * trail_count;
@@ -97,7 +97,7 @@ struct Forms {
   }
 };
 
-/// Sorts each run of marks by combining class; marks of one class keep their order.
+/// Sorts each run of marks by combining class. Marks of equal class keep their order.
 void order_marks(std::u32string& text, const std::vector<std::uint8_t>& combining) {
   for (auto at = text.begin(); at != text.end();) {
     if (combining[*at] == 0) {
@@ -110,7 +110,8 @@ void order_marks(std::u32string& text, const std::vector<std::uint8_t>& combinin
   }
 }
 
-/// A mark is composed with the last starter unless something between them has its class or a higher one.
+/// Composes marks with starters. A mark is composed with the last starter, unless a character between them has its
+/// class or a higher one.
 void compose(std::u32string& text, const Forms& forms) {
   std::size_t kept = 0;
   std::size_t starter = std::u32string::npos;
@@ -144,10 +145,10 @@ const std::uint8_t* character_classes() {
 void append_nfc(std::string_view text, std::string& to) {
   std::u32string part;
   for (std::size_t at = 0; at < text.size();) {
-    // The characters below first_mark stay, except that marks may follow the last of them.
+    // Copies characters below first_mark unchanged, except the last one if a mark may follow it.
     std::size_t end = at;
     std::size_t last = at;
-    while (end < text.size() && static_cast<unsigned char>(text[end]) < 0xCC) {  // 0xCC 0x80 is first_mark
+    while (end < text.size() && static_cast<unsigned char>(text[end]) < 0xCC) {  // first_mark is 0xCC 0x80 in UTF-8
       last = end;
       end += static_cast<unsigned char>(text[end]) < 0x80 ? 1 : 2;
     }

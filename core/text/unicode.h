@@ -5,31 +5,32 @@
 #include <string>
 #include <string_view>
 
-// Text here is valid UTF-8. bench/fixtures/make_unicode_tables.py says whose Unicode this is.
+// All texts given to these functions are valid UTF-8. bench/fixtures/make_unicode_tables.py names the Unicode versions
+// of the tables.
 
 namespace shardrun::text {
 
-/// What the pre-tokenizers of a tokenizer.json ask of a character.
+/// Classes of characters that the pre-tokenizers of a tokenizer.json distinguish.
 enum CharacterClass : std::uint8_t {
   letter = 1,    ///< \p{L}
   number = 2,    ///< \p{N}
   space = 4,     ///< \s
   upper = 8,     ///< [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
   lower = 16,    ///< [\p{Ll}\p{Lm}\p{Lo}\p{M}]
-  numeric = 32,  ///< of the pre-tokenizer Digits, which knows a later Unicode
+  numeric = 32,  ///< the class of the pre-tokenizer Digits, which uses a later Unicode version than \p{N}
   word = 64,     ///< \w
 };
 
-/// The classes of every code point: one byte each, made at the first call.
+/// A table with the classes of every code point, one byte each. The first call makes it.
 [[nodiscard]] const std::uint8_t* character_classes();
 
-/// A character and the number of its bytes.
+/// A character and the number of bytes of its UTF-8 form.
 struct Character {
   char32_t code_point = 0;
   std::size_t bytes = 1;
 };
 
-/// REQUIRES: text[at] begins a character.
+/// Decodes the character at text[at]. REQUIRES: a character begins there.
 [[nodiscard]] inline Character character_at(std::string_view text, std::size_t at) noexcept {
   const auto byte = [&](std::size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[at + i])); };
   const char32_t first = byte(0);
@@ -45,7 +46,7 @@ struct Character {
   return {(first & 0x07U) << 18U | (byte(1) & 0x3FU) << 12U | (byte(2) & 0x3FU) << 6U | (byte(3) & 0x3FU), 4};
 }
 
-/// The offset of the character before `at`. REQUIRES: there is one.
+/// The offset of the character before `at`. REQUIRES: at > 0.
 [[nodiscard]] inline std::size_t character_before(std::string_view text, std::size_t at) noexcept {
   do {
     --at;
@@ -53,8 +54,7 @@ struct Character {
   return at;
 }
 
-/// Appends the text in Normalization Form C. Takes time linear in the text, except that marks on one character are
-/// sorted.
+/// Appends the text in Normalization Form C. Takes linear time, except that the marks of one character are sorted.
 void append_nfc(std::string_view text, std::string& to);
 
 }  // namespace shardrun::text

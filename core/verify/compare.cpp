@@ -12,7 +12,8 @@
 namespace shardrun::verify {
 namespace {
 
-/// Of the elements of `values`, less those of `others`. Infinite if one is not a number.
+/// The size of the differences between `values` and `others`; infinite if one of them is NaN. Sets `worst` to the index
+/// of the largest.
 Size size_of(std::span<const double> values, std::span<const double> others, std::size_t& worst) {
   double sum = 0;
   double largest = 0;
@@ -70,7 +71,7 @@ void Comparison::begin(std::int64_t step, const Gathered& run) {
   }
   for (const graph::StateId s : run.ids()) {
     if (run[s]) {
-      // The state at the end of a step is the next step's start.
+      // The states at the start of a step must be those at the end of the step before.
       if (is_selected(selection_, s)) {
         report_.add(difference(s, step == 0 ? What::initial : What::update, step, run, true));
       }
@@ -85,7 +86,7 @@ void Comparison::judge(std::int64_t step, Moment moment, const Gathered& run, co
   const Compared compared = compared_at(moment, run);
   make_rounded(calls, before, [&] {
     return std::ranges::all_of(compared, [&](const auto& each) {
-      // What is far beyond the limit stays there.
+      // A difference far beyond the limit fails however often rounding is repeated.
       const double multiple = difference(each.first, each.second, step, run, false).multiple();
       return master_of(each.first, run) != nullptr || multiple <= limit || !(multiple <= most_rounded * limit);
     });
@@ -147,7 +148,7 @@ void Comparison::make_rounded(const std::function<void()>& calls, const std::vec
     for (const graph::StateId s : workload_.graph.states.ids()) {
       std::size_t worst = 0;
       if (const Size found = size_of(reference_.state(s), exact[s.index()], worst); std::isfinite(found.mean)) {
-        latest_[s] = larger(latest_[s], found);  // one that is not finite would excuse every error
+        latest_[s] = larger(latest_[s], found);  // an infinite value would excuse every error
       }
     }
     load(exact);

@@ -13,23 +13,23 @@
 
 namespace shardrun::verify {
 
-/// How often at most a step is computed with rounded results. Once is enough where no difference is little beyond the
-/// limit.
+/// The largest number of times that a step is computed with rounded results. Once is enough unless a difference is only
+/// a little beyond the limit.
 inline constexpr int most_rounded = 16;
 
-/// Compares a run moment by moment. Repeats every step from the run's own states.
+/// Compares a run with the reference, moment by moment. The reference repeats every step from the run's own states.
 class Comparison {
  public:
-  /// REQUIRES: the objects that `workload` points to outlive this. `ranks`: of the run. `stops`, `meter`: as of
-  /// Reference.
+  /// `ranks`: the number of the run's ranks. `stops`, `meter`: as in the constructor of Reference. REQUIRES: the
+  /// objects to which `workload` points outlive this object.
   Comparison(const Workload& workload, std::int64_t ranks, int threads, Selection selection = {},
              std::function<bool()> stops = {}, Meter* meter = nullptr);
 
-  /// The work that a meter counts for so many steps, and for an evaluation if there is one: each is computed twice.
+  /// The work that the meter counts for `steps` steps and for the evaluation, if there is one. Each is computed twice.
   [[nodiscard]] std::int64_t work(std::int64_t steps) const { return 2 * reference_.work(steps); }
 
-  /// Compares the ranks' snapshots. Moments must come in order: for each step from 0 begin, gradients (if trained),
-  /// end; then, once, evaluation (if there is one).
+  /// Compares the snapshots of all ranks at a moment. Calls must come in this order: for each step from 0 on, begin,
+  /// gradients (if the run trains) and end; after the last step evaluation, if there is one.
   void add(std::int64_t step, Moment moment, const SnapshotOf& snapshot_of);
 
   [[nodiscard]] const Report& report() const noexcept { return report_; }
@@ -38,19 +38,19 @@ class Comparison {
   using Compared = std::vector<std::pair<graph::StateId, What>>;
 
   void begin(std::int64_t step, const Gathered& run);
-  /// Has the reference make the calls, and compares what they leave.
+  /// Makes the reference compute `calls`, and compares the resulting states with the run's.
   void judge(std::int64_t step, Moment moment, const Gathered& run, const std::function<void()>& calls);
-  /// Compares the states that the run has at this moment.
+  /// The states that the run has at this moment and that are selected.
   [[nodiscard]] Compared compared_at(Moment moment, const Gathered& run) const;
-  /// The run's float32 values of a parameter in mixed precision; null of other states.
+  /// The run's float32 master values of a parameter in mixed precision; null for other states.
   [[nodiscard]] const Whole* master_of(graph::StateId state, const Gathered& run) const;
-  /// Makes the calls again, with rounded results, until `is_settled`, at most `most_rounded` times.
+  /// Repeats the calls with rounded results until `is_settled` returns true, at most `most_rounded` times.
   void make_rounded(const std::function<void()>& calls, const std::vector<std::vector<double>>& before,
                     const std::function<bool()>& is_settled);
-  /// Compares a state's values in the run with those in the reference. `exact`: whether they must be the same.
+  /// Compares the run's values of a state with the reference's. `exact`: whether they must be equal.
   [[nodiscard]] Difference difference(graph::StateId state, What what, std::int64_t step, const Gathered& run,
                                       bool exact);
-  [[nodiscard]] std::vector<std::vector<double>> states();  ///< all of the reference's, by number
+  [[nodiscard]] std::vector<std::vector<double>> states();  ///< values of all states of the reference, by number
   void load(const std::vector<std::vector<double>>& values);
   void load(graph::StateId state, std::span<const double> values);
 
@@ -58,8 +58,8 @@ class Comparison {
   const std::int64_t ranks_;
   const Selection selection_;
   Reference reference_;
-  IdVector<graph::StateId, Size> latest_;     ///< what rounding does in the latest calls
-  IdVector<graph::StateId, Size> roundings_;  ///< and at most in all that was compared
+  IdVector<graph::StateId, Size> latest_;     ///< the error that rounding makes in the latest calls
+  IdVector<graph::StateId, Size> roundings_;  ///< the largest error that rounding has made in all calls so far
   Report report_;
 };
 

@@ -23,7 +23,7 @@ std::vector<std::int64_t> indices_of(const std::vector<std::int64_t>& shape, std
 
 bool same_bits(double a, double b) noexcept { return std::memcmp(&a, &b, sizeof(double)) == 0; }
 
-/// Not zero for different bits.
+/// The relative difference of two values that have different bits. It is never 0.
 double distance(double a, double b) noexcept {
   const double size = std::max(std::abs(a), std::abs(b));
   const double relative = std::abs(a - b) / size;

@@ -3,7 +3,7 @@
 namespace shardrun::verify {
 namespace {
 
-/// `calls`: all calls of one function in a step.
+/// Runs calls of a function on all ranks. `calls`: all calls of that function in a step.
 void run(const Workload& workload, const std::vector<Call>& calls, runtime::Interpreter& ranks) {
   std::vector<std::int64_t> rows;
   for (const Call& call : calls) {

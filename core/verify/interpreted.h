@@ -13,14 +13,14 @@
 namespace shardrun::verify {
 
 struct InterpretedSettings {
-  std::string_view device = "cpu";  ///< of the ranks
-  int threads = 1;                  ///< of each rank, and of the reference
+  std::string_view device = "cpu";  ///< the device of the ranks
+  int threads = 1;                  ///< threads of each rank and of the reference
   std::int64_t steps = 2;
   std::optional<runtime::Fault> fault = std::nullopt;
-  const plugins::Hooks* hooks = nullptr;  ///< as runtime::Executor's
+  const plugins::Hooks* hooks = nullptr;  ///< hooks for runtime::Executor; null: none
 };
 
-/// Called between the calls of a step (from 0), at every moment of the workload.
+/// Called between the calls of a step, at every moment of the workload. Steps count from 0.
 using AtMoment = std::function<void(std::int64_t step, Moment moment, runtime::Interpreter& ranks)>;
 
 /// Runs a workload's first steps, and an evaluation after the last, on all ranks in this process.

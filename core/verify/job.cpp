@@ -37,7 +37,7 @@
 namespace shardrun::verify {
 namespace {
 
-/// A folder of its own, removed with all that is in it.
+/// A temporary folder. The destructor removes it with its content.
 class ScratchFolder {
  public:
   ScratchFolder() {
@@ -67,16 +67,16 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-/// How much a rank records.
+/// How many steps a rank records, and whether it records an evaluation.
 struct Extent {
   std::int64_t steps;
   bool evaluates;
 };
 
-/// Runs the first steps and records what this rank holds at each moment.
+/// Runs the first steps, and records at each moment what this rank holds.
 class Recorder {
  public:
-  /// `meter`: shows the progress; may be null.
+  /// `meter`: shows the progress; null: none is shown.
   Recorder(const job::Job& job, compile::Compiled& compiled, train::RankLink& link, Meter* meter)
       : job_(job), compiled_(compiled), link_(link), meter_(meter), instruction_work_(compiled.programs, meter) {
     if (compiled.engine != nullptr) {
@@ -84,7 +84,7 @@ class Recorder {
     }
   }
 
-  /// The signal that asked to stop before all was recorded, or 0.
+  /// Returns the signal that asked to stop before everything was recorded; 0 if none did.
   int train(Extent extent) {
     const std::unique_ptr<train::Trainer> trainer = make_trainer();
     train::Trainer& training = *trainer;
@@ -167,11 +167,11 @@ class Recorder {
     return std::make_unique<train::Training>(job_, compiled_);
   }
 
-  /// Connects the ranks and tells the meter how much work there is.
+  /// Connects the ranks, and tells the meter the total work.
   void begin(std::int64_t steps, const std::vector<std::size_t>& evaluation, runtime::Executor& executor) {
     link_.connect(executor);
     if (meter_ == nullptr || compiled_.engine != nullptr) {
-      return;  // what an engine computes is not known
+      return;  // the work of an engine is unknown
     }
     std::int64_t work = 0;
     for (const std::size_t program : compile::programs_of_step(compiled_, compiled_.programs)) {
@@ -213,7 +213,7 @@ class Recorder {
   train::RankLink& link_;
   Meter* meter_;
   InstructionWork instruction_work_;
-  PlaceOf place_of_;  ///< of an engine's parts
+  PlaceOf place_of_;  ///< where the parts of an engine are; empty without an engine
 };
 
 int record(Recorder& recorder, const job::Job& job, Extent extent) {
@@ -224,7 +224,8 @@ int record(Recorder& recorder, const job::Job& job, Extent extent) {
 
 constexpr const char* title_of_job = "running the job";
 
-/// Tensors that vary between ranks on purpose are several models. One reference cannot be compared with them.
+/// Throws if tensors vary between ranks on purpose: the ranks then hold several models, and there is only one
+/// reference.
 void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Placements& placements = compiled.partition.placements;
   for (const graph::StateId s : compiled.graph.states.ids()) {
@@ -240,7 +241,8 @@ void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
   }
 }
 
-/// Runs the job's ranks, which write snapshots to [job] output. The summary's exit code says whether they did.
+/// Runs the job's ranks, which write snapshots to [job] output. The exit code in the summary says whether they
+/// succeeded.
 metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, const JobSettings& verified,
                               bool evaluates, const std::function<int()>& stop_signal) {
   const run::RunSettings& settings = verified.run;
@@ -267,7 +269,7 @@ void require_interpretable(const job::Job& job, const compile::Compiled& compile
   }
 }
 
-/// As record_ranks, with all ranks in this process. The function that asks to stop is called between steps.
+/// Does the same with all ranks in this process. Calls `stop_signal` between steps.
 metrics::Summary record_interpreted(const job::Job& job, const compile::Compiled& compiled, const Workload& workload,
                                     const JobSettings& verified, const std::function<int()>& stop_signal) {
   run::use_unit(job, *compiled.device, 0, 1);
@@ -306,12 +308,13 @@ metrics::Summary record_interpreted(const job::Job& job, const compile::Compiled
   return {};
 }
 
-/// Compares the snapshots in `folder` with the reference; nothing if a signal asked to stop. `compiled`: of the model.
+/// Compares the snapshots in `folder` with the reference; returns nothing if a signal asked to stop. `compiled`: the
+/// compiled model.
 Report compare_snapshots(const std::filesystem::path& folder, const job::Job& job, const compile::Compiled& compiled,
                          const JobSettings& verified, const Selection& selection, bool evaluates,
                          const std::function<int()>& stop_signal) {
   job::Job alone = job;
-  alone.threads = 0;  // the ranks have ended: the reference has all cores
+  alone.threads = 0;  // the ranks have ended, so the reference may use all cores
   Workload workload = workload_of(job, compiled);
   if (!evaluates) {
     workload.evaluation_rows.clear();
@@ -333,10 +336,10 @@ Report compare_snapshots(const std::filesystem::path& folder, const job::Job& jo
   return {};
 }
 
-/// What is compared, once nothing can be refused any more.
+/// All that is needed for the comparison, once every check has passed.
 struct Verification {
   run::Prepared prepared;
-  std::optional<compile::Compiled> of_model;  ///< of an engine's job
+  std::optional<compile::Compiled> of_model;  ///< if an engine runs the job: its model, compiled for the reference
   Selection selection;
   std::int64_t steps = 1;
   bool evaluates = false;
@@ -415,7 +418,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
     return outcome;
   }
   outcome.summary.status = "finished";
-  // The reference recomputes nothing, so that a fault in the ranks' recomputation shows.
+  // The reference does not recompute activations, so that errors in the ranks' recomputation are found.
   reference.graph = compile::reference_graph(job, reference);
   outcome.report = compare_snapshots(folder.path(), job, reference, verified, selection, evaluates, stop_signal);
   if (const int signal = stop_signal()) {
@@ -428,7 +431,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
 int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates,
                    run::RankInputs inputs) {
   const auto work = [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder&) {
-    // The launcher shows the first rank's output, line by line.
+    // The launcher shows what the first rank prints, line by line.
     const std::unique_ptr<metrics::Display> display = run::display_of_launcher(link);
     Meter meter({.write = [&](std::string_view text) { display->line(text.substr(0, text.size() - 1)); },
                  .now = [] { return std::chrono::steady_clock::now(); }},

@@ -13,25 +13,26 @@
 namespace shardrun::verify {
 
 struct JobOutcome {
-  metrics::Summary summary;  ///< with the root cause if the run itself failed
+  metrics::Summary summary;  ///< with the cause if the run itself failed
   Report report;             ///< empty if the run failed
 };
 
 struct JobSettings {
   std::int64_t steps = 1;
-  std::vector<std::string> tensors = {};  ///< globs of the tensors to compare; none: all
-  /// Runs all ranks in this process, one after the other, on the unit of the first: without transports and launcher.
+  std::vector<std::string> tensors = {};  ///< globs of tensors to compare; empty: all
+  /// Runs all ranks in this process, one after the other, without transports and launcher. All use the first rank's
+  /// unit.
   bool in_process = false;
   run::RunSettings run = {};
 };
 
-/// Runs the first steps of a job as configured, with its ranks and transports, in a temporary folder. Then compares
-/// them with the reference, on all of the machine's cores. If the loss is compared, so is an evaluation. Does not touch
-/// the job's own output. Throws Error{job, data, plugin, usage} before anything starts.
+/// Runs the first steps of a job in a temporary folder, with the job's ranks and transports. Then compares them with
+/// the reference, which uses all cores of the machine. If the loss is compared, an evaluation is, too. Leaves the job's
+/// own output unchanged. Throws Error{job, data, plugin, usage} before the ranks start.
 [[nodiscard]] JobOutcome verify_job(const job::Job& job, const JobSettings& settings);
 
-/// The whole life of a process that is a rank of verify_job(). It runs the rank's steps and, if `evaluates`, an
-/// evaluation, and writes the rank's snapshots to [job] output. Returns the exit code.
+/// Runs a process that is one rank of verify_job(): its steps and, if `evaluates`, an evaluation. Writes the rank's
+/// snapshots to [job] output. Returns the exit code.
 [[nodiscard]] int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps,
                                  bool evaluates, run::RankInputs inputs);
 

@@ -14,7 +14,7 @@ namespace {
 constexpr std::chrono::milliseconds live_interval{100};
 constexpr std::chrono::seconds plain_interval{10};
 constexpr std::chrono::seconds least_plain_interval{2};
-/// No remaining time is shown until so much time was measured.
+/// The remaining time is shown only after this time, when there is enough to estimate from.
 constexpr std::chrono::milliseconds least_measured{500};
 
 double seconds(screen::SteadyTime::duration duration) { return std::chrono::duration<double>(duration).count(); }

@@ -12,28 +12,28 @@
 
 namespace shardrun::verify {
 
-/// Shows how much of a known amount of work is done, and the remaining time. On a terminal: a LiveLine, rewritten
-/// at most ten times a second. Elsewhere: whole lines, after 10 s, or after 2 s and a tenth of the work. Used
-/// by one thread.
+/// Shows how much of a known amount of work is done, and the remaining time. On a terminal it rewrites one line at most
+/// ten times a second. Elsewhere it prints whole lines: every 10 s, or after 2 s if another tenth of the work is done.
+/// For one thread.
 class Meter {
  public:
-  /// `title`: the purpose of the work, "comparing with the reference".
+  /// `title`: what is being done, such as "comparing with the reference".
   Meter(screen::ProgressSink sink, std::string title);
   Meter(const Meter&) = delete;
   Meter& operator=(const Meter&) = delete;
   ~Meter() { line_.clear(); }
 
-  /// Sets the total amount of work, in the caller's unit.
+  /// Sets the total amount of work. Any unit will do, as long as add() uses the same.
   void expect(std::int64_t work);
-  /// Sets the current activity, "step 1/3". Shown at once.
+  /// Sets and shows the current activity, such as "step 1/3".
   void at(std::string_view what);
   void add(std::int64_t work);
-  /// Prints a line above the live one.
+  /// Prints a line above the line that is being rewritten.
   void print(std::string_view line);
 
  private:
   void show(screen::SteadyTime now);
-  /// Tenths of the total that are done, rounded down.
+  /// How many tenths of the total are done, rounded down.
   [[nodiscard]] std::int64_t tenth() const {
     return total_ > 0 ? static_cast<std::int64_t>(10.0 * static_cast<double>(done_) / static_cast<double>(total_)) : 0;
   }
@@ -51,24 +51,24 @@ class Meter {
   screen::LiveLine line_{sink_};
 };
 
-/// A program's work in the meter's unit: floating-point operations, plus one per instruction, so that instructions that
-/// only move data count too.
+/// The work of a program in the meter's unit: its floating-point operations, plus one per instruction, so that
+/// instructions which only move data count, too.
 [[nodiscard]] std::int64_t work_of(const partition::Program& program);
 
-/// Follows the instructions of programs that run one after the other. For Executor::end_where, which reports that an
-/// instruction comes but not which.
+/// Tells a meter about the instructions of programs that run one after the other. It keeps count itself, because
+/// Executor::end_where reports only that an instruction begins, not which one.
 class InstructionWork {
  public:
-  /// `meter` outlives this; null: nothing is counted.
+  /// `meter` must outlive this object; null: nothing is counted.
   InstructionWork(const partition::Programs& programs, Meter* meter);
 
-  /// Sets the programs, by number, that run next, in order.
+  /// Sets the programs that run next: their numbers, in order.
   void follow(const std::vector<std::size_t>& programs);
-  /// The next instruction begins.
+  /// Call this when an instruction begins.
   void step();
 
  private:
-  std::vector<std::vector<std::int64_t>> work_;  ///< per program, of its instructions
+  std::vector<std::vector<std::int64_t>> work_;  ///< for each program, the work of each of its instructions
   Meter* meter_;
   std::vector<std::size_t> programs_;
   std::size_t program_ = 0;

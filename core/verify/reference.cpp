@@ -58,7 +58,7 @@ void Reference::initialize() {
   }
 }
 
-/// As the engine is to do it, which has found all tensors to be F32.
+/// Loads the engine's initial parameters. The engine has already checked that all are of type F32.
 void Reference::load_parameters(const checkpoint::SafetensorsFile& file) {
   for (const graph::StateId id : workload_.graph.states.ids()) {
     const graph::State& parameter = workload_.graph.states[id];

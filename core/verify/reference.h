@@ -13,38 +13,38 @@
 
 namespace shardrun::verify {
 
-/// A workload on one rank, in float64.
+/// Computes a workload on one rank in float64.
 class Reference {
  public:
-  /// `stops`: called before every op; true ends the computation with Error{aborted}. `meter`: counts the work; may be
-  /// null. REQUIRES: the objects that `workload` points to and `meter` outlive this.
+  /// `stops`: called before every op; if it returns true, the computation ends with Error{aborted}. `meter`: counts the
+  /// work; may be null. REQUIRES: `meter` and the objects to which `workload` points outlive this object.
   Reference(const Workload& workload, int threads, std::function<bool()> stops = {}, Meter* meter = nullptr);
   Reference(const Reference&) = delete;
   Reference& operator=(const Reference&) = delete;
 
-  /// Gives every state its first values.
+  /// Sets the initial values of every state.
   void initialize();
-  /// A whole state, to read or overwrite.
+  /// The values of a state, to read or overwrite.
   [[nodiscard]] std::span<double> state(graph::StateId id);
 
-  /// Whether results are rounded from now on as the run may round them, each time in another way.
+  /// Whether results are rounded from now on, as a run may round them. Each computation rounds in a different way.
   void round(bool rounds) { rounds_ = rounds; }
 
-  /// The work that a meter counts for so many steps, and for an evaluation if there is one.
+  /// The work that the meter counts for `steps` steps and for the evaluation, if there is one.
   [[nodiscard]] std::int64_t work(std::int64_t steps) const;
 
-  /// Computes loss and gradients of a step's batch.
+  /// Computes the loss and the gradients of a step's batch.
   void differentiate(std::int64_t step);
-  /// Does the step's update from the present gradients, or the iteration.
+  /// Updates the parameters from the present gradients, or does a step of an iteration.
   void update(std::int64_t step);
-  /// Computes the loss over the validation part.
+  /// Computes the loss of the validation data.
   void evaluate();
 
  private:
   void run(const Call& call);
   void load_parameters(const checkpoint::SafetensorsFile& file);
 
-  /// REQUIRES: `programs` are of the workload's graph, on one rank.
+  /// REQUIRES: `programs` are those of the workload's graph on one rank.
   Reference(const Workload& workload, const partition::Programs& programs, std::function<bool()> stops, Meter* meter);
 
   [[nodiscard]] std::size_t program_of(const Call& call) const {
@@ -56,9 +56,9 @@ class Reference {
   std::vector<std::int64_t> program_work_;
   InstructionWork instruction_work_;
   runtime::Executor executor_;
-  std::map<const void*, graph::StateId> lasting_;  ///< states that last, by their addresses
+  std::map<const void*, graph::StateId> lasting_;  ///< states kept between steps, by address of their values
   bool rounds_ = false;
-  std::uint32_t rounded_ = 0;  ///< tensors so far
+  std::uint32_t rounded_ = 0;  ///< the number of tensors rounded so far; selects the random numbers
   const device::RoundResults round_results_;
 };
 

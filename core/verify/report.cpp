@@ -14,13 +14,13 @@
 namespace shardrun::verify {
 namespace {
 
-/// `found` in units of `rounding`.
+/// `found` as a multiple of `rounding`.
 double share(double found, double rounding) noexcept {
   const double multiple = found / rounding;
   return found == 0 ? 0 : std::isnan(multiple) ? std::numeric_limits<double>::infinity() : multiple;
 }
 
-/// All failures, and as many others as there is room for.
+/// The differences to print: all that failed, and the worst others until there are `rows`.
 std::vector<Difference> shown(const Report& report, std::size_t rows) {
   std::vector<Difference> worst = report.worst();
   const auto failed = static_cast<std::size_t>(

@@ -17,7 +17,7 @@ int bits_of(graph::DType dtype) noexcept {
   return dtype == graph::DType::bf16 ? 8 : dtype == graph::DType::f16 ? 11 : std::numeric_limits<float>::digits;
 }
 
-/// Half a unit in the last place of a number of this size: the largest error of rounding to nearest.
+/// Half a unit in the last place of a value of this type: the largest error of rounding to nearest.
 double half_of_last_place(graph::DType dtype, double value) noexcept {
   int exponent = 0;
   (void)std::frexp(value, &exponent);
@@ -25,7 +25,8 @@ double half_of_last_place(graph::DType dtype, double value) noexcept {
   return std::ldexp(0.5, std::max(exponent, least) - bits_of(dtype));
 }
 
-/// A number of so many bits stays; another becomes any that is up to half a unit in the last of these bits away.
+/// Adds a random error of up to half a unit in the last of `bits` bits. A value that needs no more bits stays
+/// unchanged.
 double disturbed(double value, int bits, std::uint32_t random) noexcept {
   constexpr std::uint64_t fraction = (std::uint64_t{1} << 52U) - 1;
   std::uint64_t word = 0;
@@ -34,7 +35,7 @@ double disturbed(double value, int bits, std::uint32_t random) noexcept {
     return value;
   }
   word &= ~fraction;
-  double power = 0;  // of two, the largest that is not above the value
+  double power = 0;  // the largest power of two that is not above the value
   std::memcpy(&power, &word, sizeof(word));
   return value + std::ldexp(power, 1 - bits) * (static_cast<double>(uniform(random)) - 0.5);
 }
@@ -46,7 +47,7 @@ void round_to_nearest(graph::DType dtype, std::span<double> values) noexcept {
   }
 }
 
-/// Calls act(i, random) for each i from `begin` on, which is a multiple of 4.
+/// Calls act(i, random) for each i in [begin, end). REQUIRES: `begin` is a multiple of 4.
 template <typename Act>
 void for_each_random(std::uint32_t stream, std::int64_t begin, std::int64_t end, const Act& act) {
   const PhiloxKey key = stream_key(0, "verify");
@@ -72,7 +73,7 @@ Size rounding_of(graph::DType dtype, std::span<const double> values) noexcept {
   double largest = 0;
   for (const double value : values) {
     const double half = half_of_last_place(dtype, value);
-    squares += half * half / 3;  // the mean square of errors that are spread evenly
+    squares += half * half / 3;  // the mean square of uniformly distributed errors
     largest = std::max(largest, half);
   }
   return {.mean = std::sqrt(squares / static_cast<double>(values.size())), .largest = largest};

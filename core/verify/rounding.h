@@ -9,30 +9,32 @@
 
 namespace shardrun::verify {
 
-/// How large the elements of a tensor are.
+/// The size of a tensor's elements, or of errors in them.
 struct Size {
-  double mean = 0;  ///< the root of their mean square
+  double mean = 0;  ///< root mean square
   double largest = 0;
 };
 
 [[nodiscard]] Size larger(const Size& a, const Size& b) noexcept;
 
-/// What rounding each of these numbers once to nearest makes of them.
+/// The error of rounding each of these values once to nearest.
 [[nodiscard]] Size rounding_of(graph::DType dtype, std::span<const double> values) noexcept;
 
-// Rounding as a run may round that stores the program's element types. `stream`: of random numbers.
+// Functions that round as a run may do, for a run that stores tensors in the program's types. `stream`: selects the
+// random numbers.
 
-/// Rounds a result that is stored in float64.
+/// Rounds a result to its type, after a random disturbance that stands for the rounding inside of a kernel.
 ///
-/// A kernel rounds the partial sums of a result, too. So a result is first disturbed at random by up to half a unit in
-/// the last of 20 bits, where float32 has 24: 16 times the error of one rounding, as much as a sum of 500 numbers makes
-/// that is rounded after each. More results than in a run then cross zero before a relu, or change places in a maximum,
-/// so none that does in a run is a surprise. Numbers of 20 bits, such as small integers, stay: conditions on them hold.
-/// Then the result is rounded to its type. One of bf16 or f16 is disturbed by up to half a unit in its own last place:
-/// ranks that sum up parts of it round each to its type.
+/// A kernel also rounds the partial sums of a result. So each value is first disturbed by up to half a unit in the last
+/// of 20 bits. float32 has 24 bits, so this is 16 times the error of one rounding: as much as in a sum of 500 numbers
+/// that is rounded after each addition. It makes more values cross zero before a relu, or change places in a maximum,
+/// than rounding in a run does. Values of at most 20 bits, such as small integers, stay unchanged, so that comparisons
+/// with them hold.
+/// For bf16 and f16 the disturbance is up to half a unit in the type's own last place, because ranks that add up parts
+/// of a result round each part to the type.
 void round_result(graph::DType rounded, std::span<double> values, std::uint32_t stream, device::Threads& threads);
 
-/// Rounds new values of a state: disturbs their difference from the values before, and rounds them to its type.
+/// Rounds new values of a state: disturbs the change since `before`, and rounds the result to the state's type.
 void round_change(graph::DType dtype, std::span<const double> before, std::span<double> after, std::uint32_t stream);
 
 }  // namespace shardrun::verify

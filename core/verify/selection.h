@@ -7,11 +7,11 @@
 
 namespace shardrun::verify {
 
-/// Which states are compared; empty: all.
+/// Whether each state is compared. Empty: all are.
 using Selection = IdVector<graph::StateId, bool>;
 
-/// The states that a glob matches, and the gradient and optimizer states of parameters that it matches. No glob: all
-/// states. Throws Error{usage} for a glob that matches nothing.
+/// Selects the states whose names match a glob, and the gradients and optimizer states of matching parameters. Without
+/// globs, selects all states. Throws Error{usage} for a glob that matches nothing.
 [[nodiscard]] Selection select(const graph::Graph& graph, const std::vector<std::string>& globs);
 
 [[nodiscard]] inline bool is_selected(const Selection& selection, graph::StateId state) {

@@ -24,7 +24,7 @@ std::vector<double> widen(graph::DType dtype, std::span<const std::byte> bytes) 
   return values;
 }
 
-/// Reads a part that was stored in the state's type, or in float64 by the reference device.
+/// Reads a part that was stored in the state's type or, by the reference device, in float64.
 Part read_part(const checkpoint::SafetensorsFile& file, const graph::State& state) {
   const checkpoint::Tensor& tensor = file.at(state.name);
   const std::vector<std::int64_t>& global = state.type.shape;

@@ -16,47 +16,49 @@ namespace shardrun::verify {
 
 /// The moment in a step at which a snapshot is taken.
 enum class Moment : std::uint8_t {
-  begin,       ///< parameters, optimizer states, fields: the step's inputs
+  begin,       ///< parameters, optimizer states and fields before the step
   gradients,   ///< loss and gradients of the whole batch, before the update
-  end,         ///< the step's results: as `begin`, and the gradient norm
-  evaluation,  ///< the loss over the validation part, with the parameters of `end`
+  end,         ///< parameters, optimizer states and fields after the step, and the gradient norm
+  evaluation,  ///< loss of the validation data, with the parameters after the step
 };
 
 [[nodiscard]] const char* to_string(Moment moment) noexcept;
 [[nodiscard]] bool belongs_to(graph::StateKind kind, Moment moment) noexcept;
 
-/// One rank's part of one state. Elements are doubles, which represent every f32 exactly.
+/// A rank's part of a state. The elements are doubles, which represent every float32 exactly.
 struct Part {
   mesh::Box box;
-  std::vector<double> values;  ///< row-major in the box
+  std::vector<double> values;  ///< row-major in `box`
 };
 
-/// One rank's parts of all states at a moment.
+/// A rank's parts of all states at a moment.
 struct Snapshot {
-  IdVector<graph::StateId, std::optional<Part>> parts;  ///< nothing for states that do not belong to the moment
+  IdVector<graph::StateId, std::optional<Part>> parts;  ///< nothing for states that are not recorded at this moment
 };
 
 [[nodiscard]] Snapshot take_snapshot(const graph::Graph& graph, const runtime::Executor& executor, Moment moment);
 
-/// The file that holds a rank's snapshot of a step (from 0).
+/// The file with a rank's snapshot at a moment of a step. Steps count from 0.
 [[nodiscard]] std::filesystem::path snapshot_path(const std::filesystem::path& folder, std::int64_t step, Moment moment,
                                                   std::int64_t rank);
 
-/// Where a rank's part of a state lies, and the shape of the whole. Empty: as the executor and the graph say.
+/// Returns the box of a rank's part of a state, and the shape of the whole state. If empty, the executor and the graph
+/// determine them.
 using PlaceOf = std::function<std::pair<mesh::Box, std::vector<std::int64_t>>(graph::StateId state)>;
 
-/// Writes a rank's snapshot as a safetensors file. Its metadata has the place of each part and the whole shape. Throws
-/// Error{io}.
+/// Writes a rank's snapshot as a safetensors file. The metadata has each part's place and the whole state's shape.
+/// Throws Error{io}.
 void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment, std::int64_t rank,
                     const graph::Graph& graph, const runtime::Executor& executor, const PlaceOf& place_of = {});
 
-/// Writes the predictions of a batch, which the first rank has whole, as its snapshot at the end of a step; other ranks
-/// have none. `program`: of the function `forward`. `name`: of the reference's state. Throws Error{io}.
+/// Writes a batch's predictions as the first rank's snapshot at the end of a step; other ranks write none, because the
+/// first rank has all of them. `program`: a program of the function `forward`. `name`: the state of the reference with
+/// which they are compared. Throws Error{io}.
 void write_predictions(const std::filesystem::path& folder, std::int64_t step, std::int64_t rank,
                        const runtime::Executor& executor, std::size_t program, const std::string& name);
 
-/// A state that the file lacks has no part. Throws Error{io} if there is no such file, Error{data} if it is not of this
-/// graph.
+/// Reads a snapshot. A state that is not in the file has no part. Throws Error{io} if the file does not exist,
+/// Error{data} if its tensors do not fit the graph.
 [[nodiscard]] Snapshot read_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment,
                                      std::int64_t rank, const graph::Graph& graph);
 

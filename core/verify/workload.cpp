@@ -10,7 +10,7 @@
 namespace shardrun::verify {
 namespace {
 
-/// One call for each entry of `rows`, over consecutive samples.
+/// Makes a call for each entry of `rows`. Their samples follow each other.
 std::vector<Call> calls_of(std::string_view function, const std::vector<std::int64_t>& rows, device::Scalars scalars) {
   std::vector<Call> calls;
   for (std::size_t c = 0; c < rows.size(); ++c) {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-// GPT-2 (Radford et al. 2019): learned positions, layer normalisation before each block, GELU. Weights are drawn from
-// N(0, 0.02²), and those that write to the residual stream from N(0, 0.02²/(2·layers)).
+// GPT-2 (Radford et al. 2019): learned positions, layer normalisation before each block, GELU. Initial weights are
+// drawn from N(0, 0.02²); those of layers that write to the residual stream, from N(0, 0.02²/(2·layers)).
 
 namespace {
 
@@ -110,12 +110,12 @@ class Parameters {
   const Sizes& s_;
 };
 
-/// The network, written once for training, evaluation and prediction.
+/// The network for training, evaluation and prediction.
 class Network {
  public:
   Network(Function& f, const Sizes& sizes) : f_(f), s_(sizes), rate_(f.training() ? sizes.dropout : 0) {}
 
-  /// tokens: [batch, seq]   result, after the last normalisation: [batch, seq, embed]
+  /// tokens: [batch, seq]   returns [batch, seq, embed], after the last normalisation
   [[nodiscard]] Value body(const Value& tokens) {
     Value x = embedding(tokens, f_.state("embedding/tokens"));
     Value positions = f_.state("embedding/positions");
@@ -135,7 +135,7 @@ class Network {
     return norm(x, "final_norm");
   }
 
-  /// x: [..., embed]   logits: [..., vocab]
+  /// x: [..., embed]   returns the logits: [..., vocab]
   [[nodiscard]] Value logits(const Value& x) {
     return matmul_transposed(x, f_.state(s_.tied ? "embedding/tokens" : "head/weights"), 1, "logits");
   }
@@ -167,7 +167,7 @@ class Network {
     return s_.bias ? y + f_.state(name + "/bias") : y;
   }
 
-  /// Applies dropout. `stream`: the key of its random numbers.
+  /// Applies dropout. `stream`: names the stream of its random numbers.
   [[nodiscard]] Value drop(const Value& x, const char* name, const std::string& stream) {
     return rate_ == 0 ? x : dropout(x, rate_, stream, name);
   }
@@ -194,7 +194,7 @@ class Gpt {
     return cross_entropy(logits, f.input("targets", Element::i32, {{"batch", f.rows()}, {"seq", sizes(job).context}}));
   }
 
-  /// The logits of all positions.
+  /// Returns the logits of all positions: [batch, seq, vocab].
   Value forward(const ModelJob& job, Function& f) const {
     const Sizes s = sizes(job);
     Network network(f, s);
@@ -208,7 +208,7 @@ class Gpt {
     f.output("logits", network.logits(take_position(network.body(tokens), "last_position")));
   }
 
-  // For folders of GPT2LMHeadModel, as transformers writes them. Its matrices are stored like ours: [inputs, outputs].
+  // Describes folders of GPT2LMHeadModel, as transformers writes them. Its matrices are [inputs, outputs], like ours.
 
   static constexpr const char* architectures = "GPT2LMHeadModel";
   void read_config(const HubConfig& config) const;
@@ -297,7 +297,7 @@ void Gpt::name_tensors(const ModelJob& job, TensorNames& names) const {
   }
   norm("final_norm", "transformer.ln_f");
   if (s.tied) {
-    names.leave_out("lm_head.weight");  // the embedding once more
+    names.leave_out("lm_head.weight");  // a copy of the embedding
   } else {
     names.add("head/weights", "lm_head.weight", {s.vocab, s.width});
   }

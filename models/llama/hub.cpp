@@ -8,8 +8,8 @@ namespace {
 
 using namespace shardrun::sdk;
 
-/// The rotation of transformers 5 stands in `rope_parameters`, that of transformers 4 in `rope_theta` and
-/// `rope_scaling`, which may be null.
+/// Reads the settings of rotary embeddings. transformers 5 writes them to `rope_parameters`, transformers 4 to
+/// `rope_theta` and `rope_scaling`, which may be null.
 void read_rotation(const HubConfig& config) {
   const bool is_new = config.has("rope_parameters.rope_type") || config.has("rope_parameters.rope_theta");
   const std::string at = is_new ? "rope_parameters." : "rope_scaling.";
@@ -55,7 +55,8 @@ void read_rotation(const HubConfig& config) {
   }
 }
 
-/// Mistral slides in all layers; Qwen from a layer on, if `use_sliding_window` says so.
+/// Reads the sliding window. Mistral uses it in all layers; Qwen only with `use_sliding_window`, and from the layer
+/// `max_window_layers` on.
 void read_window(const HubConfig& config, const std::string& architecture) {
   const bool is_qwen = architecture.starts_with("Qwen");
   const bool slides = is_qwen ? config.boolean("use_sliding_window", false) : architecture.starts_with("Mistral");
@@ -101,7 +102,7 @@ void add_rotation(const OptionValues& options, const ConfigOutput& config) {
   }
 }
 
-/// {architecture, model_type} of the family whose code computes what these sizes say.
+/// The {architecture, model_type} of the model family that computes what these sizes describe.
 std::pair<std::string, std::string> family_of(const Sizes& s) {
   if (s.mlp_bias && (s.qk_norm || s.window > 0 || s.qkv_bias != s.output_bias)) {
     throw InvalidJob("[model] mlp_bias: no architecture of others has it with these settings", "model.mlp_bias");
@@ -230,7 +231,7 @@ void name_tensors(const Sizes& s, const TensorNames& names) {
   if (!s.tied) {
     names.add("head/weights", "lm_head.weight", {s.vocab, s.width});
   } else {
-    names.leave_out("lm_head.weight");  // the embedding once more
+    names.leave_out("lm_head.weight");  // a copy of the embedding
   }
   names.leave_out("*.rotary_emb.inv_freq");
 }

@@ -6,7 +6,7 @@
 
 namespace llama {
 
-// Folders of LlamaForCausalLM and its relatives, as transformers 4 and 5 write them.
+// Reading and writing folders of LlamaForCausalLM and related models, as transformers 4 and 5 write them.
 
 void read_config(const shardrun::sdk::HubConfig& config);
 void write_config(const shardrun::sdk::ModelJob& job, const shardrun::sdk::ConfigOutput& config);

@@ -7,10 +7,10 @@
 #include "rotation.h"
 #include "sizes.h"
 
-// The transformer of Llama (Touvron et al. 2023, arXiv:2302.13971, section 2.2) and of models that differ from it in a
-// few settings: Mistral, SmolLM2, Qwen2, Qwen3. RMSNorm before each block, rotary positions, heads of keys and values
-// that groups of query heads share (Ainslie et al. 2023, arXiv:2305.13245), SwiGLU (Shazeer 2020, arXiv:2002.05202).
-// Matrices lie as in others' files: [outputs, inputs].
+// The transformer of Llama (Touvron et al. 2023, arXiv:2302.13971, section 2.2) and of models that differ in a few
+// settings: Mistral, SmolLM2, Qwen2, Qwen3. It has RMSNorm before each block, rotary positions, grouped-query attention
+// (Ainslie et al. 2023, arXiv:2305.13245) and SwiGLU (Shazeer 2020, arXiv:2002.05202). Matrices are [outputs, inputs],
+// as in the files of transformers.
 
 namespace {
 
@@ -72,12 +72,12 @@ class Parameters {
   std::int32_t layer_ = -1;
 };
 
-/// The network, written once for training, evaluation and prediction.
+/// The network for training, evaluation and prediction.
 class Network {
  public:
   Network(Function& f, const Sizes& sizes) : f_(f), s_(sizes) {}
 
-  /// tokens: [batch, seq]   result, after the last normalisation: [batch, seq, embed]
+  /// tokens: [batch, seq]   returns [batch, seq, embed], after the last normalisation
   [[nodiscard]] Value body(const Value& tokens) {
     Value x = embedding(tokens, f_.state("embedding/tokens"));
     f_.cut_point("residual", x);
@@ -91,7 +91,7 @@ class Network {
     return norm(x, "final_norm");
   }
 
-  /// x: [..., embed]   logits: [..., vocab]
+  /// x: [..., embed]   returns the logits: [..., vocab]
   [[nodiscard]] Value logits(const Value& x) {
     return matmul_transposed(x, f_.state(s_.tied ? "embedding/tokens" : "head/weights"), 1, "logits");
   }
@@ -109,7 +109,7 @@ class Network {
     return x;
   }
 
-  /// x, result: [batch, seq, embed]
+  /// x: [batch, seq, embed]   returns the same shape
   [[nodiscard]] Value attention(const Value& x, std::int64_t layer, const std::string& at) {
     Value q = linear("bte,hde->bthd", x, at + "query", s_.qkv_bias);
     Value k = linear("bte,hde->bthd", x, at + "key", s_.qkv_bias);
@@ -154,7 +154,7 @@ class Llama {
     return cross_entropy(logits, f.input("targets", Element::i32, {{"batch", f.rows()}, {"seq", sizes(job).context}}));
   }
 
-  /// The logits of all positions.
+  /// Returns the logits of all positions: [batch, seq, vocab].
   Value forward(const ModelJob& job, Function& f) const {
     const Sizes s = sizes(job);
     Network network(f, s);

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-// Rotary positions whose frequencies are scaled for longer contexts. All in float32, in the order of operations that
-// the trained models were made with.
+// Frequencies of rotary positions, scaled for longer contexts. They are computed in float32 and in the same order of
+// operations as when the models were trained.
 
 namespace llama {
 namespace {
@@ -21,7 +21,7 @@ double required(const OptionValues& options, const char* name) {
   return options.number(name);
 }
 
-/// 1 / base^(2i / head_dim), i = 0 to head_dim / 2 - 1
+/// The frequencies without scaling: 1 / base^(2i / head_dim) for i = 0 to head_dim / 2 - 1.
 std::vector<float> unscaled(double base, std::int64_t head_dim) {
   std::vector<float> frequencies;
   for (std::int64_t i = 0; i < head_dim; i += 2) {
@@ -31,7 +31,8 @@ std::vector<float> unscaled(double base, std::int64_t head_dim) {
   return frequencies;
 }
 
-/// Llama 3.1 (Meta, 2024): long waves are stretched by the factor, short ones kept, those between interpolated.
+/// Scales as Llama 3.1 does (Meta, 2024): divides low frequencies by the factor, keeps high ones, and interpolates
+/// between.
 void scale_llama3(const OptionValues& options, std::vector<float>& frequencies) {
   const auto factor = static_cast<float>(required(options, "scaling_factor"));
   const double low = options.number("low_frequency_factor");
@@ -52,13 +53,14 @@ void scale_llama3(const OptionValues& options, std::vector<float>& frequencies) 
   }
 }
 
-/// The pair, as a real number, that turns `turns` times in the original context. Peng et al. 2023, arXiv:2309.00071.
+/// The index, as a real number, of the pair of columns that makes `turns` full turns in the original context. Peng et
+/// al. 2023, arXiv:2309.00071.
 double pair_of(double turns, double original, double base, std::int64_t head_dim) {
   return static_cast<double>(head_dim) * std::log(original / (turns * 2 * std::numbers::pi)) / (2 * std::log(base));
 }
 
-/// YaRN (Peng et al. 2023, arXiv:2309.00071, section 3): pairs that turn often are kept, those that turn seldom
-/// stretched by the factor, with a ramp between.
+/// Scales as YaRN does (Peng et al. 2023, arXiv:2309.00071, section 3): keeps high frequencies, divides low ones by the
+/// factor, and interpolates linearly between.
 void scale_yarn(const OptionValues& options, std::int64_t head_dim, std::vector<float>& frequencies) {
   const double base = options.number("theta");
   const double original = required(options, "original_context");
@@ -72,7 +74,7 @@ void scale_yarn(const OptionValues& options, std::int64_t head_dim, std::vector<
   low = std::max(low, 0.0);
   high = std::min(high, static_cast<double>(head_dim - 1));
   if (low == high) {
-    high += 0.001;  // a ramp needs a length
+    high += 0.001;  // avoids a division by zero
   }
   for (std::size_t i = 0; i < frequencies.size(); ++i) {
     const float along = (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low);
@@ -82,7 +84,7 @@ void scale_yarn(const OptionValues& options, std::int64_t head_dim, std::vector<
   }
 }
 
-/// Section 3.4: what both queries and keys are multiplied by.
+/// The factor by which queries and keys are multiplied. Section 3.4 of YaRN's paper.
 double yarn_factor(const OptionValues& options) {
   if (options.has("attention_factor")) {
     return options.number("attention_factor");

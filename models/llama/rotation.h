@@ -4,11 +4,11 @@
 
 namespace llama {
 
-/// The options of a scaled rotation: scaling, scaling_factor, …
+/// The model's options for scaled rotary embeddings: scaling, scaling_factor and others.
 [[nodiscard]] std::vector<shardrun::sdk::Option> rotation_options();
 
-/// How queries and keys of `head_dim` columns are turned. Throws shardrun::sdk::InvalidJob for a scaling that lacks an
-/// option.
+/// The rotary embedding for heads of size `head_dim`. Throws shardrun::sdk::InvalidJob if an option that the scaling
+/// needs is missing.
 [[nodiscard]] shardrun::sdk::Rope rotation(const shardrun::sdk::OptionValues& options, std::int64_t head_dim);
 
 }  // namespace llama

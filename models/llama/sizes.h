@@ -7,7 +7,7 @@
 
 namespace llama {
 
-/// The checked options.
+/// The model's options, checked, and sizes derived from them.
 struct Sizes {
   std::int64_t layers, kv_heads, group, width, head_dim, hidden, context, vocab, window, first_window_layer;
   bool qkv_bias, output_bias, mlp_bias, qk_norm, tied;
@@ -15,10 +15,10 @@ struct Sizes {
   shardrun::sdk::Rope rope;
 };
 
-/// Throws InvalidJob for options that contradict each other.
+/// Reads and checks the options. Throws InvalidJob for options that contradict each other.
 [[nodiscard]] Sizes sizes(const shardrun::sdk::ModelJob& job);
 
-/// "layer.3"
+/// The scope of a layer's states: "layer.3".
 [[nodiscard]] inline std::string layer_scope(std::int64_t layer) { return "layer." + std::to_string(layer); }
 
 }  // namespace llama

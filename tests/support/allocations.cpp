@@ -20,8 +20,8 @@ void count_one() noexcept {
 
 #if defined(SHARDRUN_TSAN)
 
-// Clang links ThreadSanitizer's operator new into a program. It says what is allocated, by malloc too. Clang has a
-// header for this, GCC the function alone.
+// With ThreadSanitizer, Clang links its own operator new into a program, so this hook counts allocations instead; it
+// also counts malloc. Clang declares the hook in a header; GCC provides only the function.
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const volatile void*, std::size_t),
                                                          void (*freed)(const volatile void*));
 [[maybe_unused]] static const int installed = __sanitizer_install_malloc_and_free_hooks(
@@ -29,8 +29,7 @@ extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const
 
 #else
 
-// The array forms come down to these. AddressSanitizer brings each form itself, so all that can meet are replaced
-// together.
+// The array forms call these. AddressSanitizer defines each form itself, so all forms that may be mixed are replaced.
 
 void* operator new(std::size_t bytes, const std::nothrow_t& /*unused*/) noexcept {
   count_one();

@@ -4,7 +4,7 @@
 
 namespace shardrun::test {
 
-/// While one lives, allocations of its thread are not counted: those of a fake.
+/// While an object exists, allocations of its thread are not counted. Fakes use it for their own allocations.
 class Uncounted {
  public:
   Uncounted() noexcept { ++depth(); }
@@ -18,9 +18,9 @@ class Uncounted {
   }
 };
 
-/// How often operator new was called so far, by any thread of a test that is built with allocations.cpp.
+/// How often any thread has called operator new so far. REQUIRES: the test is built with allocations.cpp.
 [[nodiscard]] std::uint64_t allocations() noexcept;
-/// By the calling thread.
+/// How often the calling thread has called operator new so far.
 [[nodiscard]] std::uint64_t own_allocations() noexcept;
 
 }  // namespace shardrun::test

@@ -4,7 +4,7 @@
 
 namespace shardrun::test {
 
-/// How often a test repeats an attack: SHARDRUN_ATTACKS where that is set, else `few`.
+/// How often a test repeats an attack: SHARDRUN_ATTACKS if that is set, otherwise `few`.
 [[nodiscard]] inline int attacks(int few) {
   const char* const given = std::getenv("SHARDRUN_ATTACKS");
   return given == nullptr ? few : std::atoi(given);

@@ -1,4 +1,4 @@
 #pragma once
 
-// The one place that knows which Catch2 this is: Debian 12 ships version 2, later ones version 3.
+// Includes the installed Catch2: version 2 on Debian 12, version 3 on later systems.
 #include <catch2/catch.hpp>

@@ -11,18 +11,18 @@
 
 namespace shardrun::test {
 
-/// The job that the text says, as if it were a file in `folder`.
+/// The job that a job file with this text in `folder` describes.
 inline job::Job job_in(const TemporaryFolder& folder, std::string_view text,
                        const std::vector<std::string>& overrides = {}) {
   const std::string with_plugins = std::string(text) + "[plugins]\npath = " SHARDRUN_PLUGINS "\n";
   job::Job job =
       job::parse_job(job::read_job_text(with_plugins, folder / "job.ini", overrides), compile::schema_providers());
-  job.output = folder / job.output.filename().string();  // not in the working folder
+  job.output = folder / job.output.filename().string();  // otherwise it would be relative to the working folder
   job.output_given = (folder.path() / "").native().size();
   return job;
 }
 
-/// The job, compiled, with its data ready to be trained on.
+/// Compiles the job for a device and loads its data.
 inline compile::Compiled compile_ready(const job::Job& job, std::string_view device = "cpu") {
   job::Job there = job;
   there.device = device;
@@ -33,7 +33,7 @@ inline compile::Compiled compile_ready(const job::Job& job, std::string_view dev
   return compiled;
 }
 
-/// A small transformer to be trained on a few sentences.
+/// A job that trains a small transformer on a few sentences.
 inline job::Job text_job_in(const TemporaryFolder& folder, const std::vector<std::string>& overrides = {}) {
   write_file(folder / "corpus.txt", sentences(4000));
   return job_in(folder, text_job, overrides);

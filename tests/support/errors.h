@@ -6,7 +6,7 @@
 
 namespace shardrun::test {
 
-/// The message of the Error that `act` throws, with its exit code before it ("2: cannot …"), or "nothing".
+/// The exit code and message of the Error that `act` throws, such as "2: cannot …"; "nothing" if it throws none.
 template <typename Act>
 std::string error_of(const Act& act) {
   try {

@@ -6,12 +6,12 @@
 #include <string>
 #include <string_view>
 
-// Any bytes as text: \n is a newline, \xHH a byte, \\ a backslash, and a backslash before the end of a line takes that
-// newline away.
+// Escapes for bytes in text: \n is a newline, \xHH a byte, \\ one backslash. A backslash at the end of a line removes
+// the newline.
 
 namespace shardrun::test {
 
-/// The bytes that a text stands for. Throws std::runtime_error where a backslash begins something else.
+/// The bytes for which a text stands. Throws std::runtime_error if a backslash begins anything else.
 inline std::string unescaped(std::string_view text) {
   std::string bytes;
   while (!text.empty()) {
@@ -36,7 +36,7 @@ inline std::string unescaped(std::string_view text) {
   return bytes;
 }
 
-/// Bytes as one line of text.
+/// The bytes as one line of text with escapes.
 inline std::string escaped(std::string_view bytes) {
   constexpr std::string_view digits = "0123456789abcdef";
   std::string text;

@@ -11,21 +11,22 @@
 
 namespace shardrun::test {
 
-/// A transfer by the number that a fault is planted at.
+/// A transfer, and the number by which a fault selects it.
 struct Numbered {
   std::size_t number = 0;
   partition::Transfer transfer;
 };
 
-/// A function, and the rows of its calls, one after the other.
+/// A function, and the rows of each of its calls.
 using CallsOf = std::pair<std::string_view, std::vector<std::int64_t>>;
 
-/// What an optimizer step calls.
+/// The calls of an optimizer step.
 [[nodiscard]] inline std::vector<CallsOf> step_calls(const ModelCase& model) {
   return {{"micro", model.microbatch_rows}, {"update", {0}}};
 }
 
-/// The transfers that one rank makes in some calls. Not the maximum in a softmax: it only shifts exponents.
+/// The transfers of one rank in these calls whose faults change results. The maximum in a softmax is left out, because
+/// it only shifts exponents.
 [[nodiscard]] inline std::vector<Numbered> visible_transfers(const ModelCase& model,
                                                              const partition::Partition& partition,
                                                              const std::vector<CallsOf>& calls, std::int64_t rank = 0) {
@@ -49,8 +50,8 @@ using CallsOf = std::pair<std::string_view, std::vector<std::int64_t>>;
   return visible;
 }
 
-/// Whether a fault of this kind changes what a transfer brings: an empty block may change places with another, and a
-/// message has but one.
+/// Whether a fault of this kind changes the transferred data. Swapping blocks changes nothing if a block is empty, or
+/// for a message, which has only one block.
 [[nodiscard]] inline bool is_visible(const partition::Transfer& transfer, runtime::Fault::Kind kind) {
   const auto empty = [](const std::vector<std::int64_t>& counts) {
     return counts.size() > 1 && (counts[0] == 0 || counts[1] == 0);

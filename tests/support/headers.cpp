@@ -1,2 +1,2 @@
-// Keeps the precompiled headers of the tests.
+// This target exists only for its precompiled headers, which all tests share.
 int main() {}

@@ -9,8 +9,8 @@
 
 namespace shardrun::test {
 
-/// Four ranks by themselves; a model with an option of every type, a model and a strategy without options, a strategy
-/// with two, and a transport with one.
+/// Providers for parsing jobs without plugins: 4 ranks by default; a model "toy" with an option of every type, a model
+/// "bare" without options; a strategy "single" without options, a strategy "split" with two; and three transports.
 inline job::SchemaProviders job_providers() {
   using enum OptionType;
   const std::vector<OptionSpec> everything = {

@@ -4,7 +4,7 @@
 #include "tests/support/catch.h"
 
 int main(int argc, char** argv) {
-  // A shell lets programs in the background ignore some of these, and what tests start would inherit that.
+  // A shell ignores some signals for programs in the background, and processes that tests start would inherit that.
   for (const int signal : {SIGINT, SIGQUIT, SIGHUP, SIGTERM}) {
     std::signal(signal, SIG_DFL);
   }

@@ -20,7 +20,7 @@
 
 namespace shardrun::test {
 
-/// Connects to a port of the loopback; the descriptor is not open where nobody listens there.
+/// Connects to a port of the loopback interface. The descriptor is not open if nobody listens there.
 [[nodiscard]] inline files::FileDescriptor connect_to_port(std::uint16_t port) {
   files::FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
@@ -32,7 +32,7 @@ namespace shardrun::test {
              : files::FileDescriptor();
 }
 
-/// Listens at a port of the loopback, any free one for 0.
+/// Listens at a port of the loopback interface; 0: any free port. Returns the port, too.
 [[nodiscard]] inline std::pair<files::FileDescriptor, std::uint16_t> listen_at(std::uint16_t port) {
   files::FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int yes = 1;
@@ -48,7 +48,7 @@ namespace shardrun::test {
   return {std::move(socket), ntohs(address.sin_port)};
 }
 
-/// Exactly so many bytes, or fewer where the other side ends before.
+/// Reads `size` bytes, or fewer if the connection ends before.
 [[nodiscard]] inline std::string read_bytes(int socket, std::size_t size) {
   std::string bytes(size, '\0');
   std::size_t got = 0;
@@ -63,7 +63,7 @@ namespace shardrun::test {
   return bytes;
 }
 
-/// A whole record of TLS, with its header; "" where the connection ends.
+/// Reads a whole TLS record with its header; "" if the connection ends.
 [[nodiscard]] inline std::string read_record(int socket) {
   const std::string header = read_bytes(socket, 5);
   if (header.size() < 5) {
@@ -84,17 +84,17 @@ inline void send_bytes(int socket, std::string_view bytes) {
   }
 }
 
-/// A man in the middle between ranks and their launcher: ranks connect to him, and he to the launcher. He records what
-/// he sees, and passes on what he likes.
+/// A man in the middle between ranks and their launcher. Ranks connect to him, and he connects to the launcher. He
+/// records all TLS records, and forwards what `change` returns for them.
 class Middle {
  public:
   struct Record {
-    int connection;  ///< of those made so far
+    int connection;  ///< index of the connection, in the order of their making
     bool to_launcher;
-    int number;  ///< of those of this connection in this direction
+    int number;  ///< index of the record in this connection and direction
     std::string bytes;
   };
-  /// What he sends in place of a record: onwards, and back to where it came from.
+  /// What is sent instead of a record: onwards to its receiver, and back to its sender.
   struct Sent {
     std::string onwards;
     std::string back = {};
@@ -126,9 +126,9 @@ class Middle {
     }
   }
 
-  /// All bytes that came, from either side; after end().
+  /// All bytes received from both sides. REQUIRES: end() was called.
   [[nodiscard]] const std::string& seen() const { return seen_; }
-  /// Those that ranks sent over their first connection; after end().
+  /// The bytes that ranks sent over the first connection. REQUIRES: end() was called.
   [[nodiscard]] const std::string& first_seen_from_rank() const { return first_seen_from_rank_; }
 
  private:
@@ -192,7 +192,7 @@ class Middle {
   std::thread acceptor_;
 };
 
-/// He passes on what comes.
+/// A Change that forwards each record unchanged.
 [[nodiscard]] inline Middle::Sent as_it_is(const Middle::Record& record) { return {.onwards = record.bytes}; }
 
 }  // namespace shardrun::test

@@ -28,7 +28,7 @@ Call make_call(const ModelCase& model, const graph::Function& function, const de
   return call;
 }
 
-/// Adds a value to a state in the way of `write`, in the arithmetic of its op where that can add.
+/// Writes or adds a value to a state, as `write` says. Adds in the arithmetic of the value's op, if that op can add.
 void apply(const graph::StateWrite& write, const Call& call, const device::Device& device,
            const IdVector<graph::ValueId, Tensor>& values, States& states) {
   Tensor& state = states[write.state];
@@ -136,8 +136,8 @@ std::vector<ModelCase> training_cases(graph::Remat remat) {
 
 namespace {
 
-/// Elements that move between shapes. The rows of `grid` are not those of `cells`: of four ranks with one row of
-/// `cells` each, two read one row of `grid` and two read two, which are pages. With `joins`, rows of `cells` move too.
+/// A case whose elements move between shapes. `grid` and `cells` are split differently: of four ranks with one row of
+/// `cells` each, two read one row of `grid`, and two read two rows (pages). With `joins`, rows of `cells` move, too.
 ModelCase moving_case(bool joins) {
   ModelCase model{.name = joins ? "moving and joining" : "moving"};
   const auto add = [&](const char* name, std::vector<std::int64_t> shape, std::vector<std::string> axes) {

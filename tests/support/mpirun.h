@@ -7,8 +7,8 @@
 
 namespace shardrun::test {
 
-/// The launcher of the MPI that the transport was built with. Open MPI hears from variables, which other MPIs do not
-/// read, that ranks may outnumber cores and are bound to none, and that root is right here.
+/// The launcher of the MPI with which the transport was built. The variables are for Open MPI; other MPIs ignore them.
+/// They allow more ranks than cores, bind ranks to no core, and allow root.
 inline const std::string mpirun =
     "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
     "OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe "

@@ -6,7 +6,8 @@
 
 namespace shardrun::test {
 
-/// A version 1 .npy file, as numpy.save lays it out: header padded with spaces to a multiple of 64, then the values.
+/// A version 1 .npy file as numpy.save writes it: the header padded with spaces to a multiple of 64 bytes, then the
+/// values.
 inline std::string npy_file(std::string_view dictionary, std::string_view values) {
   std::string header(dictionary);
   header.append(63 - (10 + header.size()) % 64, ' ');
@@ -26,7 +27,7 @@ std::string bytes_of(std::initializer_list<Number> numbers) {
   return bytes;
 }
 
-/// `descr` as numpy has it ("<f4"), `shape` as Python has it ("(2, 3)").
+/// A .npy file with these values. `descr`: the type in NumPy's form ("<f4"). `shape`: in Python's form ("(2, 3)").
 template <typename Number>
 std::string npy_file(std::string_view descr, std::string_view shape, std::initializer_list<Number> values) {
   return npy_file(

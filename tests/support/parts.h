@@ -10,7 +10,7 @@
 
 namespace shardrun::test {
 
-/// Calls visit(index in the whole, index in the part) for every element of a part.
+/// Calls visit(index in the whole tensor, index in the part) for every element of a part.
 template <typename Visit>
 void for_each_element(const device::TensorView& part, const Visit& visit) {
   for (std::int64_t local = 0; local < part.elements(); ++local) {
@@ -26,22 +26,22 @@ void for_each_element(const device::TensorView& part, const Visit& visit) {
   }
 }
 
-/// The type of a part, for reading and writing it.
+/// The type with which a part is read and written as a tensor of its own.
 [[nodiscard]] inline graph::TensorType part_type(const graph::TensorType& whole, const device::TensorView& part) {
   graph::TensorType type = whole;
   type.shape.assign(part.shape.begin(), part.shape.begin() + part.rank);
   return type;
 }
 
-/// Writes what a part has of a whole tensor.
+/// Copies a part's elements from a whole tensor to the part.
 inline void write_part(const Tensor& whole, const device::TensorView& part) {
   Tensor cut = zeros(part_type(whole.type, part));
   for_each_element(part, [&](std::size_t at, std::size_t local) { cut.values[local] = whole.values[at]; });
   write_view(cut, part);
 }
 
-/// Puts a part into a whole tensor; `filled` counts how often each element was given. False where an element that was
-/// given before is not the same bit for bit.
+/// Copies a part's elements to a whole tensor. `filled` counts how often each element was written. Returns false if an
+/// element was written before with different bits.
 [[nodiscard]] inline bool gather_part(const device::TensorView& part, Tensor& whole, std::vector<int>& filled) {
   const Tensor cut = read_view(part_type(whole.type, part), part);
   bool same = true;

@@ -8,8 +8,7 @@
 
 namespace shardrun::test {
 
-/// A plan by hand: the mesh, where logical axes go, and where the cut points whose names end in `residual` are split
-/// along seq (over none: they are not placed).
+/// A plan from a mesh and the placement of logical axes on it.
 [[nodiscard]] inline plan::Plan plan_of(std::vector<plan::MeshAxis> mesh, std::vector<plan::AxisPlacement> axes,
                                         std::uint64_t bucket_bytes = 0) {
   plan::Plan plan{.strategy = "by hand"};
@@ -19,12 +18,12 @@ namespace shardrun::test {
   return plan;
 }
 
-/// Rows over `data`.
+/// A plan that splits the batch over the mesh axis `data`.
 [[nodiscard]] inline plan::Plan data_parallel(std::uint32_t ranks, std::uint64_t bucket_bytes = 0) {
   return plan_of({{"data", ranks}}, {{"batch", {"data"}}}, bucket_bytes);
 }
 
-/// Heads, hidden columns and vocabulary over `model`.
+/// A plan that splits heads, hidden columns and vocabulary over the mesh axis `model`.
 [[nodiscard]] inline plan::Plan tensor_parallel(std::uint32_t ranks) {
   return plan_of({{"model", ranks}}, {{"heads", {"model"}}, {"mlp", {"model"}}, {"vocab", {"model"}}});
 }

@@ -9,7 +9,7 @@
 
 namespace shardrun::test {
 
-/// Processes that a process has started.
+/// The child processes of a process.
 [[nodiscard]] inline std::vector<pid_t> children_of(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/task/" + std::to_string(process) + "/children");
   std::vector<pid_t> children;
@@ -19,7 +19,7 @@ namespace shardrun::test {
   return children;
 }
 
-/// What /proc says of a process's state: 'R', 'S', 'T' where it is stopped, 'Z'; 0 where there is none.
+/// The state of a process in /proc, such as 'R', 'S', 'T' (stopped) or 'Z'; 0 if there is no such process.
 [[nodiscard]] inline char state_of(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -11,24 +11,25 @@
 #include "core/mesh/mesh.h"
 #include "core/partition/program.h"
 
-// A second formula for the bytes that ranks send, step by step round a ring, to compare with partition::sent_bytes.
+// Computes the bytes that ranks send, step by step around a ring. Tests compare the result with
+// partition::sent_bytes().
 
 namespace shardrun::test {
 
-/// The memory that a transfer reads and writes.
+/// The sizes of the buffers that a transfer reads and writes.
 struct RingMemory {
   std::uint64_t send_bytes = 0;
   std::uint64_t recv_bytes = 0;
   std::size_t element_bytes = 4;
 };
 
-/// Computes the bytes that one member of a group passes on in all steps of a collective.
+/// Computes how many bytes one member of a group sends in all steps of a collective.
 class Ring {
  public:
   Ring(const partition::Transfer& transfer, const RingMemory& memory, std::size_t members)
       : transfer_(transfer), memory_(memory), members_(members) {}
 
-  /// Throws Error{internal} where the transfer's blocks do not fill the memory.
+  /// The bytes that a member sends. Throws Error{internal} if the transfer's blocks do not fill the buffers.
   [[nodiscard]] std::uint64_t passed_by(std::size_t member) const {
     using partition::Collective;
     const Blocks received = blocks_of(transfer_.recv_counts);
@@ -61,7 +62,7 @@ class Ring {
   }
 
  private:
-  using Blocks = std::vector<std::uint64_t>;  ///< bytes, by member
+  using Blocks = std::vector<std::uint64_t>;  ///< bytes of each member's block
 
   [[nodiscard]] Blocks blocks_of(const std::vector<std::int64_t>& counts) const {
     Blocks blocks;
@@ -71,7 +72,7 @@ class Ring {
     return blocks;
   }
 
-  /// As even as whole elements can be, the larger first.
+  /// Blocks with almost equal numbers of elements; larger blocks come first.
   [[nodiscard]] Blocks even_blocks() const {
     Blocks blocks;
     for (std::size_t m = 0; m < members_; ++m) {
@@ -81,8 +82,8 @@ class Ring {
     return blocks;
   }
 
-  /// Each step adds a member's part to the block that came from behind and passes it on. Its own block comes last, and
-  /// stays.
+  /// Bytes sent in a ring reduce: in each step a member adds its part to the block that it received, and sends it on.
+  /// Its own block comes last and stays.
   [[nodiscard]] static std::uint64_t passed_to_reduce(const Blocks& blocks, std::size_t member) {
     std::uint64_t bytes = 0;
     for (std::size_t step = 1; step < blocks.size(); ++step) {
@@ -91,7 +92,8 @@ class Ring {
     return bytes;
   }
 
-  /// Each step passes on what came in the step before. Its own block is the first.
+  /// Bytes sent in a ring gather: in each step a member sends the block that it received in the step before; first, its
+  /// own.
   [[nodiscard]] static std::uint64_t passed_to_gather(const Blocks& blocks, std::size_t member) {
     std::uint64_t bytes = 0;
     for (std::size_t step = 0; step + 1 < blocks.size(); ++step) {
@@ -123,8 +125,8 @@ class Ring {
   std::size_t members_;
 };
 
-/// Whether a ring passes on as many bytes as partition::sent_bytes says, in each transfer of a rank's programs, and the
-/// buffers have elements of the transfer's type.
+/// Whether a ring sends as many bytes as partition::sent_bytes() says, for each transfer of a rank's programs, and the
+/// buffers have the transfer's element type.
 [[nodiscard]] inline bool ring_agrees(const partition::Programs& programs) {
   const mesh::Coordinates at = mesh::coordinates_of(programs.mesh, programs.rank);
   for (const partition::Program& program : programs.programs) {

@@ -17,13 +17,14 @@ namespace shardrun::test {
 
 inline files::Hash hash_of_file(const std::filesystem::path& path) { return files::hash_of(read_file(path)); }
 
-/// A tensor of one file that save_small_checkpoint() writes, and which elements of which tensor it has.
+/// A tensor in one of the files of save_small_checkpoint(): which elements (`box`) of which tensor of the manifest it
+/// has.
 struct SmallPiece {
   std::size_t tensor;
   mesh::Box box;
 };
 
-/// Two files. w [4, 3] is split by columns: 2 and 1. moment [5] is split into runs: 3 elements and 2.
+/// The pieces of two files. w [4, 3] is split by columns: 2 and 1. moment [5] is split into runs of 3 and 2 elements.
 inline const std::vector<std::vector<SmallPiece>>& small_pieces() {
   static const std::vector<std::vector<SmallPiece>> pieces = {
       {{0, {{0, 0}, {4, 2}, {}}}, {1, {{0}, {5}, mesh::Interval{0, 3}}}},
@@ -53,7 +54,7 @@ inline checkpoint::Manifest small_manifest(std::int64_t step) {
   return manifest;
 }
 
-/// Element `i` of every tensor is first + i.
+/// Writes a checkpoint and returns its folder. Element i of every tensor is first + i.
 inline std::filesystem::path save_small_checkpoint(const std::filesystem::path& root, std::int64_t step = 20,
                                                    float first = 0,
                                                    const std::vector<std::vector<SmallPiece>>& files = small_pieces()) {
@@ -94,7 +95,7 @@ inline std::filesystem::path save_small_checkpoint(const std::filesystem::path& 
   return root / checkpoint::folder_name(step);
 }
 
-/// Puts another manifest in place of a checkpoint's.
+/// Replaces the manifest of a checkpoint.
 inline void replace_manifest(const std::filesystem::path& folder, const checkpoint::Manifest& manifest) {
   write_file(folder / checkpoint::manifest_name, checkpoint::to_json(manifest));
 }

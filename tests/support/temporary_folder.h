@@ -12,7 +12,7 @@
 
 namespace shardrun::test {
 
-/// A new, empty folder that goes, with all that is in it, when this does.
+/// A new, empty folder. The destructor removes it with its content.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

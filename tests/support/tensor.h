@@ -11,7 +11,7 @@ using conformance::Tensor;
 using conformance::type_of;
 using conformance::zeros;
 
-/// Rounds every element to float.
+/// Rounds every element to float32.
 inline void round_to_float(Tensor& tensor) {
   for (double& value : tensor.values) {
     value = static_cast<float>(value);

@@ -7,7 +7,7 @@
 
 namespace shardrun::test {
 
-/// Sentences of a small language, about `bytes` long: enough order in them that a loss falls.
+/// About `bytes` bytes of sentences in a small language. They have enough order that training reduces the loss.
 inline std::string sentences(std::size_t bytes) {
   constexpr std::array<std::string_view, 12> words = {"the", "cat", "sat",  "on",  "a",    "mat",
                                                       "and", "saw", "some", "red", "bird", "fly"};

@@ -20,20 +20,20 @@
 #include "core/base/error.h"
 #include "plugins/loader/transport.h"
 
-// Ranks as threads of one process, each with a transport of its own. The test's target says where the plugins are:
-// SHARDRUN_BUILT_PLUGINS.
+// Ranks as threads of one process, each with its own transport. The test's target defines SHARDRUN_BUILT_PLUGINS, the
+// folder of the plugins.
 
 namespace shardrun::test {
 
-/// Seconds from now, as deadlines count.
+/// The deadline this many seconds from now, in nanoseconds of transport_clock().
 [[nodiscard]] inline std::int64_t after(double seconds) {
   return plugins::transport_clock() + static_cast<std::int64_t>(seconds * 1e9);
 }
 
-/// By which they prove themselves to each other.
+/// The secret by which ranks authenticate each other.
 inline constexpr std::array<std::uint8_t, 32> secret = {0x5A};
 
-/// What the ranks of one process meet through.
+/// The host through which the ranks of one process rendezvous.
 class SharedHost : public plugins::TransportHost {
  public:
   [[nodiscard]] bool aborted() const noexcept override { return aborted_; }
@@ -52,7 +52,7 @@ class SharedHost : public plugins::TransportHost {
   }
 
   void abort() noexcept { aborted_ = true; }
-  /// Waits until `n` threads have come here with that name. Throws where one of them no longer can.
+  /// Waits until `n` threads have called this with the same place. Throws Error{aborted} if one of them has failed.
   void meet(const std::string& place, std::uint32_t n) {
     std::unique_lock lock(mutex_);
     ++met_[place];
@@ -62,7 +62,7 @@ class SharedHost : public plugins::TransportHost {
       throw Error(ErrorCode::aborted, "another rank has failed before it came to '" + place + "'");
     }
   }
-  /// A rank has failed: nobody waits for it any more.
+  /// Records that a rank has failed, so that nobody waits for it any more.
   void lose_one() {
     const std::lock_guard lock(mutex_);
     has_lost_one_ = true;
@@ -79,7 +79,7 @@ class SharedHost : public plugins::TransportHost {
   bool has_lost_one_ = false;
 };
 
-/// One rank: a thread with a transport of its own.
+/// A rank with its own transport. Each runs on its own thread.
 class Rank {
  public:
   Rank(SharedHost& host, const std::string& transport, std::uint32_t rank, std::uint32_t n,
@@ -104,7 +104,7 @@ class Rank {
   [[nodiscard]] plugins::Transport& transport() noexcept { return transport_; }
   void meet(const std::string& place) { host_.meet(place, n_); }
 
-  /// All ranks.
+  /// A group of all ranks.
   [[nodiscard]] plugins::TransportGroup group(std::uint64_t id = 1, double seconds = 30) {
     std::vector<std::uint32_t> members(n_);
     std::iota(members.begin(), members.end(), 0U);
@@ -122,7 +122,7 @@ class Rank {
   plugins::Transport transport_;
 };
 
-/// Runs `act` as each of n ranks; throws what the first to fail threw.
+/// Runs `act` as each of n ranks. Rethrows the first exception.
 inline void run_ranks(SharedHost& host, const std::string& transport, std::uint32_t n,
                       const std::function<void(Rank&)>& act, const plugins::TransportSetup& setup = {}) {
   std::mutex mutex;
@@ -158,7 +158,7 @@ template <class T>
   return {data.data(), data.size() * sizeof(T)};
 }
 
-/// Of float32; in place where it has two buffers.
+/// A request for `count` float32, in place.
 [[nodiscard]] inline sdk::OpSpec request_of(std::uint32_t opcode, std::uint64_t id, std::uint64_t count,
                                             std::vector<float>& data, std::uint32_t peer = 0) {
   sdk::OpSpec request;

@@ -1,11 +1,12 @@
-// A device for tests, `unmapped`. It computes with the kernels of cpu, but behaves as one apart from the host:
-//  - Its addresses are mapped nowhere: whoever dereferences one gets SIGSEGV.
-//  - Its queues do nothing until the host waits for an event. Then one thread does the work that the event needs, and
-//    as much of the rest as chance wants: each time it picks any queue whose next work need not wait. A missing event
-//    shows as wrong numbers.
-//  - Its memory and its queues are of the kind `cuda`, so that transports can move it: tests bring some that know where
-//    the bytes are.
-// A program that is linked with this file has the device.
+// A device for tests, `unmapped`. It computes with the kernels of cpu, but behaves like a device whose memory the host
+// cannot address:
+// - Its addresses are not mapped, so dereferencing one raises SIGSEGV.
+// - Its queues do nothing until the host waits for an event. Then one thread does the work that the event needs, and
+//   some other work: it repeatedly picks a random queue whose next work is ready. So a missing event causes wrong
+//   numbers.
+// - Its memory and queues have the kind `cuda`, so that transports can move its data. Tests use transports that know
+//   where the bytes are.
+// A program has the device if it is linked with this file.
 
 #include <sys/mman.h>
 
@@ -42,7 +43,7 @@ using device::Queue;
 using device::StridedCopy;
 using device::TensorView;
 
-/// Maps addresses of the device to the memory that holds their bytes. Any thread.
+/// Maps addresses of the device to the memory that has their bytes. Any thread may call it.
 class Mappings {
  public:
   void add(const std::byte* address, std::byte* real) {
@@ -77,7 +78,7 @@ Mappings& mappings() {
   return all;
 }
 
-/// A reserved range of addresses. The bytes are elsewhere.
+/// A reserved range of addresses that cannot be accessed. Its bytes are elsewhere (Mappings).
 class UnmappedMemory final : public Memory {
  public:
   explicit UnmappedMemory(std::uint64_t bytes) : real_(bytes), reserved_(std::max<std::uint64_t>(bytes, 1)) {
@@ -136,7 +137,7 @@ class Worker {
   [[nodiscard]] bool is_past(const Event& event) const;
   [[nodiscard]] LateQueue* any_ready();
 
-  std::mutex mutex_;  ///< guards the queues' contents too
+  std::mutex mutex_;  ///< also guards the queues' contents
   std::condition_variable changed_;
   std::vector<LateQueue*> queues_;
   std::multiset<std::pair<LateQueue*, std::uint64_t>> awaited_;
@@ -162,7 +163,7 @@ class LateQueue final : public Queue {
     try {
       finish();
     } catch (...) {
-      // Whoever uses its results has waited for them.
+      // Errors do not matter here: whoever uses the results has waited for them.
     }
     worker().remove(this);
   }
@@ -215,7 +216,7 @@ class LateQueue final : public Queue {
   struct Work {
     std::function<void()> run;
     Event after;
-    std::uint64_t gate = 0;  ///< that must be open; 0: none
+    std::uint64_t gate = 0;  ///< the gate that must be open first; 0: none
   };
 
   void give(std::function<void()> run, const Event& after = {}, std::uint64_t gate = 0) {
@@ -243,7 +244,7 @@ bool Worker::is_past(const Event& event) const {
   return !lives || static_cast<const LateQueue*>(event.queue)->done_ >= event.number;
 }
 
-/// A queue whose next work can be done, chosen at random; null if there is none.
+/// A random queue whose next work is ready; null if there is none.
 LateQueue* Worker::any_ready() {
   std::vector<LateQueue*> ready;
   std::copy_if(queues_.begin(), queues_.end(), std::back_inserter(ready), [&](const LateQueue* queue) {
@@ -337,7 +338,7 @@ const device::RegisterDevice registered(std::make_unique<const Unmapped>());
 }  // namespace
 }  // namespace shardrun::test
 
-/// The memory that has the bytes of an address of the device, for transports that move its memory.
+/// The memory with the bytes of a device address, for transports that move the device's data.
 extern "C" __attribute__((visibility("default"))) void* shardrun_test_real_address(const void* address) {
   return shardrun::test::mappings().real(address);
 }

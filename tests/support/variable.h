@@ -4,7 +4,7 @@
 
 namespace shardrun::test {
 
-/// A variable of the environment, while it lives.
+/// Sets an environment variable. The destructor removes it.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }

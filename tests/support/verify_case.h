@@ -12,7 +12,7 @@ namespace shardrun::test {
 
 using conformance::NumberedSamples;
 
-/// A model's case with samples of its own, as it is verified.
+/// A model case with its own samples, from which a workload for verification is made.
 struct VerifyCase {
   explicit VerifyCase(ModelCase given) : model(std::move(given)), samples(model.vocabulary) {}
 
@@ -29,7 +29,7 @@ struct VerifyCase {
   NumberedSamples samples;
 };
 
-/// The smallest gpt with biases and a table of its own for the output: 3 samples in 2 microbatches.
+/// The smallest gpt with biases and a separate output table. A step has 3 samples in 2 microbatches.
 [[nodiscard]] inline VerifyCase small_gpt() {
   return VerifyCase(training_case(
       "gpt", "gpt",

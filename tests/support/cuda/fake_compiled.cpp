@@ -1,11 +1,11 @@
-// The functions of the driver that the true cuDNN finds before it compiles a kernel: kernels are loaded, and not run.
-// It makes plans then where there is no GPU.
+// A fake of the driver functions that the real cuDNN calls before it compiles a kernel. Kernels are loaded but cannot
+// run. With it, cuDNN makes plans on a machine without a GPU.
 
 namespace {
 
 constexpr int not_supported = 801;
 
-/// A handle that nobody looks into.
+/// Returns a handle that nobody dereferences.
 int give(void** handle) {
   static int object = 0;
   *handle = &object;
@@ -29,7 +29,7 @@ int cuKernelGetAttribute(int* value) {
   return 0;
 }
 
-// NVRTC asks it.
+// NVRTC calls this function.
 int cuGetExportTable() { return not_supported; }
 int cuCtxGetCurrent() { return not_supported; }
 int cuCtxGetLimit() { return not_supported; }

@@ -26,7 +26,7 @@ namespace {
 std::mutex mutex;
 const fake::Lent* lent = nullptr;
 fake::CublasLtCounts counts;
-/// Says how many products were fused when the process ends.
+/// When the process ends, appends the number of fused products to the file FAKE_CUBLASLT_FUSED.
 struct Said {
   ~Said() {
     if (const char* const file = std::getenv("FAKE_CUBLASLT_FUSED"); file != nullptr) {
@@ -34,8 +34,8 @@ struct Said {
     }
   }
 } said;
-std::map<fake::Choice, std::uint64_t> choices;  ///< their numbers
-/// By number; the address is that of the choice's kernel.
+std::map<fake::Choice, std::uint64_t> choices;  ///< the number of each choice
+/// All choices, by number. The address of a choice also serves as its kernel's.
 std::vector<std::unique_ptr<const fake::Choice>>& chosen() {
   static std::vector<std::unique_ptr<const fake::Choice>> all;
   return all;
@@ -51,7 +51,7 @@ std::int64_t number_of(const char* variable, std::int64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoll(text, nullptr, 10);
 }
 
-/// Does `act()` unless the function is the one that fails.
+/// Calls `act()`, unless FAKE_CUBLASLT_FAIL names this function.
 template <class Act>
 cublasStatus_t with(const char* function, const Act& act) {
   const char* const fails = std::getenv("FAKE_CUBLASLT_FAIL");

@@ -30,7 +30,7 @@ void set_element(const FakeLayout& layout, std::byte* data, std::size_t index, f
   std::memcpy(data + 2 * index, &bits, 2);
 }
 
-/// The matrix, or its transpose, row by row.
+/// The elements of a matrix, or of its transpose, in row-major order.
 std::vector<float> rows_of(const FakeLayout& layout, const std::byte* data, bool transposed) {
   std::vector<float> rows;
   rows.reserve(layout.rows * layout.columns);
@@ -45,7 +45,8 @@ std::vector<float> rows_of(const FakeLayout& layout, const std::byte* data, bool
   return rows;
 }
 
-/// Half of 1 + tanh of GELU's inner polynomial. Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
+/// (1 + tanh(p(x))) / 2, where p is the polynomial inside of GELU. Hendrycks and Gimpel 2016, arXiv:1606.08415,
+/// section 2.
 struct GeluTanh {
   double x;
   double left;
@@ -56,7 +57,7 @@ struct GeluTanh {
   static constexpr double cubic = 0.044715;
 };
 
-/// What is stored of a sum.
+/// The value to store for an element of the product, after the epilogue.
 float after_epilogue(const Choice& choice, const Arguments& of, std::size_t row, std::size_t column, float sum) {
   const FakeOperation& operation = choice.operation;
   const FakeLayout& d = choice.layouts[3];
@@ -73,7 +74,7 @@ float after_epilogue(const Choice& choice, const Arguments& of, std::size_t row,
 
 bool is_aligned(const void* memory, std::size_t to) { return reinterpret_cast<std::uintptr_t>(memory) % to == 0; }
 
-/// Nothing: the operation has what its epilogue needs, and no more.
+/// Why the operation does not have exactly what its epilogue needs; "" if it has.
 std::string epilogue_fault_of(const FakeOperation& operation, const FakeLayout& d) {
   constexpr std::array<std::uint32_t, 7> known = {
       CUBLASLT_EPILOGUE_DEFAULT,  CUBLASLT_EPILOGUE_BIAS,          CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS,
@@ -100,8 +101,8 @@ bool overlap(const void* one, std::size_t bytes, const void* other, std::size_t 
   return begin < other_begin + other_bytes && other_begin < begin + bytes;
 }
 
-/// Nothing: the vector and the matrix of the epilogue are on the GPU as a whole and apart from what is written. A
-/// matrix that is written is apart from what is read, as is d.
+/// Why the memory of an epilogue's vector or matrix is not valid: it must be completely on the GPU and must not overlap
+/// memory that is written. A matrix that is written must not overlap memory that is read. "" if it is valid.
 std::string epilogue_memory_fault_of(const Choice& choice, const FakeOperation& operation,
                                      const std::array<const void*, 4>& memory, const Lent& lent) {
   const FakeLayout& d = choice.layouts[3];

@@ -11,7 +11,7 @@
 
 #include "tests/support/cuda/fake_cublaslt.h"
 
-/// The products of the fake of cuBLASLt: what they compute, and when they are refused.
+/// The products of the fake cuBLASLt: what they compute, and which are refused.
 
 struct FakeOperation {
   cublasComputeType_t compute;
@@ -28,7 +28,7 @@ struct FakeOperation {
   [[nodiscard]] bool has_gelu() const { return (epilogue & 32U) != 0; }
   [[nodiscard]] bool has_gelu_gradient() const { return (epilogue & 64U) != 0; }
   [[nodiscard]] bool has_aux() const { return (epilogue & 128U) != 0; }
-  /// With addresses that are aligned alike in place of its own: an algorithm knows no more of them.
+  /// The operation with its addresses replaced by their alignments, which is all that the choice of an algorithm uses.
   [[nodiscard]] FakeOperation kind() const {
     FakeOperation made = *this;
     const auto alignment = [](auto* address) {
@@ -41,7 +41,7 @@ struct FakeOperation {
   }
 };
 
-/// A matrix stored column by column, or a batch of them.
+/// A column-major matrix, or a batch of them.
 struct FakeLayout {
   cudaDataType_t type;
   std::uint64_t rows;
@@ -62,13 +62,13 @@ struct FakeLayout {
 struct FakePreference {
   std::uint64_t workspace_bytes = 0;
   std::uint32_t reductions = 7;
-  std::array<std::uint32_t, 4> alignments = {256, 256, 256, 256};  ///< of a, b, c and d
+  std::array<std::uint32_t, 4> alignments = {256, 256, 256, 256};  ///< alignments of a, b, c and d, in bytes
   auto operator<=>(const FakePreference&) const = default;
 };
 
 namespace shardrun::test::fake_cuda {
 
-/// All that an algorithm was chosen for. Its operation has no addresses: see FakeOperation::kind.
+/// All that determines the choice of an algorithm. Its operation is a FakeOperation::kind(), without addresses.
 struct Choice {
   FakeOperation operation;
   std::array<FakeLayout, 4> layouts;
@@ -80,7 +80,7 @@ struct Choice {
   }
 };
 
-/// What a product computes with.
+/// The operands of a product.
 struct Arguments {
   const std::byte* a;
   const std::byte* b;
@@ -92,23 +92,23 @@ struct Arguments {
   float beta;
 };
 
-/// Nothing: the layouts and the operation fit each other.
+/// Why the layouts and the operation do not fit each other; "" if they do.
 [[nodiscard]] std::string mismatch_of(const Choice& choice);
 
-/// Where a product is to be made: a, b, c and d, and the workspace.
+/// The memory of a product: its matrices a, b, c and d, and its workspace.
 struct Memories {
   std::array<const void*, 4> matrices;
   const void* workspace;
   std::size_t workspace_bytes;
 };
 
-/// Nothing: the memory is what was promised when the algorithm was chosen.
+/// Why the memory differs from what was promised when the algorithm was chosen; "" if it does not.
 [[nodiscard]] std::string fault_of(const Choice& choice, const FakeOperation& operation, const Memories& memories,
                                    const Lent& lent);
 
 [[nodiscard]] bool has_unaligned_rows(const FakeLayout& layout);
 
-/// One sum after the other, in the order of k.
+/// Computes a product. Each element is summed in the order of k.
 void multiply(const Choice& choice, const Arguments& of);
 
 }  // namespace shardrun::test::fake_cuda

@@ -12,7 +12,7 @@
 namespace shardrun::test::fake_cuda {
 namespace {
 
-/// Functions of the host are not the fake's.
+/// While an object exists, allocations count again: host functions do not belong to the fake.
 struct Counted {
   Counted() noexcept { --Uncounted::depth(); }
   ~Counted() { ++Uncounted::depth(); }
@@ -93,7 +93,7 @@ cudaError_t Fake::await(std::unique_lock<std::mutex>& lock, FakeStream* stream, 
   }
   ++waiting_;
   changed.notify_all();
-  // After a failure nobody waits for a function of the host that still runs.
+  // After a failure, do not wait for a host function that is still running.
   changed.wait(lock, [&] { return stream->done >= position || (is_calling_ && sticky != cudaSuccess); });
   --waiting_;
   return sticky;
@@ -112,7 +112,7 @@ FakeStream* Fake::any_ready() {
   return ready.empty() ? nullptr : ready[random() % ready.size()];
 }
 
-/// After a failure nothing is done any more, as with CUDA, and nobody waits.
+/// Drops all work after a failure, and ends all waits for it, as CUDA does.
 void Fake::drop_all() {
   for (FakeStream* const stream : streams) {
     stream->done += stream->work.size();
@@ -130,13 +130,13 @@ void Fake::run() {
       changed.notify_all();
     }
     const bool is_asked = waiting_ > 0 || nudges_ > 0;
-    if (!is_asked && joint_ > 0 && random() % 8 == 0) {  // others wait for it: it comes by itself, some time
+    if (!is_asked && joint_ > 0 && random() % 8 == 0) {  // other ranks wait for joint work, so it starts by itself
       changed.wait_for(lock, std::chrono::microseconds(random() % 200));
     }
     FakeStream* const stream = is_asked || joint_ > 0 ? any_ready() : nullptr;
     nudges_ -= nudges_ > 0 ? 1 : 0;
     if (stream == nullptr) {
-      // Gates are words that nobody tells of: a GPU polls them as well.
+      // Nothing notifies the thread when a gate's word changes, so it polls them, as a GPU does.
       waiting_ > 0 || joint_ > 0 ? static_cast<void>(changed.wait_for(lock, std::chrono::microseconds(50)))
       : nudges_ > 0              ? static_cast<void>(0)
                                  : changed.wait(lock);
@@ -159,7 +159,7 @@ void Fake::run() {
   }
 }
 
-/// Whether the work is done.
+/// Performs a work, and returns whether it is complete.
 bool Fake::perform(const Work& work, std::unique_lock<std::mutex>& lock) {
   if (work.is_on_host) {
     is_calling_ = true;

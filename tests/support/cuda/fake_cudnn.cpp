@@ -20,7 +20,7 @@ struct cudnnContext {
 namespace shardrun::test::fake_cudnn {
 namespace {
 
-/// What a user holds. Other descriptors keep what they name.
+/// A descriptor as the user holds it. Descriptors that refer to it keep it alive.
 struct Held {
   std::shared_ptr<Descriptor> descriptor;
 };
@@ -35,7 +35,7 @@ std::int64_t number_of(const char* variable, std::int64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoll(text, nullptr, 10);
 }
 
-/// Does `act()` unless the function is the one that fails.
+/// Calls `act()`, unless FAKE_CUDNN_FAIL names this function.
 template <class Act>
 cudnnStatus_t with(const char* function, const Act& act) {
   const char* const fails = std::getenv("FAKE_CUDNN_FAIL");
@@ -77,7 +77,7 @@ void set_value(Descriptor& descriptor, AttributeName name, Reference value) {
       .type = CUDNN_TYPE_BACKEND_DESCRIPTOR, .count = 1, .bytes = {}, .descriptors = {std::move(value)}};
 }
 
-/// Gives the user's descriptors other contents.
+/// Returns results by filling the user's descriptors.
 class Filling {
  public:
   Filling(AttributeType type, std::int64_t asked, std::int64_t* found, void* to)
@@ -103,7 +103,7 @@ class Filling {
   template <class Put>
   void fill(std::size_t count, const Put& put) const {
     if (asked_ == 0) {
-      *found_ = static_cast<std::int64_t>(count) + 2;  // the true library says an upper bound
+      *found_ = static_cast<std::int64_t>(count) + 2;  // the real library returns an upper bound, too
       return;
     }
     const std::size_t filled = std::min(count, static_cast<std::size_t>(asked_));
@@ -140,13 +140,13 @@ std::vector<std::shared_ptr<Descriptor>> configurations_of(const Descriptor& heu
   return all;
 }
 
-/// Whether a plan without a handle is one that this function refuses.
+/// Whether FAKE_CUDNN_WANTS_HANDLE says that this function refuses plans without a handle, and the plan has none.
 bool is_refused(const char* function, const Descriptor& plan) {
   const char* const refuses = std::getenv("FAKE_CUDNN_WANTS_HANDLE");
   return refuses != nullptr && std::string(refuses) == function && !plan.has(CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
 }
 
-/// A plan and its graph are told the GPU alike: by a handle, or by properties.
+/// Requires that a plan and its graph name the GPU in the same way: both by a handle or both by properties.
 void check_gpu(const Descriptor& plan) {
   const Descriptor& graph = Plan(plan).graph;
   require(plan.has(CUDNN_ATTR_EXECUTION_PLAN_HANDLE) != plan.has(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP),
@@ -215,7 +215,7 @@ void cudnnGetLastErrorString(char* message, std::size_t size) {
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   return with("cudnnCreate", [&] {
     require(lent != nullptr, "nothing is lent to the fake", CUDNN_STATUS_NOT_INITIALIZED);
-    static std::vector<std::unique_ptr<cudnnContext>> all;  // nobody destroys them
+    static std::vector<std::unique_ptr<cudnnContext>> all;  // never destroyed
     *handle = all.emplace_back(std::make_unique<cudnnContext>()).get();
   });
 }

@@ -2,27 +2,27 @@
 
 #include <cstdint>
 
-/// cuDNN's graph API without a GPU, for tests: a library libcudnn.so.9 in a folder of its own (SHARDRUN_FAKE_CUDNN),
-/// found by LD_LIBRARY_PATH, with the files beside it that the true one opens. It is compiled with the header of the
-/// true one, so only where that is installed.
+/// A fake of cuDNN's graph API that needs no GPU, for tests. It is a library libcudnn.so.9 in its own folder
+/// (SHARDRUN_FAKE_CUDNN), which LD_LIBRARY_PATH finds, together with the files that the real library opens. It is
+/// compiled with the real library's header, so it exists only where that is installed.
 ///
-/// - Descriptors take the attributes of the true library, of its types and counts, before they are finalized.
-///   Shapes, types and layouts of a graph are checked when its parts are finalized.
-/// - It computes late, in the turn of the fake's streams (fake_cuda.h), operation by operation, in float64, rounded to
-///   the type of each tensor.
-/// - A plan does not run whose tensors are not on the GPU as a whole, or less aligned than their descriptors say; whose
-///   workspace is too small; or whose kernels were not loaded before (as fake_cublaslt.h).
-/// - Its workspace gets other contents in every run.
-/// - The first engines of every graph are those that a careful user does not take: results of one differ from run to
-///   run (in the first element of each), one rounds float32 operands to FP8, one to TF32, one wants a workspace of 1
-///   TiB. Each says so.
+/// - A descriptor accepts the attributes of the real library, with its types and counts, until it is finalized. Shapes,
+///   types and layouts of a graph are checked when its parts are finalized.
+/// - Graphs are computed when the fake's streams get to them (fake_cuda.h), operation by operation, in float64, rounded
+///   to each tensor's type.
+/// - A plan fails if a tensor is not completely on the GPU or less aligned than its descriptor says, if its workspace
+///   is too small, or if its kernels were not loaded before (as in fake_cublaslt.h).
+/// - Each run overwrites the workspace with other values.
+/// - The first engines that a graph's heuristic returns are unsuitable, and each says why: one gives different results
+///   in each run (in the first element), one rounds float32 operands to FP8, one to TF32, one needs a workspace of 1
+///   TiB.
 ///
-/// Variables of the environment: FAKE_CUDNN_VERSION (91900), FAKE_CUDNN_FAIL (the function that returns
-/// FAKE_CUDNN_STATUS instead of doing something), FAKE_CUDNN_NONE (if set, there are no engines),
-/// FAKE_CUDNN_WANTS_HANDLE (cudnnBackendFinalize or cudnnBackendExecute, which then refuses plans that have no handle).
+/// Environment variables: FAKE_CUDNN_VERSION (91900), FAKE_CUDNN_FAIL (the function that returns FAKE_CUDNN_STATUS
+/// instead of working), FAKE_CUDNN_NONE (if set, there are no engines), FAKE_CUDNN_WANTS_HANDLE (cudnnBackendFinalize
+/// or cudnnBackendExecute, which then refuses plans without a handle).
 namespace shardrun::test::fake_cuda {
 
-/// Plans that were given to streams so far, and heuristics that were asked for.
+/// The numbers of plans given to streams and of heuristics requested, since the process started.
 struct CudnnCounts {
   std::int64_t runs = 0;
   std::int64_t choices = 0;
@@ -31,9 +31,9 @@ struct CudnnCounts {
 inline constexpr const char* cudnn_lend_entry = "fake_cudnn_lend";
 inline constexpr const char* cudnn_counts_entry = "fake_cudnn_counts";
 
-/// Lends the library what it needs (Lent), if LD_LIBRARY_PATH finds it. Call before the device is used.
+/// Gives the library the functions of Lent, if LD_LIBRARY_PATH finds it. Call this before the device is used.
 void lend_to_cudnn();
-/// REQUIRES: the library is found.
+/// The library's counts. REQUIRES: LD_LIBRARY_PATH finds the library.
 [[nodiscard]] CudnnCounts cudnn_counts();
 
 }  // namespace shardrun::test::fake_cuda

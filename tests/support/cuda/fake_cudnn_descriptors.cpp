@@ -11,8 +11,8 @@ struct Rule {
   AttributeName name;
   AttributeType type;
   bool is_needed = true;
-  std::int64_t most = 1;                                        ///< elements
-  DescriptorType descriptor = CUDNN_BACKEND_TENSOR_DESCRIPTOR;  ///< of an attribute that is one
+  std::int64_t most = 1;                                        ///< the largest number of elements
+  DescriptorType descriptor = CUDNN_BACKEND_TENSOR_DESCRIPTOR;  ///< for an attribute that is a descriptor: its type
 };
 
 constexpr std::int64_t most_dimensions = CUDNN_DIM_MAX;
@@ -161,7 +161,7 @@ void check_convolution(const Descriptor& operation) {
   }
 }
 
-/// Whether b can stand where `whole` is asked for: equal, or of size 1 along a dimension.
+/// Whether b can be broadcast to `whole`: in each dimension the sizes are equal, or b's is 1.
 bool is_broadcast(const Tensor& b, const Tensor& whole) {
   if (b.sizes.size() != whole.sizes.size()) {
     return false;
@@ -281,7 +281,7 @@ void check(const Descriptor& descriptor) {
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: return check_pointwise(descriptor);
     case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: return check_matmul(descriptor);
     case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
-      // Neighbours are reduced together.
+      // A reduction combines neighbouring elements.
       return require(std::ranges::equal(Tensor(*descriptor.of(CUDNN_ATTR_OPERATION_REDUCTION_YDESC)).sizes,
                                         Tensor(*descriptor.of(CUDNN_ATTR_OPERATION_REDUCTION_XDESC)).sizes,
                                         [](std::int64_t y, std::int64_t x) { return y > 0 && x % y == 0; }),
@@ -384,7 +384,7 @@ ConvolutionTensors::ConvolutionTensors(const Descriptor& operation) {
 }
 
 OperationTensors tensors_of(const Descriptor& operation) {
-  // Of all operations of the fake, the attributes that are tensors which they make.
+  // For all operations of the fake: the attributes that name a tensor which the operation makes.
   static const std::set<AttributeName> results = {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
                                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
                                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,

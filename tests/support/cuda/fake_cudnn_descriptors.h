@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-/// Descriptors of the fake of cuDNN (fake_cudnn.h).
+/// Descriptors of the fake cuDNN (fake_cudnn.h).
 namespace shardrun::test::fake_cudnn {
 
 using AttributeName = cudnnBackendAttributeName_t;
@@ -20,7 +20,7 @@ using AttributeType = cudnnBackendAttributeType_t;
 using DescriptorType = cudnnBackendDescriptorType_t;
 using Sizes = std::vector<std::int64_t>;
 
-/// What a call returns if it is refused, and why.
+/// The status with which a call is refused, and why.
 struct Refusal : std::runtime_error {
   Refusal(cudnnStatus_t of, const std::string& why) : std::runtime_error(why), status(of) {}
   cudnnStatus_t status;
@@ -45,7 +45,7 @@ struct Descriptor {
   DescriptorType type;
   bool is_finalized = false;
   std::map<AttributeName, Attribute> attributes;
-  std::int64_t engine = 0;  ///< of an engine, and of an engine configuration
+  std::int64_t engine = 0;  ///< for engines and engine configurations: the engine's number
 
   [[nodiscard]] bool has(AttributeName name) const { return attributes.contains(name); }
   template <class Value>
@@ -68,14 +68,14 @@ struct Descriptor {
   [[nodiscard]] const Reference& of(AttributeName name) const { return attributes.at(name).descriptors.front(); }
 };
 
-/// Bytes of an element of an attribute.
+/// The size in bytes of an attribute's element.
 [[nodiscard]] std::size_t bytes_of(AttributeType type);
-/// Throws Refusal unless descriptors of this type have the attribute, of this type and count.
+/// Throws Refusal unless descriptors of type `of` have this attribute, with this type and count.
 void require_attribute(DescriptorType of, AttributeName name, AttributeType type, std::int64_t count);
-/// Throws Refusal unless all that a descriptor needs is set and fits together.
+/// Throws Refusal unless all required attributes are set and fit each other.
 void check(const Descriptor& descriptor);
 
-/// A tensor, read from its descriptor.
+/// The attributes of a tensor descriptor.
 struct Tensor {
   explicit Tensor(const Descriptor& descriptor);
 
@@ -89,13 +89,13 @@ struct Tensor {
 
   [[nodiscard]] std::size_t elements() const;
   [[nodiscard]] std::size_t element_bytes() const;
-  /// From its first to its last element.
+  /// The bytes from the first element to the end of the last one.
   [[nodiscard]] std::size_t bytes() const;
-  /// Of each element, row by row, in elements from the first.
+  /// For each element, in row-major order, its offset from the first one, in elements.
   [[nodiscard]] std::vector<std::size_t> offsets() const;
 };
 
-/// How a convolution slides along its dimensions.
+/// Strides, dilations and padding of a convolution, for each dimension.
 struct Sliding {
   explicit Sliding(const Descriptor& convolution);
 
@@ -105,14 +105,14 @@ struct Sliding {
   Sizes after;
 };
 
-/// Tensors of an operation: attribute and tensor. `made`: those that it makes.
+/// The tensors that an operation reads and those that it makes.
 struct OperationTensors {
   std::vector<Reference> read;
   std::vector<Reference> made;
 };
 [[nodiscard]] OperationTensors tensors_of(const Descriptor& operation);
 
-/// x, w and y of a convolution, whichever of them is made.
+/// The attributes of a convolution that are its x, w and y. `made`: the one of them that it computes.
 struct ConvolutionTensors {
   explicit ConvolutionTensors(const Descriptor& operation);
 

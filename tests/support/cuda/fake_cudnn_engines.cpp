@@ -5,7 +5,7 @@
 namespace shardrun::test::fake_cudnn {
 namespace {
 
-/// Whether it is the gradient of attention with sums of dq in memory.
+/// Whether the graph is the gradient of attention, with sums of dq in memory.
 bool adds_to_sums(const Descriptor& graph) {
   return std::ranges::any_of(operations_of(graph), [](const Reference& each) {
     return each->type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR &&
@@ -14,8 +14,9 @@ bool adds_to_sums(const Descriptor& graph) {
   });
 }
 
-/// Bytes of workspace for the gradient of attention, as the true library asks for them: it keeps the probabilities of
-/// whole tiles in bfloat16 unless it has sums of dq, and the products of all heads, which it adds up in groups.
+/// The workspace, in bytes, that the real library requests for the gradient of attention. It is for the probabilities
+/// of whole tiles in bfloat16 (unless sums of dq are in memory), and the products of all heads, which are added in
+/// groups.
 std::int64_t workspace_of_gradient(const Descriptor& graph) {
   const auto up_to = [](std::int64_t value, std::int64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
@@ -33,8 +34,8 @@ std::int64_t workspace_of_gradient(const Descriptor& graph) {
   return bytes;
 }
 
-/// Bytes of workspace, as the true library asks for them: few for attention; for other ops, copies of tensors in
-/// another layout.
+/// The workspace, in bytes, that the real library requests: little for attention; for other operations, copies of
+/// tensors in another layout.
 std::int64_t workspace_of(const Descriptor& graph) {
   const auto has = [&](DescriptorType type) {
     return std::ranges::any_of(operations_of(graph), [&](const Reference& each) { return each->type == type; });

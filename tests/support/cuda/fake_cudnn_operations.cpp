@@ -22,7 +22,7 @@ Sizes packed(const Sizes& sizes) {
   return strides;
 }
 
-/// The index along each dimension of an element.
+/// The index of an element in each dimension.
 Sizes index_of(std::size_t element, const Sizes& sizes) {
   Sizes index(sizes.size());
   auto rest = static_cast<std::int64_t>(element);
@@ -33,8 +33,8 @@ Sizes index_of(std::size_t element, const Sizes& sizes) {
   return index;
 }
 
-/// The element of a tensor that stands for this one of a larger one, whose sizes are multiples of its own: neighbours
-/// share it.
+/// The element of tensor `of` that corresponds to element `index` of a larger tensor. The larger sizes are multiples of
+/// the smaller ones, and neighbours share an element.
 std::size_t shared(const Sizes& index, const Sizes& whole, const Tensor& of) {
   const Sizes strides = packed(of.sizes);
   std::int64_t element = 0;
@@ -143,7 +143,7 @@ List of_reduction(const Descriptor& operation, const Values& values, const Tenso
   return result;
 }
 
-/// The elements in the order in which the strides of x have them, laid down in that of y's strides.
+/// Reads the elements in the order of x's strides, and writes them in the order of y's strides.
 List of_reshape(const Descriptor& operation, const Values& values, const Tensor& y) {
   const Tensor x(*operation.of(CUDNN_ATTR_OPERATION_RESHAPE_XDESC));
   const auto order_of = [](const Tensor& tensor) {
@@ -162,7 +162,7 @@ List of_reshape(const Descriptor& operation, const Values& values, const Tensor&
   return result;
 }
 
-/// Calls use(element of x, element of w, element of y) for each product of which a convolution consists.
+/// Calls use(element of x, element of w, element of y) for each product that a convolution adds up.
 template <class Use>
 void for_each_product(const Tensor& x, const Tensor& w, const Tensor& y, const Sliding& sliding, const Use& use) {
   const Sizes of_x = packed(x.sizes);
@@ -172,7 +172,7 @@ void for_each_product(const Tensor& x, const Tensor& w, const Tensor& y, const S
   for (std::size_t i = 0; i < y.elements(); ++i) {
     const Sizes at = index_of(i, y.sizes);
     for (std::size_t k = 0; k < weights; ++k) {
-      const Sizes tap = index_of(k, w.sizes);  // of the first output
+      const Sizes tap = index_of(k, w.sizes);  // its index in w, for output channel 0
       std::int64_t from = at[0] * of_x[0] + (at[1] / outputs_of_group * w.sizes[1] + tap[1]) * of_x[1];
       bool is_within = true;
       for (std::size_t d = 0; d + 2 < x.sizes.size(); ++d) {
@@ -226,7 +226,7 @@ List result_of(const Descriptor& operation, const Values& values, const Tensor& 
 double without_bits(double value, unsigned count) {
   const auto all = std::bit_cast<std::uint32_t>(static_cast<float>(value));
   if (count == 0 || (all & 0x7F800000U) == 0x7F800000U) {
-    return static_cast<double>(std::bit_cast<float>(all));  // not finite
+    return static_cast<double>(std::bit_cast<float>(all));  // NaN or infinite
   }
   const std::uint32_t last = (all >> count) & 1U;
   const std::uint32_t kept = (all + (1U << (count - 1)) - 1U + last) >> count << count;

@@ -10,19 +10,19 @@
 /// The arithmetic of the fake cuDNN's operations (fake_cudnn.h).
 namespace shardrun::test::fake_cudnn {
 
-/// The tensors of a graph by number: their elements, row by row.
+/// The elements of each tensor of a graph, in row-major order, by the tensor's uid.
 using Values = std::map<std::int64_t, std::vector<double>>;
 
-/// The elements of a tensor in memory, and the contrary.
+/// load() reads the elements of a tensor from memory; store() writes them.
 [[nodiscard]] std::vector<double> load(const Tensor& tensor, const std::byte* data);
 void store(const Tensor& tensor, const std::vector<double>& values, std::byte* data);
 
-/// As a float32 whose last bits are 0, rounded to nearest, ties to even.
+/// Rounds a value to a float32 whose last `count` bits are 0, to nearest, ties to even.
 [[nodiscard]] double without_bits(double value, unsigned count);
-/// As the type of the tensor holds it.
+/// Rounds a value to the type of a tensor.
 [[nodiscard]] double rounded(double value, cudnnDataType_t type);
 
-/// Computes what an operation makes. `values` has what it reads, and, if it adds to its result, that.
+/// Computes an operation. `values` has its operands and, if it adds to its result, the result so far.
 void compute(const Descriptor& operation, Values& values);
 
 }  // namespace shardrun::test::fake_cudnn

@@ -1,1 +1,1 @@
-// A file that must be there, of which nothing is called.
+// An empty library. The real cuDNN has files of these names, which must exist, but nothing calls them.

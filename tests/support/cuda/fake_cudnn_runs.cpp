@@ -65,7 +65,7 @@ void execute(const Run& run) {
     std::vector<double>& loaded = values[uid] = load(tensors.at(uid), memory);
     std::ranges::transform(loaded, loaded.begin(), [&](double each) { return without_bits(each, dropped); });
   }
-  // An operation may stand before what makes its operands.
+  // Operations need not be listed after those that make their operands.
   while (!left.empty()) {
     const auto next = std::ranges::find_if(left, [&](const Reference& each) {
       return std::ranges::none_of(tensors_of(*each).read,
@@ -76,7 +76,7 @@ void execute(const Run& run) {
       std::abort();
     }
     const Tensor made(*tensors_of(**next).made.front());
-    // A product that another operation reads from memory is a sum that the blocks of an engine add to.
+    // A product that another operation reads from memory is a sum to which the blocks of an engine add.
     const bool adds = (*next)->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && !made.is_virtual &&
                       std::ranges::any_of(left, [&](const Reference& each) {
                         return std::ranges::any_of(tensors_of(*each).read, [&](const Reference& read) {

@@ -8,10 +8,10 @@
 #include "tests/support/cuda/fake_cublaslt.h"
 #include "tests/support/cuda/fake_cudnn_operations.h"
 
-/// Runs of plans of the fake of cuDNN (fake_cudnn.h).
+/// Runs of plans of the fake cuDNN (fake_cudnn.h).
 namespace shardrun::test::fake_cudnn {
 
-/// A run of a plan: with the memory of each tensor, and values that are passed.
+/// A run of a plan: the memory of each tensor by uid, and the values that are passed directly.
 struct Run {
   std::shared_ptr<const Descriptor> plan;
   std::map<std::int64_t, std::byte*> memory;
@@ -20,10 +20,10 @@ struct Run {
   std::int64_t turn = 0;
 };
 
-/// Throws Refusal unless the memory is what the plan was made for.
+/// Makes a run. Throws Refusal unless the memory is as the plan requires.
 [[nodiscard]] Run checked_run(const fake_cuda::Lent& lent, const std::shared_ptr<const Descriptor>& plan,
                               const Descriptor& pack);
-/// Computes the graph, in the turn of the stream.
+/// Computes the graph. The stream calls it when it gets to the run.
 void execute(const Run& run);
 
 }  // namespace shardrun::test::fake_cudnn

@@ -1,4 +1,4 @@
-// GPUs and errors of the fake of CUDA's runtime.
+// The functions of the fake CUDA runtime for GPUs and errors.
 
 #include <algorithm>
 #include <cstdio>

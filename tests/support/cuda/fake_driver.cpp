@@ -1,4 +1,4 @@
-// The functions of the driver that transports/nccl uses, over those of the fake runtime.
+// The driver functions that transports/nccl calls, implemented with those of the fake runtime.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -21,26 +21,26 @@ namespace kernels = shardrun::nccl_transport::kernels;
 namespace {
 
 std::mutex mutex;
-std::atomic<int> launches_until_failure = 0;  ///< 0: none fails
+std::atomic<int> launches_until_failure = 0;  ///< 0: no launch fails
 std::set<CUdeviceptr> allocated;
-thread_local std::vector<int> devices_before;  ///< each push's
+thread_local std::vector<int> devices_before;  ///< for each push, the device that was current before
 
-/// The numbers of the runtime's errors are the driver's.
+/// Driver and runtime use the same numbers for errors.
 CUresult result_of(cudaError_t error) { return static_cast<CUresult>(static_cast<int>(error)); }
 
 FakeStream* stream_of(CUstream stream) { return reinterpret_cast<FakeStream*>(stream); }
 FakeEvent* event_of(CUevent event) { return reinterpret_cast<FakeEvent*>(event); }
 
-/// Returns the runtime's answer. It is an error if no GPU is current.
+/// Returns what the runtime function returns; an error if no GPU is current.
 template <class Act>
 CUresult on_device(const Act& act) {
   return fake::device() == fake::no_device ? CUDA_ERROR_INVALID_CONTEXT : result_of(act());
 }
 
-/// A kernel of the transport, compiled as C++. A thread is a call.
+/// A kernel of the transport, compiled as C++. One call computes one thread.
 struct Kernel {
   std::string_view name;
-  std::size_t bytes;  ///< of its arguments
+  std::size_t bytes;  ///< size of the arguments
   void (*run)(const void* arguments, kernels::Share share);
 };
 #define FAKE_CUDA_WITHOUT_BRACKETS(...) __VA_ARGS__
@@ -50,7 +50,7 @@ struct Kernel {
          }},
 constexpr Kernel all_kernels[] = {SHARDRUN_NCCL_KERNELS(FAKE_CUDA_KERNEL)};
 
-/// Work of its own stream, done when this returns.
+/// Runs work on a stream of its own, and returns when it is done.
 CUresult run_alone(std::function<void()> work) {
   return on_device([&] {
     cudaStream_t stream = nullptr;
@@ -79,7 +79,7 @@ constexpr Name names[] = {{CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"}
 bool fake::is_of_driver(const void* memory) {
   const std::lock_guard lock(mutex);
   const auto after = allocated.upper_bound(reinterpret_cast<CUdeviceptr>(memory));
-  // Allocations of the fake lie pages apart, and those of the runtime are asked for as a whole.
+  // Allocations of the fake are at least a page apart, and is_on_gpu() accepts only whole ranges of one allocation.
   return after != allocated.begin() && fake::is_on_gpu(reinterpret_cast<const void*>(*std::prev(after)),
                                                        reinterpret_cast<CUdeviceptr>(memory) - *std::prev(after) + 1);
 }
@@ -201,7 +201,7 @@ CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, std::size_t bytes) {
 CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, std::size_t bytes) {
   return run_alone([=] { std::copy_n(reinterpret_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to)); });
 }
-/// From memory that is not pinned: the host's bytes are read during the call.
+/// Copies from memory that is not pinned, so the host's bytes are read during the call.
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
   return on_device([&] {
     const auto* const first = static_cast<const unsigned char*>(from);
@@ -225,7 +225,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
   *function = found == std::end(all_kernels) ? nullptr : reinterpret_cast<CUfunction>(const_cast<Kernel*>(found));
   return *function == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
-/// The threads run one after the other, in an order of chance.
+/// Runs the threads of a kernel one after the other, in a random order.
 CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned,
                         unsigned, CUstream stream, void** parameters, void**) {
   return on_device([&] {

@@ -1,5 +1,5 @@
-// Graphs of CUDA's fake: of their kernels, and of which are loaded. They are not run. And what the fakes of cuBLASLt
-// and cuDNN need.
+// Graphs of the fake CUDA. They record kernels, and instantiating one loads its kernels; they cannot run. Also the
+// functions that the fakes of cuBLASLt and cuDNN need.
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -94,7 +94,7 @@ void lend_to(const char* library, const char* entry) {
 void lend_to_cublaslt() {
   const char* const products = std::getenv("SHARDRUN_CUDA_PRODUCTS");
   if (products != nullptr && std::string_view(products) == "own") {
-    return;  // a library that the linker finds may be the true one
+    return;  // the linker may find the real library instead of the fake
   }
   lend_to(cublaslt, lend_entry);
 }

@@ -12,8 +12,8 @@
 #include "tests/support/cuda/fake_cuda.h"
 #include "tests/support/cuda/fake_cudnn.h"
 
-// The library of device `cuda` with a fake of CUDA's runtime and the emulated kernels, late on their streams.
-// FAKE_CUDA_WITHOUT names an op whose kernel is left out, FAKE_CUDA_STUCK one whose kernel never ends.
+// A library of the device `cuda` with the fake CUDA runtime and emulated kernels, which run when their streams get to
+// them. FAKE_CUDA_WITHOUT names an op whose kernel is missing, FAKE_CUDA_STUCK an op whose kernel never ends.
 
 namespace shardrun::test {
 namespace {

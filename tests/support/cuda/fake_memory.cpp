@@ -1,4 +1,4 @@
-// Memory of the fake of CUDA's runtime, and copies.
+// Memory and copies of the fake CUDA runtime.
 
 #include <sys/mman.h>
 
@@ -27,7 +27,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
     if (fake.used() + bytes > fake.settings.memory) {
       return cudaErrorMemoryAllocation;
     }
-    // A page behind it is never mapped. Freed addresses are not used again.
+    // The page after an allocation is never mapped. Addresses of freed memory are not used again.
     void* const range =
         mmap(nullptr, rounded(bytes) + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) {

@@ -28,27 +28,27 @@ struct ncclComm {
   std::shared_ptr<std::atomic<bool>> is_aborted = std::make_shared<std::atomic<bool>>(false);
   std::uint32_t rank = 0;
   int device = 0;
-  int polls = 0;  ///< until what was issued is in its stream
+  int polls = 0;  ///< polls until the issued calls are in the stream
   bool is_connected = false;
   bool is_closed = false;
   std::atomic<bool> is_in_use = false;
   std::string last_error;
   std::vector<Call> handing;
-  void* stream = nullptr;  ///< which has what was handed to it last
+  void* stream = nullptr;  ///< the stream to which it has given work last
   std::uint64_t collectives = 0;
   std::map<int, std::uint64_t> sends, recvs;
   std::map<const std::byte*, std::size_t> registered;
-  void* registering = nullptr;  ///< memory whose handle is not written yet
+  void* registering = nullptr;  ///< memory that is being registered: its handle is not written yet
   void** handle_of_it = nullptr;
 };
 
 namespace {
 
 std::mutex mutex;
-std::vector<std::unique_ptr<ncclComm>> comms;  // also those that are gone, so that whoever still uses one is caught
+std::vector<std::unique_ptr<ncclComm>> comms;  // includes destroyed ones, to detect their use
 int polls = 0;
 int failed_rank = -1;
-int unseen_rank = -1;  // whose next work fails unseen
+int unseen_rank = -1;  // the rank whose next work fails unseen (FakeNcclFailUnseen); -1: none
 std::atomic<int> misuses = 0;
 int open_comms = 0;
 std::string lines;
@@ -62,7 +62,7 @@ ncclResult_t misuse(const std::string& what) {
   return ncclInvalidUsage;
 }
 
-/// A use of a communicator by one thread.
+/// Marks that a thread uses a communicator, while it lives.
 class Use {
  public:
   explicit Use(ncclComm_t comm) : comm_(*comm) {
@@ -91,7 +91,7 @@ bool may_share_devices() {
   return version() >= 23000 && text != nullptr && std::string_view(text) == "1";
 }
 
-/// REQUIRES: the lock is held.
+/// Why the communicator's device cannot use this memory; "" if it can. REQUIRES: the lock is held.
 std::string problem_of_memory(const ncclComm& comm, const void* memory, std::size_t bytes) {
   if (bytes == 0) {
     return "";
@@ -126,12 +126,12 @@ std::string problem_of(const ncclComm& comm, const Call& call) {
   return sent.empty() ? problem_of_memory(comm, call.recv, bytes_received(call, comm.rank, comm.world->size())) : sent;
 }
 
-/// REQUIRES: the lock is held.
+/// How many calls the other communicators of the same devices were given so far. REQUIRES: the lock is held.
 std::vector<Description::Order> orders_of(const ncclComm& comm) {
   std::vector<Description::Order> orders;
   for (const auto& other : comms) {
     if (other.get() == &comm || !other->is_connected || other->is_closed || other->device != comm.device ||
-        other->world->shares_a_device()) {  // then devices do not tell who is who
+        other->world->shares_a_device()) {  // then a device does not identify a member
       continue;
     }
     for (std::uint32_t member = 0; member < other->world->size(); ++member) {
@@ -144,7 +144,7 @@ std::vector<Description::Order> orders_of(const ncclComm& comm) {
   return orders;
 }
 
-/// REQUIRES: the lock is held.
+/// Gives the issued calls to their stream. REQUIRES: the lock is held.
 void hand_over(ncclComm& comm) {
   if (!comm.handing.empty()) {
     comm.stream = comm.handing[0].stream;
@@ -154,7 +154,7 @@ void hand_over(ncclComm& comm) {
   }
 }
 
-/// REQUIRES: the lock is held.
+/// Makes the communicator fail unseen, if a test has requested it (FakeNcclFailUnseen). REQUIRES: the lock is held.
 void fail_unseen(ncclComm& comm) {
   if (static_cast<int>(comm.rank) == unseen_rank && comm.stream != nullptr && !fake::is_done(comm.stream)) {
     unseen_rank = -1;
@@ -163,7 +163,7 @@ void fail_unseen(ncclComm& comm) {
   }
 }
 
-/// REQUIRES: the lock is held.
+/// Ends the registration of memory, if one is in progress. REQUIRES: the lock is held.
 void end_registering(ncclComm& comm) {
   if (comm.registering != nullptr) {
     *comm.handle_of_it = comm.registering;
@@ -171,7 +171,7 @@ void end_registering(ncclComm& comm) {
   }
 }
 
-/// REQUIRES: the lock is held.
+/// Kills the process if FAKE_NCCL_KILL names this member and launch. REQUIRES: the lock is held.
 void die_if_asked(const ncclComm& comm) {
   static std::uint64_t launches = 0;
   const char* const text = std::getenv("FAKE_NCCL_KILL");
@@ -223,7 +223,7 @@ ncclResult_t add(Call call) {
   return depth > 0 ? ncclSuccess : submit();
 }
 
-/// REQUIRES: the lock is held.
+/// Closes a communicator. REQUIRES: the lock is held.
 void close(ncclComm& comm) {
   *comm.is_aborted = true;
   comm.is_closed = true;

@@ -236,7 +236,7 @@ bool Works::is_in_order(const Call& call, const Description& other, std::uint32_
   return true;
 }
 
-/// Begins with the last member: NCCL promises no order.
+/// Adds up the members' data, starting with the last member, because NCCL promises no order.
 std::vector<std::byte> Works::reduced(const Call& call, std::size_t block) const {
   const std::size_t bytes = call.count * size_of(call.dtype);
   const std::uint32_t n = world_->size();

@@ -26,23 +26,23 @@ struct Call {
   int peer = 0;
   ncclComm_t comm = nullptr;
   void* stream = nullptr;
-  // Of works:
-  std::uint64_t number = 0;  ///< among the calls in its channel
+  // Used once the call is part of a stream's work:
+  std::uint64_t number = 0;  ///< index of the call in its channel
   std::vector<Description::Order> orders;
   bool is_posted = false;
   bool is_done = false;
-  std::uint64_t hash = 0;  ///< of what it gives
+  std::uint64_t hash = 0;  ///< hash of the data that it sends
 };
 
-/// "all_reduce 5"
+/// A call as text: "all_reduce 5".
 [[nodiscard]] std::string text_of(const Call& call);
 [[nodiscard]] std::size_t size_of(ncclDataType_t dtype);
-/// Bytes that the call reads and writes on its member.
+/// How many bytes the member reads for sending, and how many it writes.
 [[nodiscard]] std::size_t bytes_sent(const Call& call, std::uint32_t rank, std::uint32_t members);
 [[nodiscard]] std::size_t bytes_received(const Call& call, std::uint32_t rank, std::uint32_t members);
 
-/// The calls of one group of one communicator, as one work of a stream. It begins with destroying what it will write,
-/// and copies what it gives; at the end what it has given must still be as it was.
+/// The calls of one group of a communicator, as one work of a stream. At its beginning it overwrites the memory that it
+/// will write, and copies the data that it sends. At the end that data must be unchanged.
 class Works final : public fake_cuda::JointWork {
  public:
   Works(std::shared_ptr<World> world, std::shared_ptr<std::atomic<bool>> is_aborted, std::uint32_t rank,
@@ -59,7 +59,7 @@ class Works final : public fake_cuda::JointWork {
   void take(Call& call);
   void take_collective(Call& call);
   [[nodiscard]] bool is_same(const Call& call, const Description& other, std::uint32_t member) const;
-  /// Whether the other communicators of both members had been given the same number of calls.
+  /// Whether both members had given the same number of calls to their other common communicators.
   [[nodiscard]] bool is_in_order(const Call& call, const Description& other, std::uint32_t member) const;
   [[nodiscard]] std::vector<std::byte> reduced(const Call& call, std::size_t block) const;
 

@@ -21,7 +21,7 @@ std::size_t rounded(std::size_t bytes) { return (bytes + page - 1) / page * page
 
 struct World::Header {
   std::atomic<std::uint32_t> joined;
-  std::atomic<std::uint32_t> failing;  ///< 1: one writes why; 2: it is written
+  std::atomic<std::uint32_t> failing;  ///< 1: a member is writing the reason; 2: it is written
   char why[600];
   int devices[most_members];
   std::size_t hosts[most_members];
@@ -31,7 +31,7 @@ World::World(std::string place, std::uint32_t members, std::uint32_t rank, int d
     : place_(std::move(place)), members_(members), number_(std::hash<std::string>{}(place_)) {
   const std::size_t channels = members + std::size_t{members} * members;
   const std::size_t before = rounded(sizeof(Header) + channels * sizeof(Channel));
-  bytes_ = before + channels * most_bytes;  // most of it is never touched
+  bytes_ = before + channels * most_bytes;  // the system allocates only pages that are used
   const int file = open(place_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (file < 0 || members > most_members || ftruncate(file, static_cast<off_t>(bytes_)) != 0) {
     throw std::runtime_error("fake NCCL: no file " + place_);

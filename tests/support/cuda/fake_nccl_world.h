@@ -10,17 +10,16 @@ namespace shardrun::test::fake_nccl {
 inline constexpr std::size_t most_members = 16;
 inline constexpr std::size_t most_orders = 64;
 
-/// What a member says of a call, for the others to compare.
+/// What a member says about its call, so that other members can compare it with theirs.
 struct Description {
   std::uint32_t kind;
   std::uint32_t dtype;
   std::uint32_t reduction;
   std::uint32_t root;
   std::uint64_t count;
-  std::uint64_t bytes;  ///< of the data that it gives
+  std::uint64_t bytes;  ///< size of the data that it sends
   int device;
-  /// How many calls that concern both the member on a device and this one the other communicators had been given by
-  /// then.
+  /// For another communicator that has this member and the member on `device`: how many calls it had been given.
   struct Order {
     std::uint64_t world;
     int device;
@@ -28,17 +27,17 @@ struct Description {
   } orders[most_orders];
 };
 
-/// Data from one member to some: the next is posted when all of those have taken the last.
+/// Passes data from one member to one or all others. The next data is posted when all receivers have taken the last.
 struct Channel {
   std::atomic<std::uint64_t> posted;
   std::atomic<std::uint64_t> taken[most_members];
   Description description;
 };
 
-/// A communicator, as the processes of its members share it: a file that is mapped, and gone once all have joined.
+/// The state of a communicator, which the processes of its members share: a mapped file, removed once all have joined.
 class World {
  public:
-  /// `place`: the file. It is made where it is not there yet.
+  /// `place`: the path of the file. The first member creates it.
   World(std::string place, std::uint32_t members, std::uint32_t rank, int device);
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -47,19 +46,20 @@ class World {
   [[nodiscard]] std::uint32_t size() const noexcept { return members_; }
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   [[nodiscard]] bool is_complete() const noexcept;
-  /// Whether two members are on one device. REQUIRES: it is complete.
+  /// Whether two members are on the same device. REQUIRES: is_complete().
   [[nodiscard]] bool shares_a_device() const noexcept;
-  /// The same of members with one NCCL_HOSTID, which NCCL takes for processes of one host. REQUIRES: it is complete.
+  /// Whether two members with the same NCCL_HOSTID, which NCCL takes for one host, are on the same device.
+  /// REQUIRES: is_complete().
   [[nodiscard]] bool shares_a_device_of_a_host() const noexcept;
   [[nodiscard]] int device_of(std::uint32_t member) const noexcept;
-  /// From `from` to all members.
+  /// The channel from a member to all members.
   [[nodiscard]] Channel& to_all(std::uint32_t from) const noexcept { return channels_[from]; }
   [[nodiscard]] Channel& link(std::uint32_t from, std::uint32_t to) const noexcept {
     return channels_[members_ + from * members_ + to];
   }
   [[nodiscard]] std::byte* data(const Channel& channel) const noexcept;
 
-  /// The communicator has failed on all members.
+  /// Makes the communicator fail on all members.
   void fail(const std::string& why) noexcept;
   [[nodiscard]] bool has_failed() const noexcept;
   [[nodiscard]] std::string failure() const;

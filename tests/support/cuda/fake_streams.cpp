@@ -1,4 +1,4 @@
-// Streams and events of the fake of CUDA's runtime, and its driver's functions for gates.
+// Streams and events of the fake CUDA runtime, and the driver functions for gates.
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-// The driver's virtual memory without a GPU. Memory must be created, mapped and made accessible, in whole pieces,
+// A fake of the driver's virtual memory. Memory must be created, mapped and made accessible, each in whole pieces,
 // before work may use it.
 
 #include <cuda.h>
@@ -45,7 +45,8 @@ CUresult granularity(std::size_t* bytes, const CUmemAllocationProp*, CUmemAlloca
   return CUDA_SUCCESS;
 }
 
-/// NCCL registers only memory that can be shared, and that network cards reach unless that is refused.
+/// Creates memory. It must be shareable and accessible to network cards (unless the settings refuse that), because NCCL
+/// registers no other memory.
 CUresult create(CUmemGenericAllocationHandle* made, std::size_t bytes, const CUmemAllocationProp* of,
                 unsigned long long flags) {
   const bool reaches_network_cards = of->allocFlags.gpuDirectRDMACapable == 1;
@@ -66,7 +67,7 @@ CUresult create(CUmemGenericAllocationHandle* made, std::size_t bytes, const CUm
   return CUDA_SUCCESS;
 }
 
-/// Gives memory back that is neither mapped nor held by its handle.
+/// Frees memory that is neither mapped nor held by a handle.
 void end_unused(Known& all) {
   std::erase_if(all.made, [](const auto& each) {
     const Made& made = each.second;
@@ -89,7 +90,7 @@ CUresult reserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment,
   if (bytes % piece != 0 || alignment != piece) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // A page behind it is never mapped.
+  // The page after the range is never mapped, so any access to it raises SIGSEGV.
   void* const range = mmap(nullptr, bytes + piece, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) {
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -109,7 +110,7 @@ CUresult free_addresses(CUdeviceptr address, std::size_t bytes) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   known().reserved.erase(found);
-  // The addresses are not used again: whoever touches them is found.
+  // The addresses are not used again, so any later access to them raises SIGSEGV.
   return CUDA_SUCCESS;
 }
 

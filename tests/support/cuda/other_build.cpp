@@ -1,6 +1,6 @@
 #include "core/device/library.h"
 
-// A library of device `cuda` that another build has made.
+// A library of the device `cuda` that claims to come from another build.
 
 extern "C" const shardrun::device::DeviceLibrary* shardrun_device_v1() {
   static const shardrun::device::DeviceLibrary library = {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The part of cuBLASLt that core/device/cuda/runtime uses, for tests without a toolkit. Names and numbers are its own.
-// fake_cublaslt.cpp has the functions, in a library of its own.
+// The part of cuBLASLt that core/device/cuda/runtime uses, with cuBLASLt's names and numbers, for tests without a
+// toolkit. fake_cublaslt.cpp implements the functions, in a separate library.
 
 #include <cuda_runtime_api.h>
 
@@ -17,7 +17,7 @@ enum cublasStatus_t {
 };
 enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
-// cuDNN's true header includes this one.
+// cuDNN's real header includes library_types.h, so this one uses it where it is installed.
 #if __has_include(<library_types.h>)
 #include <library_types.h>
 #else
@@ -36,7 +36,7 @@ enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
 };
-/// Bits: 4 a bias, 32 GELU, 64 its gradient, 128 a matrix of operands of GELU.
+/// Bits: 4: bias; 32: GELU; 64: the gradient of GELU; 128: a matrix with the operands of GELU.
 enum cublasLtEpilogue_t : std::uint32_t {
   CUBLASLT_EPILOGUE_DEFAULT = 1,
   CUBLASLT_EPILOGUE_BIAS = 4,

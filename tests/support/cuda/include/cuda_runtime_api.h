@@ -1,7 +1,7 @@
 #pragma once
 
-// What core/device/cuda/runtime uses of CUDA's runtime, with CUDA's own names and numbers, for tests without a toolkit.
-// fake_devices.cpp, fake_memory.cpp, fake_streams.cpp and fake_graphs.cpp have the functions.
+// The part of the CUDA runtime that core/device/cuda/runtime uses, with CUDA's names and numbers, for tests without a
+// toolkit. fake_devices.cpp, fake_memory.cpp, fake_streams.cpp and fake_graphs.cpp implement the functions.
 
 #include <cstddef>
 

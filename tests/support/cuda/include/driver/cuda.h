@@ -1,7 +1,7 @@
 #pragma once
 
-// What core/device/cuda/runtime uses of the driver's virtual memory, with CUDA's own names and numbers.
-// fake_virtual_memory.cpp has the functions, which are found by name (cudaGetDriverEntryPointByVersion).
+// The part of the driver's virtual memory that core/device/cuda/runtime uses, with CUDA's names and numbers.
+// fake_virtual_memory.cpp implements the functions, which are found with cudaGetDriverEntryPointByVersion.
 
 #include <cstddef>
 
