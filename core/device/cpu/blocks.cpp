@@ -75,18 +75,23 @@ SHARDRUN_INLINE std::int64_t multiply_all_rows(std::int64_t row, std::int64_t m,
   return row;
 }
 
+/// The same place in a vector that begins at element 0.
+SHARDRUN_INLINE Whole from_zero(Whole) { return {0}; }
+SHARDRUN_INLINE Part from_zero(Part at) { return {0, at.count}; }
+
 void multiply_block(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a, Matrix b, float* c,
                     std::int64_t c_stride, bool accumulate) {
   constexpr std::int64_t depth = 256;
   alignas(SHARDRUN_VECTOR_BYTES) float panel[depth * lanes];
   for (std::int64_t first = 0; first < k; first += depth) {
     const std::int64_t terms = k - first < depth ? k - first : depth;
+    const bool add = accumulate || first > 0;
     Strided left = strided(a);
     left.data += first * left.across;
     vectors(0, n, [&](auto at) {
-      const float* right = b.data + first * b.stride;
+      const auto place = from_zero(at);
+      const float* right = b.data + first * b.stride + at.begin;
       std::int64_t right_stride = b.stride;
-      const bool add = accumulate || first > 0;
       if (b.transposed) {
         const std::int64_t columns = n - at.begin < lanes ? n - at.begin : lanes;
         for (std::int64_t j = 0; j < columns; ++j) {
@@ -95,12 +100,14 @@ void multiply_block(std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
             panel[p * lanes + j] = column[p];
           }
         }
-        right = panel - at.begin;
+        right = panel;
         right_stride = lanes;
       }
-      std::int64_t row = multiply_all_rows<8>(0, m, terms, alpha, left, right, right_stride, c, c_stride, at, add);
-      row = multiply_all_rows<4>(row, m, terms, alpha, left, right, right_stride, c, c_stride, at, add);
-      multiply_all_rows<1>(row, m, terms, alpha, left, right, right_stride, c, c_stride, at, add);
+      float* to = c + at.begin;
+      std::int64_t row = multiply_all_rows<8>(0, m, terms, alpha, left, right, right_stride, to, c_stride, place, add);
+      row = multiply_all_rows<4>(row, m, terms, alpha, left, right, right_stride, to, c_stride, place, add);
+      row = multiply_all_rows<2>(row, m, terms, alpha, left, right, right_stride, to, c_stride, place, add);
+      multiply_all_rows<1>(row, m, terms, alpha, left, right, right_stride, to, c_stride, place, add);
     });
   }
 }

@@ -143,10 +143,7 @@ void ConvProducts::run(const KernelCall& call) {
   touched_ = true;
 }
 
-void ConvProducts::set_up() const {
-  const Product whole = product(rows_.width);
-  set_up_sgemm(whole.m, whole.n, whole.k);
-}
+void ConvProducts::set_up() const { set_up_sgemm(product(rows_.width)); }
 
 namespace {
 

@@ -29,7 +29,7 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
   multiply(m, n, k, alpha, a, b, c, c_stride, accumulate);
 }
 
-void set_up_sgemm(std::int64_t, std::int64_t, std::int64_t) {}
+void set_up_sgemm(const Product&) {}
 
 /// Eigen has no products that use the CPU's bfloat16 instructions.
 const Bf16Product* bf16_product(const Product&, bool) { return nullptr; }

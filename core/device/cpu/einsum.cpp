@@ -212,7 +212,7 @@ std::shared_ptr<void> prepare(const graph::OpShape& shape) {
   Contraction contraction = contraction_of(shape);
   auto prepared = std::make_shared<Prepared>();
   if (contraction.products) {
-    set_up_sgemm(contraction.product.m, contraction.product.n, contraction.product.k);
+    set_up_sgemm(contraction.product);
     prepared->products = std::make_unique<Products>(std::move(contraction));
   } else {
     prepared->nest = element_nest(contraction);

@@ -39,7 +39,7 @@ std::size_t scratch_bytes(const graph::OpShape& shape, int threads) {
 template <ProductOf product_of>
 std::shared_ptr<void> prepare(const graph::OpShape& shape) {
   const Product product = product_of_types<product_of>(shape);
-  set_up_sgemm(product.m, product.n, product.k);
+  set_up_sgemm(product);
   return in_floats(product) ? nullptr : std::make_shared<PreparedProduct>(product);
 }
 

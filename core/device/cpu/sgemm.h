@@ -2,6 +2,10 @@
 
 #include <cstdint>
 
+namespace shardrun::device {
+struct Product;
+}
+
 namespace shardrun::device::cpu {
 
 /// A row-major matrix operand with a row stride, used as stored or transposed.
@@ -17,6 +21,6 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
 
 /// Makes the library generate its machine code now, if it computes products of this size. Otherwise it would do so in
 /// its first product. Call it when products are prepared: then the first step takes as long as later ones.
-void set_up_sgemm(std::int64_t m, std::int64_t n, std::int64_t k);
+void set_up_sgemm(const Product& product);
 
 }  // namespace shardrun::device::cpu

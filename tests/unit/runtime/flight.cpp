@@ -182,7 +182,7 @@ TEST_CASE("reading a phase while it changes gives the old one or the new one", "
   });
   std::set<std::string> others;
   std::set<std::string> seen;
-  for (int i = 0; i < test::depth(20'000, 20'000, 1'000) || seen.size() < 2; ++i) {
+  for (int i = 0; i < test::depth(20'000, 20'000, 5'000) || seen.size() < 2; ++i) {
     const FlightRecord record = runtime::read_flight_record(folder.path() / "record");
     const std::string expected = record.step % 2 == 0 ? "comparing replicas" : "validating";
     (record.phase == expected ? seen : others).insert(record.phase);

@@ -22,7 +22,7 @@ bool is_offered(const Shape& shape) {
 }  // namespace
 
 TEST_CASE("nccl: every op of every dtype has the right result, in place or not, started at once or later") {
-  const std::uint32_t members = GENERATE(range(depth(1U, 1U, 3U), 5U));
+  const std::uint32_t members = GENERATE(range(1U, 5U));
   const Fakes fakes(members % 2 == 0 ? 3 : 0);
   std::vector<std::string> wrong(members);
   run_ranks("nccl", members, [&](Rank& rank) {
