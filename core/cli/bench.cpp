@@ -76,7 +76,7 @@ void add_option(bench::Settings& settings, const std::string& text) {
 
 /// `world`: the ranks that another launcher started; nothing: bench starts the ranks itself.
 bench::Settings settings_of(const Parsed& parsed, const std::optional<launch::World>& world) {
-  constexpr std::int64_t most_iterations = 100'000;  // so that a rank's times fit one message
+  constexpr std::int64_t most_iterations = 100'000;  // with these, a rank's times fit one message
   bench::Settings settings;
   settings.transport = parsed.get("transport").value_or(usual_transport());
   settings.ranks = static_cast<int>(parsed.integer("ranks", world ? world->size : 2, 1, 1024));
@@ -216,7 +216,7 @@ int measure(const bench::Settings& settings, const std::optional<launch::World>&
   return tell_all(bench::run(settings, arguments, callbacks));
 }
 
-/// The ranks of which another launcher made this process one; nothing if bench starts the ranks itself.
+/// This process's place among ranks that another launcher started; nothing if bench starts the ranks itself.
 std::optional<launch::World> world_of_bench(const Parsed& parsed) {
   launch::require_whole_world();
   std::optional<launch::World> world = launch::world_of();

@@ -41,7 +41,8 @@ struct Band {
   bool left_out = false;  ///< whether it stands for bands in the middle that are left out
 };
 
-using Cells = std::map<std::pair<std::int64_t, std::int64_t>, std::string>;  ///< by the origin of the part
+/// A cell's text, by the origin of its part.
+using Cells = std::map<std::pair<std::int64_t, std::int64_t>, std::string>;
 
 struct Grid {
   std::optional<std::size_t> down;    ///< the dimension that is drawn from top to bottom

@@ -123,8 +123,7 @@ std::string how_to_go_on(const metrics::RunOrigin& origin, bool has_saved, const
   return text + (stays ? "\n" : " --resume\n");
 }
 
-/// The ranks of which another launcher made this process one; nothing if there is no such launcher, or --launch ignores
-/// it.
+/// This process's place among ranks that another launcher started. Nothing if there is none, or --launch ignores it.
 std::optional<launch::World> world_of(const Parsed& parsed) {
   const std::string how = parsed.get("launch").value_or("auto");
   if (how != "auto" && how != "here") {

@@ -9,7 +9,7 @@ namespace shardrun::conformance {
 namespace {
 
 #if defined(SHARDRUN_ASAN) || defined(SHARDRUN_TSAN)
-constexpr std::uint64_t large = 100'000;  // comparing the elements in memory takes most of the time
+constexpr std::uint64_t large = 100'000;  // not larger: comparing elements takes long
 #else
 constexpr std::uint64_t large = 300'000;
 #endif

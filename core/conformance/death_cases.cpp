@@ -15,8 +15,8 @@
 namespace shardrun::conformance {
 namespace {
 
-/// After the death of rank 2: a rank that waits for rank 2 must notice it. A rank that waits only for the other
-/// survivor may need its host, which aborts the group once a rank has reported a failure.
+/// Requires that ranks notice the death of rank 2. A rank that waits for rank 2 notices it by itself. A rank that waits
+/// only for the other survivor may need its host, which aborts the group once a rank has reported a failure.
 void require_noticed(Member& member, MemberGroup& group, plugins::TransportOp& op, bool polled = false) {
   std::thread host([&] {
     try {

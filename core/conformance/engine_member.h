@@ -54,7 +54,7 @@ class EngineMember final : public Peer {
   plugins::EngineRequest request_;  ///< the request that the engine accepted
   std::vector<std::uint32_t> sizes_;
   runtime::ArrayCollectives alone_{nullptr, 0, 1, true};
-  std::map<std::uint32_t, std::unique_ptr<JobRanks>> ranks_;  ///< by the number of ranks
+  std::map<std::uint32_t, std::unique_ptr<JobRanks>> ranks_;  ///< per number of ranks: its collectives
 };
 
 /// Returns the value of element `index` of a whole parameter.

@@ -187,7 +187,7 @@ void free_pending(Member& member) {
   member.forget();
 }
 
-/// The same, while another op of the group is in flight and the group has not failed.
+/// Freeing an op waits for no peer while another op of the group is in flight and the group has not failed.
 void free_during_another(Member& member) {
   if (member.rank() >= 2) {
     return;

@@ -74,7 +74,7 @@ constexpr double failure_limit_s = 5;
 
 /// Waits for an op that must fail soon. Returns the error code.
 ErrorCode failure_of(plugins::TransportOp& op, const std::string& what);
-/// The same, but polls by op_test only.
+/// failure_of() by op_test only.
 ErrorCode polled_failure_of(plugins::TransportOp& op, const std::string& what);
 
 using Case = CaseOf<Member, 4>;

@@ -118,7 +118,7 @@ void batches(Member& member) {
   }
 }
 
-/// Messages one after the other, as between the stages of a pipeline.
+/// Ranks pass messages on, one after the other, as between the stages of a pipeline.
 void pipeline(Member& member) {
   MemberGroup& group = member.first(4);
   Batch from(group.rank);

@@ -166,7 +166,7 @@ void enqueued(Member& member) {
   }
 }
 
-/// The same, if the queue reaches the op before `enqueue` has returned.
+/// An op begins in its turn even if the queue reaches it before `enqueue` has returned.
 void enqueued_when_idle(Member& member) {
   MemberGroup& group = member.first(4);
   HostQueue queue(true);

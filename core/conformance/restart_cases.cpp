@@ -12,8 +12,8 @@ namespace {
 struct Ending {
   std::uint64_t count = 0;
   std::uint32_t flags = 0;
-  bool polled = false;   ///< by op_test instead of op_wait
-  bool aborted = false;  ///< by the other rank's abort; otherwise by the op's deadline
+  bool polled = false;   ///< the op is polled by op_test instead of op_wait
+  bool aborted = false;  ///< the other rank aborts; otherwise the op's deadline passes
 
   [[nodiscard]] std::string name() const {
     return fmt::format("{}op of {} elements that went well before and {}, {},", flags != 0 ? "BLOCKING " : "", count,

@@ -23,7 +23,7 @@ std::uint64_t uneven(const Shape& shape, std::uint32_t member) {
   return shape.count == 0 || member % 3 == 1 ? 0 : shape.count + 3 * member;
 }
 
-/// The largest n, or a sufficiently large one, for which the dtype represents all integers from 0 to n exactly.
+/// An n such that the dtype represents all integers from 0 to n exactly: the largest one, or large enough here.
 std::uint32_t largest_exact(std::uint32_t dtype) {
   switch (dtype) {
     case SR_DTYPE_I8: return 127;
@@ -84,9 +84,9 @@ class Numbers {
   /// The largest number of members whose factor for one element of a product is not 1.
   static constexpr std::uint32_t most_factors = 4;
 
-  /// Data for Shape::rounds. `turn`: a number per member, which rotates from element to element. In a sum, one member's
-  /// number is so large that 1 is half of its last bit. In a product, three members' numbers have 8 significant bits
-  /// each, 24 together.
+  /// An element of data for Shape::rounds. `turn`: the member's turn, which rotates from element to element. In a sum,
+  /// one member gives a number so large that 1 is half of its last bit. In a product, three members give numbers of 8
+  /// significant bits, which makes 24 bits.
   [[nodiscard]] double rounding(std::uint32_t turn, std::uint32_t mixed) const noexcept {
     if (shape_.reduction == SR_REDUCE_PRODUCT) {
       return turn < 3 ? 1 + (2 * mixed + 1) / 128.0 : turn % 2 == 0 ? 2 : 0.5;

@@ -11,7 +11,7 @@
 
 namespace shardrun::forecast {
 
-/// Bytes that a job writes. Those of the result and the outputs are exact; the others are estimates.
+/// Bytes that a job writes to its files. Those of the result and the outputs are exact; the rest are estimates.
 struct DiskUse {
   std::string result;               ///< name of the result's file
   std::uint64_t result_bytes = 0;   ///< one copy of the result, which all ranks write together
@@ -40,7 +40,7 @@ struct DiskUse {
 /// The space that the file systems and this process's file size limit leave to a job.
 struct DiskLimits {
   std::optional<files::DiskRoom> room;             ///< free space for the output folder
-  std::optional<files::DiskRoom> checkpoint_room;  ///< if [checkpoint] folder is on another file system
+  std::optional<files::DiskRoom> checkpoint_room;  ///< set if [checkpoint] folder is on another file system
   std::optional<std::uint64_t> file_size;
   std::uint64_t older_checkpoints = 0;  ///< bytes of existing checkpoints that new ones will replace
 };

@@ -137,7 +137,7 @@ class Search {
   Search(const job::Job& job, std::shared_ptr<data::Dataset> dataset, std::size_t idle, std::uint64_t most)
       : job_(job), dataset_(std::move(dataset)), idle_(idle), most_(most) {}
 
-  /// Plans with one of the settings after the other. `until`: when to stop.
+  /// Plans the job with each of these settings, one after the other. `until`: when to stop.
   enum class Until { fits, fits_or_refused, all };
   void try_each(const std::vector<Settings>& kind, Until until) {
     std::optional<Alternative> best;
@@ -160,7 +160,7 @@ class Search {
     const std::vector<Alternative> usual = planned_strategies_;
     std::size_t plans = 0;
     for (const Alternative& strategy : usual) {
-      std::map<std::string, std::uint64_t> with_axis;  // by second axis: the need of its first plan
+      std::map<std::string, std::uint64_t> with_axis;  // per second axis: the bytes of its first plan
       for (const std::vector<std::pair<std::string, std::int64_t>>& sizes : grids_of(strategy.axes, job_.ranks)) {
         Settings settings = strategy.settings;
         std::uint64_t bound = strategy.most;

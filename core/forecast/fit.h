@@ -45,7 +45,7 @@ struct Alternative {
 
 /// The alternatives that the search for settings with which every rank fits has planned.
 struct FitSearch {
-  std::vector<Alternative> tried;  ///< those that need less than the job, in the order planned
+  std::vector<Alternative> tried;  ///< alternatives that need less than the job, in order
 
   [[nodiscard]] std::vector<Alternative> fitting() const;
 };

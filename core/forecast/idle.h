@@ -21,7 +21,7 @@ struct IdleRanks {
   std::string remedy;    ///< settings that would help, such as "[data] microbatches = 2"; empty if unknown
 };
 
-/// Returns nothing if no rank is idle. A rank whose part is merely smaller than others' is not idle.
+/// Returns nothing if no rank is idle. A rank with a smaller part than other ranks is not idle.
 [[nodiscard]] std::optional<IdleRanks> idle_ranks(const job::Job& job, const compile::Compiled& compiled,
                                                   const Forecast& forecast);
 

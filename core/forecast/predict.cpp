@@ -283,9 +283,9 @@ class StepSimulation {
   const StepCosts& costs_;
   std::vector<std::vector<ExecutedInstruction>> instructions_;
   Meetings meetings_;
-  std::vector<UnderWay> under_way_;                              ///< per meeting
-  std::map<std::pair<mesh::AxisId, std::size_t>, double> free_;  ///< by axis and rank: when sending ends
-  std::vector<std::vector<Span>> computing_;                     ///< per rank, ascending
+  std::vector<UnderWay> under_way_;                              ///< the transfer of each meeting
+  std::map<std::pair<mesh::AxisId, std::size_t>, double> free_;  ///< per axis and rank: when its sends have ended
+  std::vector<std::vector<Span>> computing_;                     ///< spans of computing of each rank, ascending
   std::vector<std::size_t> next_;
   std::vector<double> now_;
   std::vector<bool> waits_;  ///< per rank: whether it waits for participants to start a transfer

@@ -51,7 +51,7 @@ class Rows {
   static constexpr std::int64_t most_alike = 1000;  ///< a limit for the rows of a kind; few are used
 
   metrics::Trace& trace_;
-  std::map<std::int64_t, std::vector<std::int64_t>> free_from_;  ///< by place of the kind: when each row is free
+  std::map<std::int64_t, std::vector<std::int64_t>> free_from_;  ///< per kind's place: when each row is free
 };
 
 std::string transfer_name(const Transfer& transfer) {
@@ -285,7 +285,7 @@ class StepTrace {
     add_span(event, std::move(arguments));
   }
 
-  /// Names the message, equally at both ends, which count a link's messages; empty for a collective.
+  /// The name of a message, equal at sender and receiver, which both count a link's messages; empty for a collective.
   std::string next_message(const Program& program, const Instruction& start) {
     const Transfer& transfer = program.transfers[start.transfer];
     if (!transfer.link.from.exists()) {
@@ -427,8 +427,9 @@ class StepTrace {
   std::int64_t step_ = 0;
   std::int64_t microbatch_ = 0;  ///< number in the step of the next call's first microbatch
   std::map<partition::Link, std::int64_t> messages_;
-  std::map<std::pair<std::uint32_t, partition::TransferId>, UnderWay> started_;  ///< by program and transfer
-  std::vector<UnderWay> transfers_;                                              ///< ended transfers of this step
+  /// Transfers that have not ended, by program.
+  std::map<std::pair<std::uint32_t, partition::TransferId>, UnderWay> started_;
+  std::vector<UnderWay> transfers_;  ///< ended transfers of this step
 };
 
 }  // namespace

@@ -94,7 +94,7 @@ class Scope {
 
 /// The parts of which a model's loss is computed.
 struct Losses {
-  ValueId values = {};  ///< for each sample, equally many values
+  ValueId values = {};  ///< values of the loss; equally many for each sample
   ValueId counts = {};  ///< the sum of `values` is divided by the sum of these; none: by the number of values
 };
 

@@ -32,7 +32,8 @@ struct RealAttribute {
 struct Unary {
   static constexpr std::size_t operands = 1;
   static constexpr std::initializer_list<std::size_t> linear_in = {};  ///< the operands in which the formula is linear
-  static constexpr bool linear_together = false;                       ///< whether it is linear in all of them jointly
+  /// Whether it is linear in all these operands jointly.
+  static constexpr bool linear_together = false;
 };
 struct Binary : Unary {
   static constexpr std::size_t operands = 2;

@@ -26,7 +26,7 @@ struct WrittenWindow {
   Window window;
 };
 
-/// The words of a rule. Of a word with a window, only the factor's name is here.
+/// The words of a rule. A word with a window is stored as its factor's name only.
 struct WrittenRule {
   std::vector<Words> operands;
   std::vector<WrittenWindow> windows;

@@ -26,7 +26,7 @@ using shardrun::Reduction;
 struct Factor {
   std::string name = {};
   FactorClass kind = FactorClass::pass_through;
-  Reduction reduction = Reduction::sum;  ///< for a reduced factor
+  Reduction reduction = Reduction::sum;  ///< how a reduced factor is reduced
   std::int64_t size = 0;                 ///< comes from the operands; declared if all operands read it through windows
   std::string axis = {};                 ///< name of the axis, which comes from where the size does
 };

@@ -21,7 +21,7 @@ struct BucketHook {
 struct Bucket {
   std::vector<graph::StateId> states;             ///< in the order of their buffers
   std::vector<Transition> steps;                  ///< the first state's; other states may have other dimensions
-  std::optional<BucketHook> hook = std::nullopt;  ///< if a step is a hook; empty: this rank has nothing to do
+  std::optional<BucketHook> hook = std::nullopt;  ///< set if a step is a hook and this rank has elements
 };
 
 /// Two tensors with equal keys can be in one group of a hook: ranks that hold the same part of one hold the same part

@@ -64,7 +64,7 @@ class FactorAxes {
   /// all elements. Null otherwise.
   const std::vector<graph::FactorId>* elementwise_ = nullptr;
   IdVector<graph::FactorId, std::vector<mesh::AxisId>> axes_;
-  IdVector<graph::FactorId, std::optional<mesh::Halo>> halos_;  ///< of factors whose shards overlap
+  IdVector<graph::FactorId, std::optional<mesh::Halo>> halos_;  ///< halos of factors whose shards overlap
   std::vector<mesh::AxisId> flat_;                              ///< the mesh axes that split the flattened elements
   std::set<mesh::AxisId> used_;
 };

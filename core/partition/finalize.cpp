@@ -102,7 +102,7 @@ Finalizer::Finalizer(const LowerSettings& settings, const mesh::Coordinates& at,
     for (const graph::StateId state : settings_.buckets[b].states) {
       complete = std::max(complete, complete_at[state]);
     }
-    // In device memory, sums over stages start at the end, because stages reach them at different places.
+    // Sums over stages in device memory start at the end: in its program, each stage completes its part elsewhere.
     const mesh::AxisId stages = settings_.partition.pipeline.axis;
     if (settings_.rank.is_direct(stages) &&
         std::ranges::any_of(settings_.buckets[b].steps, [&](const Transition& step) { return step.axis == stages; })) {

@@ -17,7 +17,7 @@ namespace shardrun::partition {
 /// A function with a stage for each node, and the values that stages exchange.
 struct CutFunction {
   SplitFunction split;
-  IdVector<graph::ValueId, std::set<StageId>> readers;              ///< per value: other stages that read it
+  IdVector<graph::ValueId, std::set<StageId>> readers;              ///< per value: the other stages that read it
   IdVector<graph::ValueId, std::vector<graph::StateWrite>> writes;  ///< per value: its writes to states
 };
 
@@ -70,8 +70,8 @@ struct FunctionCut {
 /// that needs the value, and after the receives of everything that was sent earlier along its link.
 void order_messages(FunctionCut& cut, const graph::Graph& graph, const StateStages& states);
 
-/// One stage's part of the function, with its messages. `messages`: equal to cut.messages, but may have places.
-/// REQUIRES: `messages` outlives the call.
+/// One stage's part of the function, with its messages. `messages`: those of cut.messages, with StageMessage::place set
+/// if they move device memory. REQUIRES: `messages` outlives the call.
 [[nodiscard]] SplitFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states,
                                         StageId stage, const std::vector<StageMessage>& messages);
 

@@ -96,7 +96,7 @@ struct RankSettings {
 /// earlier calls.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings);
 
-/// The same, for a caller that already has the functions of the rank's stage.
+/// programs_of() for a caller that already has the functions of the rank's stage.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage,
                                    const RankSettings& settings);
 

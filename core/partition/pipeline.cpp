@@ -108,7 +108,7 @@ class Checking {
   const plan::Plan& plan_;
   StageId stage_;
   std::int32_t microbatches_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Done> done_;  ///< by chunk and microbatch
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Done> done_;  ///< per chunk and microbatch
 };
 
 std::vector<Action> forwards_of(const plan::Pipeline& pipeline, StageId stage) {

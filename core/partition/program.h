@@ -31,7 +31,7 @@ enum class Category : std::uint8_t { parameters, gradients, optimizer, activatio
 /// The memory of a tensor, or of this rank's part of it, in the arena or in staging memory (see Programs).
 struct Buffer {
   std::string name;
-  graph::TensorType type;                    ///< of this rank's part, in the element type that the device stores
+  graph::TensorType type;                    ///< type of this rank's part, as the device stores it
   graph::DType rounded = graph::DType::f32;  ///< element type in the graph, to which results are rounded
   mesh::Box box;                             ///< this rank's part of the tensor
   std::vector<std::int64_t> global;          ///< shape of the whole tensor
@@ -88,8 +88,9 @@ struct Transfer {
   graph::DType rounded = graph::DType::f32;
   Region send;
   Region recv;
-  std::vector<std::int64_t> send_counts;              ///< per member, for all_to_all
-  std::vector<std::int64_t> recv_counts;              ///< per member, for reduce_scatter, all_gather and all_to_all
+  std::vector<std::int64_t> send_counts;  ///< elements per member: for all_to_all
+  /// Elements per member: for reduce_scatter, all_gather and all_to_all.
+  std::vector<std::int64_t> recv_counts;
   BufferId scratch = {};                              ///< the transport's scratch memory
   Link link = {};                                     ///< for send and receive: the stages
   std::optional<plan::HookKind> hook = std::nullopt;  ///< the hook whose exchange it is
@@ -216,8 +217,8 @@ struct Program {
   std::int32_t peak_instruction = 0;  ///< the instruction with that sum
 };
 
-/// Bytes of one rank by category. Transients are counted at the busiest instruction of the function that needs the most
-/// memory. Gaps that the layout leaves there count as activations.
+/// Bytes of one rank by category. Transients count at the busiest instruction of the function that needs the most
+/// memory. Unused gaps of its layout count as activations.
 struct MemoryUse {
   std::uint64_t parameters = 0;
   std::uint64_t gradients = 0;
@@ -252,7 +253,7 @@ struct Programs {
   // The end of staging memory has two areas of host_bytes each, in which the host writes and reads between programs,
   // and then the late slots.
   std::uint64_t host_offset = 0;
-  std::uint64_t host_bytes = 0;  ///< of each of the two areas
+  std::uint64_t host_bytes = 0;  ///< size in bytes of each of these two areas
   /// The offset in the arena of the word that holds back updates (device::Guard); nothing if updates are never held
   /// back.
   std::optional<std::uint64_t> guard_offset;
@@ -285,7 +286,7 @@ struct Programs {
   /// program may execute all of them.
   [[nodiscard]] std::vector<std::size_t> find_calls(std::string_view function,
                                                     const std::vector<std::int64_t>& rows) const;
-  /// The same for the function with this role. REQUIRES: the role is not on_demand.
+  /// find_calls() for the function with this role. REQUIRES: the role is not on_demand.
   [[nodiscard]] std::vector<std::size_t> find_calls(graph::Role role, const std::vector<std::int64_t>& rows) const;
 };
 

@@ -152,7 +152,7 @@ class Sharder {
   }
 
   /// The shared sums in which operands, and thus all results, stay partial: the node is linear in these operands and
-  /// its shards compute the same intervals. If there are none, shared sums are added up first.
+  /// its shards compute the same intervals. If the result is empty, shared sums must be added up before the node.
   [[nodiscard]] std::vector<Partial> shared_sums(const Node& node, const std::vector<ValueId>& operands,
                                                  const FactorAxes& factors) const {
     std::vector<Partial> all;

@@ -63,7 +63,7 @@ class SplitBuilder {
   bool gathers_again_ = false;
   /// By value, placement, and whether backward gathers again.
   std::map<std::tuple<graph::ValueId, mesh::Placement, bool>, graph::ValueId> resharded_;
-  std::map<graph::ValueId, Gathered> gathered_;  ///< by the state's value
+  std::map<graph::ValueId, Gathered> gathered_;  ///< per value of a state: its gathered value
   /// The number of each gather, by unit and stretch.
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> gathers_;
 };

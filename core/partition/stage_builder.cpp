@@ -259,12 +259,12 @@ class StageBuilder {
   const StateStages& states_;
   const StageId stage_;
   const std::vector<StageMessage>& messages_;
-  std::array<std::size_t, 3> next_messages_{};  ///< per kind of message
+  std::array<std::size_t, 3> next_messages_{};  ///< per kind of message: the index of the next one
   ActionId action_;                             ///< the current action; none: the segment is not one
   SplitFunction out_;
-  std::map<const CutFunction*, IdVector<ValueId, PlaceId>> places_;  ///< by function
+  std::map<const CutFunction*, IdVector<ValueId, PlaceId>> places_;  ///< per function: the places of its values
   std::size_t places_used_ = 0;
-  std::vector<IdVector<PlaceId, ValueId>> values_;  ///< by call
+  std::vector<IdVector<PlaceId, ValueId>> values_;  ///< per call: its values, by place
   IdVector<StateId, ValueId> state_values_;
   std::map<std::pair<const CutFunction*, ValueId>, ValueId> alike_values_;
   std::map<std::pair<const CutFunction*, NodeId>, NodeId> alike_nodes_;
