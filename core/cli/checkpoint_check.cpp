@@ -212,8 +212,8 @@ struct Outer {
   }
 };
 
-/// By name that a tensor of --outputs may have: the value. Each cut point has its name. In addition, `embedding` is the
-/// last cut point before the first layer, and `layer_N` is that of layer N.
+/// The values that a tensor of --outputs may be compared with, by its name. Each cut point has its own name.
+/// `embedding` is the last cut point before the first layer, and `layer_N` is the last one of layer N.
 std::map<std::string, graph::ValueId> names_of_outputs(const graph::Graph& graph, const graph::Function& forward) {
   std::map<std::string, graph::ValueId> names;
   for (const graph::ValueId id : forward.values.ids()) {

@@ -50,8 +50,7 @@ void add_cost(sdk::Layer& layer, graph::Phase phase, std::uint64_t flops) {
   }
 }
 
-/// The costs of the layers. The first entry is for nodes before the first layer, the last entry for those after the
-/// last.
+/// The costs of layers. The first entry is for nodes before all layers, the last one for nodes after all layers.
 std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector<const graph::Function*>& calls,
                                     const job::ClusterSettings& cluster) {
   std::vector<sdk::Layer> layers(static_cast<std::size_t>(graph.layers) + 2);

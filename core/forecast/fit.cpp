@@ -160,7 +160,7 @@ class Search {
     const std::vector<Alternative> usual = planned_strategies_;
     std::size_t plans = 0;
     for (const Alternative& strategy : usual) {
-      std::map<std::string, std::uint64_t> with_axis;  // per second axis: the bytes of its first plan
+      std::map<std::string, std::uint64_t> with_axis;  // per second axis: bytes needed by its first plan
       for (const std::vector<std::pair<std::string, std::int64_t>>& sizes : grids_of(strategy.axes, job_.ranks)) {
         Settings settings = strategy.settings;
         std::uint64_t bound = strategy.most;

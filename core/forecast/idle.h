@@ -16,7 +16,7 @@ struct IdleRanks {
   std::int64_t ranks_in_all = 0;
   double most = 0;       ///< FLOPs of the busiest rank
   double most_idle = 0;  ///< the most FLOPs of any of `ranks`
-  std::string work;      ///< the part of the job that the FLOPs are counted in
+  std::string work;      ///< the work that is counted, such as "forward and backward in a step"
   std::string reason;    ///< such as "microbatches of 2 rows keep 2 of 4 ranks busy"; empty if unknown
   std::string remedy;    ///< settings that would help, such as "[data] microbatches = 2"; empty if unknown
 };

@@ -50,7 +50,7 @@ std::string described(const MeasuredSpan& span) {
   return fmt::format("{} in {} ({}{} bytes)", span.name, span.function, flops, span.bytes);
 }
 
-/// The instruction with the names that a trace has for it; without times.
+/// Describes an instruction by the names that a trace uses, to compare it with recorded ones. Times are not set.
 MeasuredSpan span_of(const ExecutedInstruction& at) {
   return {.function = at.program->function,
           .category = std::string(category_in_trace(*at.instruction)),

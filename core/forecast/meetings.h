@@ -37,7 +37,7 @@ struct Meeting {
 
 struct Meetings {
   std::vector<Meeting> all;
-  std::vector<std::vector<std::size_t>> at;  ///< per rank and start or wait: the index in `all`
+  std::vector<std::vector<std::size_t>> at;  ///< per rank: the index in `all` of each start and wait
 };
 
 /// Matches the transfers of several ranks. `ranks`: the instructions of one rank per stage of the pipeline along

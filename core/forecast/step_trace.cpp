@@ -414,7 +414,8 @@ class StepTrace {
     const std::int64_t place = 1 + 3 * transfer.axis.number() + (sends ? 0 : receives ? 1 : 2);
     const std::string kind =
         fmt::format("{} {}", sends || receives ? to_string(transfer.collective) : "collectives", axis_name);
-    const std::int64_t end = std::max(under_way.end, under_way.begin + 1);  // a trace's arrow needs a span
+    // Not empty, so that an arrow can start at it.
+    const std::int64_t end = std::max(under_way.end, under_way.begin + 1);
     add_span({rows_.row_of(kind, place, under_way.begin, end), transfer_name(transfer), "communication",
               under_way.begin, end},
              std::move(arguments));

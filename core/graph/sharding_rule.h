@@ -28,7 +28,7 @@ struct Factor {
   FactorClass kind = FactorClass::pass_through;
   Reduction reduction = Reduction::sum;  ///< how a reduced factor is reduced
   std::int64_t size = 0;                 ///< comes from the operands; declared if all operands read it through windows
-  std::string axis = {};                 ///< name of the axis, which comes from where the size does
+  std::string axis = {};                 ///< axis name; comes from the same operand as the size
 };
 
 using FactorId = Id<struct FactorTag>;
