@@ -16,7 +16,7 @@ TensorType matrix(std::int64_t rows, std::int64_t columns) {
   return {.dtype = DType::bf16, .shape = {rows, columns}, .axes = {"row", "column"}};
 }
 
-/// What one call of the kernel needs, made once.
+/// The operands, scratch and threads of a kernel call, made once.
 struct Call {
   Call(std::int64_t m, std::int64_t n, std::int64_t k, int thread_count)
       : inputs{matrix(m, k), matrix(k, n)}, outputs{matrix(m, n)}, threads(thread_count) {
@@ -29,7 +29,7 @@ struct Call {
   device::TensorView view(const TensorType& type) {
     std::vector<std::uint16_t>& values = memory.emplace_back(static_cast<std::size_t>(graph::element_count(type)));
     for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<std::uint16_t>(0x3F80 + i % 7);  // 1 and the six numbers after it
+      values[i] = static_cast<std::uint16_t>(0x3F80 + i % 7);  // bfloat16 1 and the next six larger numbers
     }
     device::TensorView view{.data = values.data(), .dtype = DType::bf16, .rounded = DType::bf16, .rank = 2};
     view.shape = {type.shape[0], type.shape[1]};

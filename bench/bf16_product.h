@@ -5,7 +5,8 @@
 
 namespace shardrun::bench {
 
-/// C = A * B in bfloat16 by the cpu's kernel of matmul, as a step of training runs it.
+/// Returns a function that computes C = A * B in bfloat16 by the cpu device's matmul kernel, as a training step runs
+/// it. A: [m, k]   B: [k, n]   C: [m, n]
 [[nodiscard]] std::function<void()> bf16_product(std::int64_t m, std::int64_t n, std::int64_t k, int threads);
 
 }  // namespace shardrun::bench

@@ -1,4 +1,4 @@
-"""Reads job files as far as a benchmark needs it, and writes the job that every contestant then runs."""
+"""Reads the parts of job files that benchmarks need, and writes the job file that every contestant then runs."""
 
 import array
 import configparser

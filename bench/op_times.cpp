@@ -1,6 +1,6 @@
-// Times single ops of the device cpu. Reads a case a line, as JSON: {"op": "softmax", "attributes": {"dim": 1},
-// "operands":
-// [[64, 1024]]}, all operands float32. Prints {"median_ms": …} for each. `ops` compares them with PyTorch.
+// Times single ops of the device cpu. Reads a case per line, as JSON: {"op": "softmax", "attributes": {"dim": 1},
+// "operands": [[64, 1024]]}. All operands are float32. Prints {"median_ms": …} for each. `ops` compares them with
+// PyTorch.
 
 #include <algorithm>
 #include <boost/json.hpp>
@@ -38,7 +38,7 @@ graph::Attributes attributes_of(const json::object& given) {
   return attributes;
 }
 
-/// Tensors with memory of their own, filled with numbers between 0.5 and 1.5.
+/// Tensors with their own memory, filled with numbers between 0.5 and 1.5.
 struct Tensors {
   explicit Tensors(const std::vector<graph::TensorType>& types) {
     std::minstd_rand engine(1);
@@ -61,7 +61,7 @@ struct Tensors {
   std::vector<device::TensorView> views;
 };
 
-/// For about a second, and at least five times, after one call that is not counted.
+/// The median time of a call, over about a second and at least five calls, after one call that is not counted.
 double median_ms(const json::object& given, device::Threads& threads) {
   using Clock = std::chrono::steady_clock;
   const graph::Op& op = graph::find_op(given.at("op").as_string());

@@ -19,7 +19,7 @@ namespace {
 using namespace shardrun::test;
 using std::chrono::milliseconds;
 
-/// Kills ranks of a launcher, one after each of `pauses`, unless the job ends first. The destructor joins it.
+/// Kills a random rank of a job after each of `pauses`, unless the job ends first. The destructor joins the thread.
 class RankKiller {
  public:
   RankKiller(pid_t launcher, std::vector<milliseconds> pauses, std::uint64_t seed)
@@ -43,7 +43,7 @@ class RankKiller {
 
  private:
   std::atomic<int> kills_ = 0;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 std::vector<std::string> words_of(const std::string& transport, int ranks) {

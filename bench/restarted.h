@@ -9,14 +9,14 @@
 
 namespace shardrun::bench {
 
-/// How a job ended whose ranks were killed, and started again. `problem` is empty where it ended correctly.
+/// How a job ended whose ranks were killed and started again. `problem` is empty if it ended correctly.
 struct Restarted {
   int kills = 0;
   std::size_t attempts = 1;
   std::string problem;
 };
 
-/// Runs jobs that save every 3 steps and start their ranks again. Kills one to three times a random rank of each, at
+/// Runs jobs that save every 3 steps and restart their ranks. Kills a random rank of each job one to three times, at
 /// random times. A job ends correctly if it has the loss and the weights of the same job over the same transport
 /// without a kill, and leaves no process and no temporary file.
 class RestartedJobs {
@@ -35,10 +35,10 @@ class RestartedJobs {
 
   int ranks_;
   int latest_ms_;
-  std::map<std::string, Result> expected_;  ///< by transport
+  std::map<std::string, Result> expected_;  ///< by transport: the result without a kill
 };
 
-/// What a job has left behind in /dev/shm or as a temporary file below `folder`; "" if nothing.
+/// The files that a job has left in /dev/shm, or as temporary files below `folder`; "" if there are none.
 [[nodiscard]] std::string left_behind(const std::filesystem::path& folder);
 
 }  // namespace shardrun::bench

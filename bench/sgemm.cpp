@@ -1,5 +1,5 @@
-// The rate at which this machine multiplies float32 matrices with the library of shardrun's matmul, and bfloat16
-// matrices with shardrun's matmul. Training rates are given as a share of this ceiling.
+// The rate at which this machine multiplies matrices: float32 with the library of shardrun's matmul, bfloat16 with
+// shardrun's matmul. Training rates are given as a share of this ceiling.
 
 #include <dlfcn.h>
 #include <dnnl.h>
@@ -45,7 +45,7 @@ struct Options {
   bool json = false;
 };
 
-/// The function of the OpenMP runtime that oneDNN is linked to. This compiler's may be another.
+/// The function of the OpenMP runtime that oneDNN is linked to, which may differ from this compiler's runtime.
 void use_threads(int count) {
   using SetThreads = void (*)(int);
   const auto set_threads = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
@@ -55,7 +55,7 @@ void use_threads(int count) {
   set_threads(count);
 }
 
-/// Small integers: no denormals, no overflow, the same in every run.
+/// Small integers, the same in every run, so that neither denormals nor overflow occur.
 std::vector<float> numbers(std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -64,8 +64,8 @@ std::vector<float> numbers(std::int64_t count) {
   return values;
 }
 
-/// GFLOP/s of calls of multiply() for about `seconds`, at least five, after one call that is not counted, in ascending
-/// order.
+/// GFLOP/s of each call of multiply(), ascending: calls for about `seconds`, at least five, after one that is not
+/// counted.
 template <typename Multiply>
 std::vector<double> rates_of(const Shape& shape, double seconds, const Multiply& multiply) {
   using Clock = std::chrono::steady_clock;
@@ -96,7 +96,7 @@ Rate measure(const Shape& shape, const Options& options) {
   };
   use_threads(options.threads);
   const std::vector<double> rates = rates_of(shape, options.seconds, multiply);
-  use_threads(1);  // shardrun's matmul brings threads of its own
+  use_threads(1);  // shardrun's matmul uses its own threads
   const std::vector<double> in_bf16 =
       rates_of(shape, options.seconds, shardrun::bench::bf16_product(shape.m, shape.n, shape.k, options.threads));
   return {shape, rates.back(), rates[rates.size() / 2], in_bf16[in_bf16.size() / 2]};

@@ -1,8 +1,8 @@
 // Runs jobs one after the other, kills a random rank of each at a random time, and counts how many end correctly: soon,
-// with exit code 1, with the killed rank as the root cause, without a process alive or anything left behind. A job that
-// ended before the kill is counted separately.
+// with exit code 1, with the killed rank as the root cause, without a process or file left behind. A job that ended
+// before the kill is counted separately.
 //
-// With --restarts the jobs start their killed ranks again, and end correctly if they have the same loss as without a
+// With --restarts, jobs start their killed ranks again. They end correctly if they have the same loss as without a
 // kill.
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ namespace {
 using namespace shardrun::test;
 
 struct Settings {
-  int jobs = 0;  ///< 0: 200, or 60 with restarts
+  int jobs = 0;  ///< 0: 200 jobs, or 60 with restarts
   bool restarts = false;
   int ranks = 4;
   std::uint64_t seed = 1;
@@ -38,14 +38,14 @@ struct Settings {
   std::vector<std::string> transports;
 };
 
-/// How one job ended. `problem` is empty where it ended correctly.
+/// How a job ended. `problem` is empty if it ended correctly.
 struct Outcome {
   bool was_hit = false;
-  double ending_s = 0;  ///< as the job reports it
+  double ending_s = 0;  ///< seconds that ending took, as the job reports them
   std::string problem;
 };
 
-/// Kills one rank of a launcher after a while, unless the job ends first. The destructor joins it.
+/// Kills one rank of a job after a pause, unless the job ends first. The destructor joins the thread.
 class Killer {
  public:
   Killer(pid_t launcher, std::size_t ranks, std::size_t victim, std::chrono::milliseconds after)
@@ -67,7 +67,7 @@ class Killer {
   std::vector<pid_t> ranks_;
   pid_t victim_ = 0;
   bool was_hit_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 std::string leftover(const JobFolder& job, const std::vector<pid_t>& ranks) {

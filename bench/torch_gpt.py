@@ -2,16 +2,16 @@
 """Trains a job's gpt with PyTorch, on the CPU or a GPU, and prints how long each step took, as JSON.
 `[train] precision = mixed` is autocast to bfloat16, with parameters and optimizer in float32.
 
-The rival of `bench/train`, which runs it with each PyTorch it finds, and of `bench/gpu/run`; also of use alone:
+`bench/train` and `bench/gpu/run` run this script to compare shardrun with PyTorch. It can also be used alone:
 
     python3 bench/torch_gpt.py job.ini --set data.text=corpus.txt --set train.steps=100 --threads 1
     python3 bench/torch_gpt.py job.ini --device cuda --compile
 
-Each thing is done in the fastest way that the PyTorch at hand has without changing what is computed: fused causal
-attention, fused AdamW, one cross-entropy over all tokens, on GPUs tf32 for what is float32 and batches copied from
-pinned memory. 1.13 and later. A step is what shardrun's step_s covers: the batch is drawn, forward, backward, clipping,
-the update, and the loss is read. On a GPU the loss is read two steps later, so that the host stays ahead, and a step is
-the time between the ends of two.
+The script uses the fastest functions of the installed PyTorch (1.13 or later) that do not change the results: fused
+causal attention, fused AdamW, one cross-entropy over all tokens; on GPUs also tf32 for float32, and batches that are
+copied from pinned memory. A step includes the same as shardrun's step_s: drawing the batch, forward, backward, clipping,
+the update, and reading the loss. On a GPU the loss is read two steps later, so that the host stays ahead, and the time of
+a step is that between the ends of two consecutive steps.
 """
 
 import argparse

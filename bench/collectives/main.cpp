@@ -42,7 +42,7 @@ struct Options {
   int rounds = 11;
   double seconds = 0.01;
   bool json = false;
-  std::string folder;  ///< the folder of the rendezvous
+  std::string folder;  ///< folder in which the ranks meet
   std::uint32_t rank = 0;
   bool under_mpi = false;
 };
@@ -56,10 +56,10 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
-/// Of a transport, not of a library.
+/// Whether a contestant's name has options, as only those of transports may.
 bool has_options(const std::string& name) { return name.find(':') != std::string::npos; }
 
-/// "8", "64K", "1M"
+/// Parses a size such as "8", "64K" or "1M".
 std::uint64_t bytes_of(const std::string& text) {
   std::size_t end = 0;
   const unsigned long long number = text.empty() || text[0] == '-' ? 0 : std::stoull(text, &end);
@@ -82,7 +82,7 @@ void check_names(const std::vector<std::string>& names, const char* option, cons
 
 std::filesystem::path own_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
-/// The built transports that need nothing but this machine.
+/// The names of built transports that need only this machine.
 std::vector<std::string> default_transports(const std::filesystem::path& plugins) {
   std::vector<std::string> found;
   for (const char* name : {"shm", "tcp", "gloo", "mpi"}) {
@@ -94,7 +94,7 @@ std::vector<std::string> default_transports(const std::filesystem::path& plugins
   return found;
 }
 
-/// Nothing where the help was requested and printed.
+/// The parsed options; nothing if help was requested and printed.
 std::optional<Options> parse(int argc, char** argv) {
   namespace po = boost::program_options;
   Options options;
@@ -310,7 +310,8 @@ pid_t start(const std::vector<std::string>& command) {
   return child;
 }
 
-/// Makes Open MPI yield in waits where there are fewer cores than ranks, as its documentation recommends.
+/// The command of mpirun. If there are more ranks than cores, makes Open MPI yield while it waits, as its documentation
+/// recommends.
 std::vector<std::string> mpi_command(const Options& options) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -346,7 +347,7 @@ int run_all(const Options& options, int argc, char** argv) {
       children.push_back(start(command));
     }
   }
-  // The remaining ranks would wait forever for one that has failed.
+  // If a rank fails, kills the others, because they would wait for it forever.
   int worst = 0;
   while (!children.empty()) {
     int status = 0;

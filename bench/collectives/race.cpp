@@ -6,10 +6,10 @@
 namespace shardrun::bench {
 namespace {
 
-/// Integers whose sums over all ranks are exact.
+/// Element i that a rank gives: an integer, so that sums over all ranks are exact.
 float given(std::uint32_t rank, std::uint64_t i) { return static_cast<float>((i * 7 + rank * 131) % 1021); }
 
-/// Element i of rank `e.rank`'s result.
+/// Element i of the result on rank `e.rank`.
 float expected(const Exercise& e, std::uint64_t i) {
   switch (e.kind) {
     case Kind::all_gather: return given(static_cast<std::uint32_t>(i / e.count), i % e.count);
@@ -48,8 +48,8 @@ double seconds_of(const Run& run, std::uint64_t times) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// How often to run it to take about `seconds`; the same on all ranks. Uses the best of a few tries, as others may use
-/// the machine.
+/// How many runs take about `seconds`; the same on all ranks. Uses the fastest of a few tries, because other programs
+/// may use the machine.
 std::uint64_t times_for(Rendezvous& rendezvous, const Run& run, double seconds) {
   constexpr std::uint64_t most = 200'000;
   for (std::uint64_t times = 1;; times *= 4) {
@@ -120,7 +120,7 @@ Row race(Rendezvous& rendezvous, const device::HostMemory& arena, const Contesta
       rendezvous.barrier();
       result.wrong = static_cast<std::uint64_t>(rendezvous.greatest(static_cast<double>(wrong)));
     }
-    // Sums in place would grow from run to run; of zeros they stay zero.
+    // Repeated sums in place would grow, except those of zeros.
     std::fill_n(e.send, e.sent(), 0.0F);
     std::fill_n(e.recv, e.received(), 0.0F);
     times.push_back(times_for(rendezvous, run, seconds));

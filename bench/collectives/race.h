@@ -13,24 +13,24 @@ struct Result {
   std::string contestant;
   bool is_ours = false;
   bool is_ceiling = false;
-  std::uint64_t wrong = 0;           ///< elements, over all ranks
-  std::vector<double> microseconds;  ///< per op, of the slowest rank, one per round
+  std::uint64_t wrong = 0;           ///< wrong elements, on the rank with the most of them
+  std::vector<double> microseconds;  ///< microseconds per op of the slowest rank, one entry per round
 };
 
 struct Row {
   Kind kind = Kind::all_reduce;
   bool in_place = false;
-  std::uint64_t bytes = 0;  ///< of a rank's larger buffer
+  std::uint64_t bytes = 0;  ///< bytes of the larger buffer of a rank
   std::vector<Result> results;
 };
 
-/// Runs all contestants that have the op in turns, round after round, on buffers at the arena's beginning. `seconds`:
-/// the approximate length of a turn.
+/// Lets all contestants that have the op take turns, round after round, on buffers at the beginning of the arena.
+/// `bytes`: size of a rank's larger buffer. `seconds`: approximate length of a turn.
 [[nodiscard]] Row race(Rendezvous& rendezvous, const device::HostMemory& arena, const Contestants& contestants,
                        Kind kind, bool in_place, std::uint64_t bytes, int rounds, double seconds);
 
 [[nodiscard]] double median(std::vector<double> values);
-/// The median over the rounds of the rival's time divided by the contestant's.
+/// The rival's time over our time, as the median over rounds: above 1, ours is faster.
 [[nodiscard]] double speed_against(const Result& ours, const Result& rival);
 
 }  // namespace shardrun::bench

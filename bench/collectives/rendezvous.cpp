@@ -35,7 +35,7 @@ void* map_shared(const std::string& path, int flags, std::uint64_t bytes) {
   return mapped;
 }
 
-/// Keys contain slashes.
+/// The name of a key's file: keys contain slashes.
 std::string file_name(std::string key) {
   std::replace(key.begin(), key.end(), '/', '_');
   return "key." + key;
@@ -48,7 +48,7 @@ Rendezvous::Rendezvous(std::filesystem::path folder, std::uint32_t rank, std::ui
   if (size > most_ranks) {
     throw Error(ErrorCode::usage, fmt::format("{} ranks were asked for; at most {} can be", size, most_ranks));
   }
-  // The file begins as zeros, whichever rank opens it first.
+  // Whichever rank opens the file first, it begins with zeros.
   board_ = static_cast<Board*>(map_shared(folder_ / "board", O_CREAT, sizeof(Board)));
 }
 

@@ -13,7 +13,7 @@ namespace shardrun::bench {
 
 constexpr std::int64_t patience_ns = 120'000'000'000;
 
-/// The rendezvous of one run's processes, through files in one folder. It works whoever started them.
+/// The meeting place of a run's processes: files in one folder. It works however the processes were started.
 class Rendezvous final : public plugins::TransportHost {
  public:
   static constexpr std::uint32_t most_ranks = 64;
@@ -28,9 +28,9 @@ class Rendezvous final : public plugins::TransportHost {
   void store_set(const std::string& key, std::string value) override;
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
 
-  /// Returns once all ranks have called it.
+  /// Waits until all ranks have called it.
   void barrier() noexcept;
-  /// The largest value that any rank passes, on all of them.
+  /// Returns the largest value that any rank passes, on all ranks.
   [[nodiscard]] double greatest(double mine) noexcept;
 
  private:
@@ -49,7 +49,7 @@ class Rendezvous final : public plugins::TransportHost {
   Board* board_ = nullptr;
 };
 
-/// Every rank's arena, mapped into this process, its own included.
+/// The arenas of all ranks, this one's included, mapped into this process.
 class Arenas {
  public:
   Arenas(Rendezvous& rendezvous, const device::HostMemory& own);

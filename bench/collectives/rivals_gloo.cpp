@@ -35,7 +35,7 @@ class RendezvousStore final : public gloo::rendezvous::Store {
   Rendezvous& rendezvous_;
 };
 
-/// Gloo's own algorithms, called as its examples do. It has no reduce_scatter.
+/// Gloo's own algorithms, called as in its examples. Gloo has no reduce_scatter.
 class Gloo final : public Contestant {
  public:
   explicit Gloo(Rendezvous& rendezvous)

@@ -1,4 +1,4 @@
-#define OMPI_SKIP_MPICXX  // its C++ bindings, which are in a library of their own
+#define OMPI_SKIP_MPICXX  // skips its C++ bindings, which are in a separate library
 #define MPICH_SKIP_MPICXX
 #include <mpi.h>
 

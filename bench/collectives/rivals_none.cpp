@@ -1,6 +1,6 @@
 #include "bench/collectives/contestant.h"
 
-// Where no MPI was found at configure time.
+// Used if no MPI was found when the build was configured.
 
 namespace shardrun::bench {
 

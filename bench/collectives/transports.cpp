@@ -28,7 +28,7 @@ std::uint32_t opcode_of(Kind kind) {
 
 std::int64_t deadline() { return plugins::transport_clock() + patience_ns; }
 
-/// NAME:KEY=VALUE:KEY=VALUE
+/// Parses the options in NAME:KEY=VALUE:KEY=VALUE.
 OptionValues options_of(const std::string& name, const std::vector<OptionSpec>& specs) {
   OptionValues values;
   for (std::size_t at = name.find(':'); at != std::string::npos; at = name.find(':', at + 1)) {
@@ -39,14 +39,14 @@ OptionValues options_of(const std::string& name, const std::vector<OptionSpec>& 
   return values;
 }
 
-/// A name unique among those that use one store: [a-z0-9]+.
+/// A name that matches [a-z0-9]+ and is unique among the contestants that use the same store.
 std::string run_of(const std::string& name) {
   std::string run = "bench";
   std::ranges::copy_if(name, std::back_inserter(run), [](unsigned char c) { return std::isalnum(c) != 0; });
   return run;
 }
 
-/// A transport plugin through the host's loader, as the executor uses it in a blocking wait.
+/// A transport plugin, used like by the executor: through the host's loader, with blocking waits.
 class Transport final : public Contestant {
  public:
   Transport(Rendezvous& rendezvous, const device::HostMemory& arena, const std::string& folder, const std::string& name,
@@ -144,7 +144,7 @@ class Transport final : public Contestant {
     return request;
   }
 
-  /// Core has its scratch in the arena too. Only one exercise runs at a time.
+  /// In core, scratch is in the arena too. Exercises can share it, because only one runs at a time.
   std::optional<sdk::Buffer> scratch_for(const sdk::OpSpec& request, std::uint32_t size) {
     const std::uint64_t bytes = transport_.query(request, size).scratch_bytes;
     if (bytes == 0) {

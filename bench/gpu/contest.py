@@ -1,4 +1,4 @@
-"""What a race is about: a model, its job file, and the batch that fits."""
+"""A race's subject: a model, its job file, and the largest batch that fits."""
 
 from job import write_job
 from machine import Failed, Skipped

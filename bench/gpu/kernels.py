@@ -1,4 +1,4 @@
-"""The steps that check kernels: all against float64, and some under compute-sanitizer."""
+"""The steps that check kernels: all are compared with float64 kernels, and some run under compute-sanitizer."""
 
 import concurrent.futures
 import json

@@ -1,4 +1,4 @@
-"""The log: what each process was asked and said, so that the cause of a failure is known after the machine is gone."""
+"""The log: the command line and the output of each process, to find causes of failures when the machine is no longer available."""
 
 import os
 import threading

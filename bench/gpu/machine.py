@@ -1,4 +1,4 @@
-"""What the machine has: the GPU, PyTorch, the libraries of CUDA, and the programs of the packed folder."""
+"""Finds the parts of the machine: GPU, PyTorch, CUDA's libraries, and the programs of the packed folder."""
 
 import glob
 import json

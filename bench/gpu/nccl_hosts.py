@@ -1,4 +1,4 @@
-"""The step that trains over NCCL on one GPU, also where NCCL lets one rank of a host use it."""
+"""The step that trains over NCCL with several ranks on one GPU, even with an NCCL that allows one rank per host and GPU."""
 
 import concurrent.futures
 import secrets

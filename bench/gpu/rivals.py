@@ -1,4 +1,4 @@
-"""PyTorch as the rival of a race: a process for each model, which compiles it once and then trains when it is asked."""
+"""PyTorch as the rival of a race: a process for each model, which compiles the model once and then trains it on request."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Tokens to train on: some are far more frequent than others, so that a loss falls within a few steps."""
+"""Tokens to train on. Some are far more frequent than others, so that the loss falls within a few steps."""
 
 import array
 import random

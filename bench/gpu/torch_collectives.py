@@ -3,8 +3,8 @@
 
     torch_collectives.py RANK RANKS FILE DEVICE BYTES…      FILE is where the ranks meet; DEVICE is cuda:0 or cpu
 
-Rank 0 prints a line of JSON for each op and size. As nccl-tests: a size is that of the whole buffer (what all_gather
-receives), a time that of the slowest rank, and busbw is algbw times 2(n-1)/n for all_reduce and (n-1)/n for all_gather.
+Rank 0 prints a line of JSON for each op and size. As in nccl-tests, a size is that of the whole buffer (the one that
+all_gather receives), a time is that of the slowest rank, and busbw is algbw times 2(n-1)/n for all_reduce and (n-1)/n for all_gather.
 """
 
 import json

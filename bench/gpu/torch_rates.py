@@ -2,7 +2,7 @@
 """Speed of PyTorch's bfloat16 products and copies.
 
 Reads {"device": …, "products": {name: [m, n, k]}, "copy_bytes": …} and prints {"tflops": {name: …}, "copy_gb_per_s": …}.
-Random numbers: a GPU is faster with zeros.
+Operands are random numbers, because a GPU is faster with zeros.
 """
 
 import json

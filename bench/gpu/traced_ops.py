@@ -1,4 +1,4 @@
-"""Where the time of a step goes: the ops of a traced step, and what PyTorch makes of the same products."""
+"""Shows where the time of a step goes: the times of its ops from a trace, and PyTorch's times for the same products."""
 
 import gzip
 import json

@@ -74,9 +74,9 @@ void add_option(bench::Settings& settings, const std::string& text) {
   settings.options.emplace_back(key, text.substr(end + 1));
 }
 
-/// `world`: the world of ranks that another launcher started; nothing: bench starts the ranks.
+/// `world`: the ranks that another launcher started; nothing: bench starts the ranks itself.
 bench::Settings settings_of(const Parsed& parsed, const std::optional<launch::World>& world) {
-  constexpr std::int64_t most_iterations = 100'000;  // a rank's times of so many fit one message
+  constexpr std::int64_t most_iterations = 100'000;  // with these, a rank's times fit one message
   bench::Settings settings;
   settings.transport = parsed.get("transport").value_or(usual_transport());
   settings.ranks = static_cast<int>(parsed.integer("ranks", world ? world->size : 2, 1, 1024));
@@ -120,11 +120,11 @@ bench::Settings settings_of(const Parsed& parsed, const std::optional<launch::Wo
   return settings;
 }
 
-/// Output during the measurement: rows as they come, on standard output unless that is for JSON; and on a terminal the
-/// current measurement.
+/// Shows a measurement while it runs: each finished row, on standard output unless that gets JSON, and on a terminal
+/// also what is being measured.
 class Display {
  public:
-  /// `is_hosted`: another launcher passes on the output, in which only whole lines are readable.
+  /// `is_hosted`: another launcher passes on the output, so that only whole lines are readable.
   Display(const bench::Setting& setting, bool json, bool is_hosted)
       : setting_(setting),
         json_(json),
@@ -193,7 +193,7 @@ int tell(const bench::Setting& setting, const bench::Outcome& outcome, bool json
   return outcome.exit_code;
 }
 
-/// Measures, in the first rank's process or in the one that starts all ranks.
+/// Measures, either as the first rank of another launcher's ranks or as the process that starts all ranks.
 int measure(const bench::Settings& settings, const std::optional<launch::World>& world,
             std::span<const std::string> words, bool json) {
   const bench::Setting setting = bench::check(settings, world ? &*world : nullptr);
@@ -217,7 +217,7 @@ int measure(const bench::Settings& settings, const std::optional<launch::World>&
   return tell_all(bench::run(settings, arguments, callbacks));
 }
 
-/// The world that another launcher made of this process and others; nothing if bench starts the ranks itself.
+/// This process's place among ranks that another launcher started; nothing if bench starts the ranks itself.
 std::optional<launch::World> world_of_bench(const Parsed& parsed) {
   launch::require_whole_world();
   std::optional<launch::World> world = launch::world_of();

@@ -14,7 +14,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// A list in a file of JSON.
+/// The list in a JSON file. `what`: names it in errors.
 boost::json::array json_list_in(const std::filesystem::path& file, std::string_view what) {
   constexpr std::size_t most = std::size_t{256} << 20U;
   const std::string name = files::human_path(file);
@@ -25,7 +25,7 @@ boost::json::array json_list_in(const std::filesystem::path& file, std::string_v
   return json.get_array();
 }
 
-/// The variables of --set NAME=VALUE: JSON, or a text if it is none.
+/// The variables of --set NAME=VALUE. A VALUE that is not JSON is a text.
 boost::json::object settings_of(const Parsed& parsed) {
   boost::json::object settings;
   for (const std::string& setting : parsed.all("set")) {

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* member_name = "check-member";
 
-/// A plugin to check. Its code has not run yet.
+/// A plugin to check. Its code has not run yet in this process.
 struct Subject {
   std::filesystem::path path;
   plugins::Manifest manifest;
@@ -55,7 +55,7 @@ std::string as_json(const Subject& subject, const std::vector<conformance::Findi
   return boost::json::serialize(summary) + '\n';
 }
 
-/// `printed`: earlier findings, whose problems are not printed again.
+/// `printed`: the findings before it, whose problems are not printed again.
 void print_line(std::FILE* to, const conformance::Finding& finding, const std::vector<conformance::Finding>& printed) {
   fmt::print(to, "  {} {}\n", conformance::outcome_of(finding), finding.name);
   if (!finding.problem.empty()) {
@@ -69,7 +69,7 @@ void print_line(std::FILE* to, const conformance::Finding& finding, const std::v
   std::fflush(to);
 }
 
-/// The transports that a transport opens, as its options name them.
+/// The transports that a transport opens, as its options name them. `settings`: options from the command line.
 std::vector<std::string> opened_by(const plugins::Transport& transport, const std::vector<std::string>& settings) {
   std::vector<std::string> names;
   for (const OptionSpec& option : transport.options()) {
@@ -107,8 +107,8 @@ void require_options(const std::vector<OptionSpec>& options, const std::vector<s
   }
 }
 
-/// The settings from the command line. A setting that no transport has, or an invalid value, is refused here; one that
-/// does not fit the number of ranks is refused by the transport.
+/// The settings from the command line. Refuses a setting that no transport has, and invalid values. A setting that does
+/// not fit the number of ranks is left to the transport.
 std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subject) {
   std::vector<std::string> settings = parsed.all("set");
   if (settings.empty()) {
@@ -207,7 +207,7 @@ int check(std::span<const std::string> words) {
        .silence_s = parsed.integer("silence", 0, 1, 86'400),
        .report = [&](const conformance::Finding& finding) {
          if (wants_own_launcher(finding)) {
-           return;  // all such findings together become the Error below
+           return;  // findings with these problems are joined in the Error below
          }
          problems += finding.problem.empty() || finding.is_skipped ? 0 : 1;
          print_line(screen, finding, printed);

@@ -31,7 +31,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// What was found: each line that says no makes the whole say no.
+/// Prints the findings. If one of them is negative, so is the whole check.
 class Findings {
  public:
   void tell(bool holds, const std::string& line) {
@@ -76,7 +76,7 @@ void print_folder(const checkpoint::HubFolder& hub) {
              elements_of(tensors));
 }
 
-/// Compares the tokens of a text with those that another program made of it.
+/// Compares the tokens of a text with those that another program made from the text.
 void check_tokens(const Parsed& parsed, const checkpoint::TrainedModel& trained, Findings& findings) {
   if (!trained.tokenizer || trained.tokenizer->file() == nullptr) {
     throw Error(ErrorCode::data, "--text: the folder has no tokenizer that can be used");
@@ -107,7 +107,7 @@ void check_tokens(const Parsed& parsed, const checkpoint::TrainedModel& trained,
                   ours.size(), theirs.size(), our - ours.begin(), shown(our, ours.end()), shown(their, theirs.end())));
 }
 
-/// The model on one device, applied to a whole sequence at a time.
+/// A model on one device, applied to a whole sequence at a time.
 class Applied {
  public:
   Applied(const graph::Graph& graph, const checkpoint::TensorSource& weights, const char* device, int threads)
@@ -115,7 +115,7 @@ class Applied {
     checkpoint::load_parameters(weights, graph, executor_);
   }
 
-  /// `round`: rounds results; null: they keep their digits.
+  /// `round`: rounds the results of every op; null: nothing is rounded.
   void run(const std::vector<std::int32_t>& tokens, const device::RoundResults* round = nullptr) {
     device::HostTensor inputs(executor_.host(device::Access::write), executor_.input(program_, "inputs"),
                               device::Access::write);
@@ -139,12 +139,12 @@ class Applied {
   std::size_t program_ = executor_.find(workload::forward_function, 1);
 };
 
-/// How far logits are from others: the largest difference over the largest of the others.
+/// How far logits are from another program's: the largest difference, over that program's largest logit.
 struct Distance {
   double difference = 0;
   double largest = 0;
   std::size_t rows = 0;
-  std::size_t same_choice = 0;  ///< rows with the same likeliest token
+  std::size_t same_choice = 0;  ///< positions at which both have the same likeliest token
 
   void add(std::span<const double> ours, std::span<const double> theirs, std::size_t vocabulary) {
     for (std::size_t row = 0; row < ours.size(); row += vocabulary) {
@@ -166,22 +166,22 @@ struct Distance {
   }
 };
 
-/// A tensor of --outputs: what another program has behind the embedding or a layer. Each token is judged by itself,
-/// because a few may have elements thousands of times as large as those of others.
+/// A tensor of --outputs: the values that another program has after the embedding or after a layer. Each token is
+/// judged on its own, because a few tokens may have elements thousands of times as large as others.
 struct Outer {
-  std::size_t tensor;    ///< its number in the file
-  std::string name;      ///< its name there, and the name of the output here
-  graph::ValueId value;  ///< of the function `forward`
-  // Of the token that differs most by what is allowed to it:
-  double excess = 0;    ///< the difference by what is allowed
-  double share = 0;     ///< the largest difference, by the token's largest element
-  double rounding = 0;  ///< what rounding makes of it, likewise
-  std::int64_t at = 0;  ///< the element that differs most
-  double ours = 0;      ///< there
+  std::size_t tensor;    ///< index in the file
+  std::string name;      ///< name in the file, and of the output that is compared with it
+  graph::ValueId value;  ///< the value in the function `forward`
+  // The following numbers are those of the token whose difference is largest compared with the allowed difference.
+  double excess = 0;    ///< the largest difference over the allowed difference
+  double share = 0;     ///< the largest difference over the token's largest element
+  double rounding = 0;  ///< the largest error by rounding over the token's largest element
+  std::int64_t at = 0;  ///< index of the element that differs most
+  double ours = 0;      ///< this program's value of that element
   double theirs = 0;
 
-  /// `first`: the number of the first element. `width`: elements of a token. `rounded`: the float64 reference with
-  /// rounded results.
+  /// Judges some tokens. `first`: the index of the first element. `width`: elements per token. `limit`: the allowed
+  /// difference, over the token's largest element. `rounded`: `exact` with rounded results of ops.
   void add(std::int64_t first, std::size_t width, double limit, std::span<const double> here,
            std::span<const float> there, std::span<const double> exact, std::span<const double> rounded) {
     for (std::size_t row = 0; row < here.size(); row += width) {
@@ -212,8 +212,8 @@ struct Outer {
   }
 };
 
-/// The names that a tensor of --outputs may have, with the values: `embedding` and `layer_N` are the last cut points
-/// before the first layer and of layer N, and each cut point has its own name.
+/// The values that a tensor of --outputs may be compared with, by its name. Each cut point has its own name.
+/// `embedding` is the last cut point before the first layer, and `layer_N` is the last one of layer N.
 std::map<std::string, graph::ValueId> names_of_outputs(const graph::Graph& graph, const graph::Function& forward) {
   std::map<std::string, graph::ValueId> names;
   for (const graph::ValueId id : forward.values.ids()) {
@@ -230,8 +230,8 @@ std::map<std::string, graph::ValueId> names_of_outputs(const graph::Graph& graph
   return names;
 }
 
-/// Makes the values that the file names outputs of the function `forward`. Returns them in the order of the graph.
-/// Throws Error{data} for a tensor that is none of them, or of another shape.
+/// Makes the values that the file's tensors are named after outputs of `forward`. Returns them in the order of the
+/// graph. Throws Error{data} for a tensor with another name or another shape.
 std::vector<Outer> add_outputs(const checkpoint::TensorSource& theirs, const std::vector<std::int64_t>& tokens,
                                graph::Graph& graph) {
   graph::Function& forward = graph.functions.front();
@@ -266,7 +266,7 @@ std::vector<Outer> add_outputs(const checkpoint::TensorSource& theirs, const std
   return outputs;
 }
 
-/// Tells where the outputs first differ by more than is allowed.
+/// Prints which output is the first that differs by more than is allowed.
 void tell_outputs(const std::vector<Outer>& outputs, const checkpoint::TensorSource& theirs, Findings& findings) {
   fmt::print("outputs, the token that differs most from --outputs, by its largest element:\n");
   for (const Outer& output : outputs) {
@@ -282,7 +282,7 @@ void tell_outputs(const std::vector<Outer>& outputs, const checkpoint::TensorSou
                                    first->ours, first->theirs));
 }
 
-/// Compares logits of all tokens, and the outputs of layers, with the float64 reference and with another program's.
+/// Compares the logits of all tokens, and the outputs of layers, with the float64 reference and with another program's.
 void check_numbers(const Parsed& parsed, checkpoint::TrainedModel& trained, const checkpoint::TensorSource& weights,
                    Findings& findings) {
   const data::NpyArray tokens = integers_in("tokens", *parsed.get("tokens"));
@@ -412,7 +412,7 @@ int check_folder(std::span<const std::string> words) {
   }
   catch_stop_signals();
   const workload::Models models = compile::models_in(compile::directories_of({}));
-  const checkpoint::HubFolder hub(folder, models);  // which refuses what is missing or unknown
+  const checkpoint::HubFolder hub(folder, models);  // refuses missing and unknown tensors
   print_folder(hub);
   checkpoint::TrainedModel trained = checkpoint::read_model(hub.source(), models);
   Findings findings;

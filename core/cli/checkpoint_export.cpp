@@ -58,7 +58,7 @@ std::optional<checkpoint::DType> type_of(const Parsed& parsed) {
   return *name == "f32" ? checkpoint::DType::f32 : checkpoint::DType::bf16;
 }
 
-/// Prints what was written. `of`: a text about what it was made from.
+/// Prints what was written. `of`: the checkpoint or file that it was made from.
 void print_exported(const checkpoint::Exported& exported, const std::string& of) {
   fmt::print("{} of {}, {}, in\n", counted(exported.tensors, "tensor"), printable(of), human_bytes(exported.bytes));
   for (const std::filesystem::path& file : exported.files) {
@@ -66,8 +66,8 @@ void print_exported(const checkpoint::Exported& exported, const std::string& of)
   }
 }
 
-/// Files beside the weights that do not change when a model is trained further: the tokenizer, its template, and how
-/// texts are generated.
+/// Files beside the weights that stay valid when a model is trained further: the tokenizer, its template, and settings
+/// of generation.
 constexpr std::array<const char*, 9> companion_names = {"generation_config.json",
                                                         "tokenizer.json",
                                                         "tokenizer_config.json",
@@ -78,10 +78,10 @@ constexpr std::array<const char*, 9> companion_names = {"generation_config.json"
                                                         "merges.txt",
                                                         "chat_template.jinja"};
 
-/// Texts by the names of their files.
+/// By file name: the file's text.
 using Companions = std::map<std::string, std::string>;
 
-/// The tokenizer of a GGUF file that cannot be read stays behind. Says so.
+/// The files that can be made from a GGUF file. If its tokenizer cannot be read, prints a note and leaves it out.
 Companions companions_in_gguf(const std::filesystem::path& path) {
   Companions found;
   const files::GgufContents gguf = files::parse_gguf(files::SteadyFile(path));
@@ -118,8 +118,8 @@ Companions companions_of(const std::filesystem::path& origin) {
   return found;
 }
 
-/// The folder or file of others that these weights are in, or with which their run began, if it still exists. Prints a
-/// note if it does not.
+/// The Hugging Face folder or GGUF file that these weights are in, or from which their run began, if it still exists.
+/// Prints a note if it does not.
 std::optional<std::filesystem::path> origin_of(const checkpoint::GivenWeights& given) {
   if (given.is_hub()) {
     return given.source().path;
@@ -143,7 +143,7 @@ std::optional<std::filesystem::path> origin_of(const checkpoint::GivenWeights& g
   return std::nullopt;
 }
 
-/// Throws Error{usage} if the export would lose files of a folder, or leave those of another model in it.
+/// Throws Error{usage} if the export would overwrite files in the folder, or leave files of another model there.
 void require_free(const std::filesystem::path& folder, const std::optional<std::filesystem::path>& origin,
                   const Companions& companions) {
   std::error_code none;
@@ -161,7 +161,7 @@ void require_free(const std::filesystem::path& folder, const std::optional<std::
   }
 }
 
-/// Whether the origin's model differs from the trained one at most in the length of its sequences.
+/// Whether the origin's model is the trained one, except that the length of sequences may differ.
 bool is_same_model(const checkpoint::TensorSource& origin, const checkpoint::TrainedModel& trained,
                    const workload::Models& models) {
   OptionValues options = checkpoint::read_model(origin, models).settings.options;
@@ -171,7 +171,7 @@ bool is_same_model(const checkpoint::TensorSource& origin, const checkpoint::Tra
   return to_string(options) == to_string(trained.settings.options);
 }
 
-/// Exports a folder that Hugging Face's libraries can read.
+/// Exports a folder in the form of Hugging Face's libraries.
 int export_hub_folder(const Parsed& parsed, const std::filesystem::path& folder, checkpoint::ExportSettings settings) {
   const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of({})));
   given.check();
@@ -194,7 +194,8 @@ int export_hub_folder(const Parsed& parsed, const std::filesystem::path& folder,
   const std::string config = begun_with && is_same_model(begun_with->source(), trained, models)
                                  ? begun_with->config(type)
                                  : checkpoint::hub_config(trained.model, trained.settings, type);
-  std::filesystem::remove(folder / "config.json");  // without it, half an export is no model
+  // A folder without it is no model, so an interrupted export is not read.
+  std::filesystem::remove(folder / "config.json");
   checkpoint::Exported exported = checkpoint::export_folder(source, folder, settings);
   for (const auto& [name, text] : companions) {
     files::write_file_atomically(folder / name, text);

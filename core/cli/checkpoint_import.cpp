@@ -17,7 +17,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// The manifest of a checkpoint that the job could have saved after `step` steps, without files and tensors.
+/// The manifest of a checkpoint that the job could have saved after `step` steps; without files and tensors.
 checkpoint::Manifest described(const job::Job& job, const compile::Compiled& compiled, std::int64_t step) {
   return {.step = step,
           .samples = checkpoint::samples_after(job, {}, step),

@@ -23,9 +23,9 @@ namespace {
 /// A checkpoint in the list. Only its manifest and the sizes of its files have been read.
 struct ListedCheckpoint {
   checkpoint::Listed listed;
-  std::string saved;              ///< the time in UTC; "" if it has no manifest
+  std::string saved;              ///< time in UTC; "" if it has no manifest
   checkpoint::Manifest manifest;  ///< empty if it cannot be read
-  std::string fault;              ///< "" if it can be used
+  std::string fault;              ///< why it cannot be used; "" if it can
 };
 
 std::string time_of(const std::filesystem::path& path) {
@@ -95,7 +95,7 @@ int list_checkpoints_of(std::span<const std::string> words) {
     checkpoints.push_back(look_at(listed));
   }
   if (checkpoints.empty()) {
-    static_cast<void>(checkpoint::find_checkpoint(path));  // throws, and says what was expected
+    static_cast<void>(checkpoint::find_checkpoint(path));  // throws an error that says what was expected
   }
   if (parsed.has("json")) {
     boost::json::array all;

@@ -60,7 +60,7 @@ struct OtherName {
   std::string_view meaning;
 };
 
-/// Our command for a command of another program; "" if none is known.
+/// Our command for a word that is a command of another program; "" if none is known.
 std::string_view meaning_of(std::string_view word) {
   static const std::vector<OtherName> all = {
       {{"train", "fit", "start", "launch", "exec", "execute", "submit"}, "'shardrun JOB.ini' runs a job"},
@@ -95,14 +95,14 @@ std::string_view meaning_of(std::string_view word) {
   return "";
 }
 
-/// Whether a word that is not a command looks like a job file.
+/// Whether a word that is not a command may be the name of a job file.
 bool looks_like_job(const std::string& word) {
   std::error_code ignored;
   return word.ends_with(".ini") || word.find('/') != std::string::npos || std::filesystem::exists(word, ignored);
 }
 
-/// Reads SHARDRUN_PLUGIN_TIMEOUT, in seconds. It is an environment variable because plugins are loaded before there is
-/// a job.
+/// Reads SHARDRUN_PLUGIN_TIMEOUT (seconds). It is an environment variable because plugins are loaded before the job
+/// file is read.
 void set_call_limit_of_plugins() {
   constexpr const char* name = "SHARDRUN_PLUGIN_TIMEOUT";
   const char* const text = std::getenv(name);
@@ -121,7 +121,7 @@ void set_call_limit_of_plugins() {
   plugins::set_call_limit(std::chrono::seconds(seconds));
 }
 
-/// Checks what every command needs from the system.
+/// Checks what every command needs of the system.
 void require_surroundings() {
   std::error_code failed;
   static_cast<void>(std::filesystem::read_symlink("/proc/self/exe", failed));

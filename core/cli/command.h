@@ -10,10 +10,10 @@ namespace shardrun::cli {
 /// One subcommand. `run` gets the words after its name and returns the exit code. `run` may throw Error.
 struct Command {
   std::string name;
-  std::string arguments;  ///< as shown in the usage line
-  std::string help;       ///< one line
+  std::string arguments;  ///< the arguments, as in the usage line
+  std::string help;       ///< one line that says what the command does
   int (*run)(std::span<const std::string> words) = nullptr;
-  bool hidden = false;  ///< used only by the program itself; not listed
+  bool hidden = false;  ///< whether only the program itself calls it; not listed then
 };
 
 class RegisterCommand {
@@ -24,7 +24,8 @@ class RegisterCommand {
 /// All subcommands, sorted by name.
 [[nodiscard]] const std::vector<Command>& commands();
 
-/// A command of two words, such as 'plugins check': `first` and the first of `words`. Null if there is none.
+/// The command whose name is two words, such as 'plugins check': `first` and the first of `words`. Null if there is
+/// none.
 [[nodiscard]] const Command* command_of_two(std::string_view first, std::span<const std::string> words);
 
 /// Reports an error in a line on standard error and, if `json`, as an object on standard output. Returns `exit_code`.

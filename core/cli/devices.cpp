@@ -27,7 +27,7 @@ std::vector<std::string> names_of(const std::vector<graph::DType>& dtypes) {
   return names;
 }
 
-/// A device in a library. If the library or something that it needs is missing, `lacks` says so.
+/// A device whose code is in a library. `lacks`: why it cannot be used, such as a missing library.
 struct InLibrary {
   std::string_view name;
   const device::Device* device = nullptr;
@@ -63,7 +63,7 @@ std::string text_of(const InLibrary& found) {
   return text;
 }
 
-/// The device in JSON, with the same fields as other devices, for its first unit.
+/// A device as JSON. A device in a library has the fields of other devices, for its first unit.
 json::object json_of(const InLibrary& found) {
   const device::DeviceFacts facts = found.device == nullptr ? device::DeviceFacts{} : found.device->facts();
   json::array units;
@@ -105,7 +105,7 @@ json::object json_of(const device::Device& device) {
           {"addressable", device.is_addressable()}};
 }
 
-/// The devices that a rank uses on its host, if another launcher started it.
+/// The devices that this rank of another launcher uses on its host.
 std::string text_of(const launch::World& world, const std::vector<InLibrary>& libraries) {
   std::string text = fmt::format("rank {} of {} on {}: ", world.rank, world.size, host_name());
   for (const InLibrary& library : libraries) {
@@ -126,8 +126,8 @@ json::object json_of(const launch::World& world, json::array devices) {
           {"devices", std::move(devices)}};
 }
 
-/// Lists the devices. Among ranks of another launcher, each writes its own at once; the first rank of each host writes
-/// all of that host.
+/// Lists the devices. Among ranks that another launcher started, each rank prints its own; the first rank of each host
+/// also prints the host's.
 int list_devices(std::span<const std::string> words) {
   const Parsed parsed = parse("devices", words, {{.name = "json", .help = "print JSON"}}, 0, 0);
   if (parsed.help_shown) {

@@ -12,11 +12,11 @@
 namespace shardrun::cli {
 namespace {
 
-/// The largest number of rows in a drawing; of more, the middle is left out.
+/// Maximum number of rows in a drawing. Of more rows, those in the middle are left out.
 constexpr std::size_t most_rows = 16;
 constexpr std::size_t usual_width = 48;  ///< width of all cells if there is room for more
 
-/// The number of UTF-8 characters in a text.
+/// The width of a text in columns: its number of UTF-8 characters.
 std::size_t columns_of(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
@@ -34,14 +34,15 @@ std::string repeated(std::string_view piece, std::size_t times) {
   return text;
 }
 
-/// One band of the grid: an interval of a dimension, and its size in the drawing.
+/// A column or row of the drawing: an interval of a dimension, and its size.
 struct Band {
   mesh::Interval interval;
-  std::size_t size = 1;   ///< in columns, or in lines
-  bool left_out = false;  ///< stands for the bands in the middle
+  std::size_t size = 1;   ///< in columns or lines
+  bool left_out = false;  ///< whether it stands for bands in the middle that are left out
 };
 
-using Cells = std::map<std::pair<std::int64_t, std::int64_t>, std::string>;  ///< by origin
+/// A cell's text, by the origin of its part.
+using Cells = std::map<std::pair<std::int64_t, std::int64_t>, std::string>;
 
 struct Grid {
   std::optional<std::size_t> down;    ///< the dimension that is drawn from top to bottom
@@ -57,7 +58,7 @@ bool splits(const std::vector<mesh::Shard>& shards, std::size_t dim) {
   });
 }
 
-/// At most two dimensions, in the order of the tensor: split ones first, then the last of the others.
+/// The dimensions to draw, at most two, in the tensor's order: split ones are preferred, then later ones.
 std::vector<std::size_t> drawn_dims(const std::vector<mesh::Shard>& shards, std::size_t dims) {
   std::vector<std::size_t> drawn;
   for (std::size_t d = 0; d < dims && drawn.size() < 2; ++d) {
@@ -91,7 +92,8 @@ std::vector<Band> bands_of(const std::vector<mesh::Shard>& shards, std::optional
   return bands;
 }
 
-/// The first `kept` − 1 bands and the last one, with one band for all between them.
+/// Keeps the first `kept` − 1 bands and the last, with one band in place of all between them; all bands if they are
+/// few.
 std::vector<Band> without_middle(const std::vector<Band>& bands, std::size_t kept) {
   if (bands.size() <= kept) {
     return bands;
@@ -155,7 +157,7 @@ std::int64_t indices_of(const std::vector<Band>& bands) {
   return sum;
 }
 
-/// Sets each column's least width for its texts. Returns their sum, including the lines between columns.
+/// Sets each column's smallest width for its texts. Returns the width of the grid with these, including lines.
 std::size_t set_least_widths(Grid& grid) {
   std::size_t sum = 1;
   for (Band& column : grid.columns) {
@@ -168,8 +170,8 @@ std::size_t set_least_widths(Grid& grid) {
   return sum;
 }
 
-/// Makes columns as wide as necessary, and divides the rest by their number of indices. Returns false if not even two
-/// columns fit.
+/// Widens columns in proportion to their numbers of indices, up to `width`. Leaves out columns in the middle if there
+/// is too little room. Returns false if not even two columns fit.
 bool set_widths(Grid& grid, std::size_t width) {
   const std::size_t available = width - std::min(width, label_width(grid));
   const std::vector<Band> all = grid.columns;
@@ -195,7 +197,7 @@ bool set_widths(Grid& grid, std::size_t width) {
   return least <= available;
 }
 
-/// A few rows are drawn to scale. If there are many, each gets one line.
+/// Sets the heights of rows: to scale if there are few rows, otherwise one line each.
 void set_heights(Grid& grid) {
   const std::size_t lines = grid.rows.size() <= 4 ? 3 * grid.rows.size() : grid.rows.size();
   const auto indices = std::max<std::int64_t>(1, indices_of(grid.rows));
@@ -256,7 +258,7 @@ std::string title(const Grid& grid, const std::vector<std::string>& axes) {
   return directions.empty() ? "" : fmt::format("{}\n", fmt::join(directions, "  "));
 }
 
-/// Describes what the drawing leaves out.
+/// Lines about what the drawing does not show.
 std::string remarks(const Grid& grid, const std::vector<mesh::Shard>& shards, const std::vector<std::string>& axes) {
   std::vector<std::string> whole;
   std::vector<std::string> split;

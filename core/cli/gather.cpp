@@ -24,7 +24,7 @@ std::int64_t elements_of(const checkpoint::TensorInfo& info) {
   return static_cast<std::int64_t>(*checkpoint::tensor_bytes(info) / checkpoint::element_bytes(info.dtype));
 }
 
-/// Prints a line for each row, and an empty line between planes. float32 is printed with all its digits.
+/// Prints a line for each row, and an empty line between matrices. float32 is printed with all its digits.
 void print_numbers(const checkpoint::OpenTensor& tensor) {
   const std::vector<std::int64_t>& shape = tensor.info.shape;
   const std::int64_t columns = shape.empty() ? 1 : shape.back();

@@ -25,7 +25,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// Throws for options that have no effect: with temperature 0 no random numbers are drawn.
+/// Throws for options that have no effect: with temperature 0, no random numbers are drawn.
 void require_effect(const Parsed& parsed, const train::SamplingSettings& settings) {
   for (const char* option : {"top-k", "seed"}) {
     if (settings.temperature == 0 && parsed.has(option)) {
@@ -36,7 +36,7 @@ void require_effect(const Parsed& parsed, const train::SamplingSettings& setting
   }
 }
 
-/// Prints a token: on a terminal only whole characters; without a tokenizer its number.
+/// Prints a token as text, on a terminal in whole characters. Without a tokenizer it prints the token's number.
 void print_token(std::optional<data::Decoder>& decoder, std::int32_t token) {
   std::string text;
   if (decoder) {
@@ -74,21 +74,21 @@ std::vector<std::int32_t> numbers_of(const std::string& prompt, std::int64_t voc
   return tokens.empty() ? std::vector<std::int32_t>{0} : tokens;
 }
 
-/// A token by its text; nothing if there is none.
+/// The token with this text. `tokens`: the object in which `name` gives the text. Nothing if there is none.
 std::optional<std::int32_t> token_of(const text::BpeTokenizer& tokenizer, const boost::json::object& tokens,
                                      std::string_view name) {
   const boost::json::value* const text = tokens.if_contains(name);
   return text == nullptr ? std::nullopt : tokenizer.find(text->get_string());
 }
 
-/// The tokens of a text for a model of others, with those that its tokenizer puts around it.
+/// The tokens of a text for a Hugging Face model, including the special tokens that its tokenizer puts around texts.
 std::vector<std::int32_t> encode_whole(const data::Tokenizer& tokenizer, const templates::ChatFormat& format,
                                        const std::string& prompt) {
   std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
   const text::BpeTokenizer& file = *tokenizer.file();
   std::vector<std::int32_t> before = file.before();
   std::vector<std::int32_t> behind = file.behind();
-  if (format.adds_bos || format.adds_eos) {  // tokenizer_config.json has the last word, as in transformers
+  if (format.adds_bos || format.adds_eos) {  // tokenizer_config.json takes precedence, as in transformers
     const auto only = [&](const std::optional<bool>& adds, std::string_view name) {
       const std::optional<std::int32_t> token = token_of(file, format.special_tokens, name);
       return adds.value_or(false) && token ? std::vector<std::int32_t>{*token} : std::vector<std::int32_t>();
@@ -101,7 +101,7 @@ std::vector<std::int32_t> encode_whole(const data::Tokenizer& tokenizer, const t
   return tokens;
 }
 
-/// The tokens that end what a model of others says.
+/// The tokens at which a Hugging Face model's answer ends.
 std::vector<std::int64_t> end_tokens_of(const data::Tokenizer& tokenizer, const templates::ChatFormat& format) {
   std::vector<std::int64_t> ends = format.end_tokens;
   if (const std::optional<std::int32_t> token = token_of(*tokenizer.file(), format.special_tokens, "eos_token")) {
@@ -110,7 +110,7 @@ std::vector<std::int64_t> end_tokens_of(const data::Tokenizer& tokenizer, const 
   return ends;
 }
 
-/// The text of a conversation of --system and --message.
+/// The conversation of --system and --message as one text, by the model's chat template.
 std::string conversation_text(const Parsed& parsed, const templates::ChatFormat& format) {
   templates::Conversation conversation;
   for (const char* role : {"system", "message"}) {
@@ -122,8 +122,8 @@ std::string conversation_text(const Parsed& parsed, const templates::ChatFormat&
   return templates::render_chat(format, conversation);
 }
 
-/// Reduces the model's context to what is needed: a model that others trained may have a much longer one, and every
-/// position takes time. `prompted`: the number of tokens of the prompt.
+/// Reduces the model's context to the positions that are needed, because each position takes time and models of others
+/// may have long contexts. `prompted`: the number of tokens of the prompt.
 void take_needed_context(checkpoint::TrainedModel& trained, std::size_t prompted, std::int64_t tokens) {
   constexpr std::int64_t step = 16;
   OptionValues& options = trained.settings.options;
@@ -131,7 +131,7 @@ void take_needed_context(checkpoint::TrainedModel& trained, std::size_t prompted
   options.set("context", std::min(options.integer("context"), std::max(needed, step)));
 }
 
-/// Throws Error{usage} where --message and --system have no effect.
+/// Throws Error{usage} if --message or --system are given without effect.
 void require_chat(const Parsed& parsed, bool is_hub, bool has_tokenizer) {
   if (parsed.has("system") && !parsed.has("message")) {
     throw Error(ErrorCode::usage, "--system has no effect without --message: give the message, too");
@@ -181,7 +181,7 @@ int generate(std::span<const std::string> words) {
     write_to_standard_error(
         fmt::format("samples from the checkpoint of step {}: '{}'\n", given.step(), given.chosen()->native()));
   }
-  const std::optional<job::RawJob> job = given.job();  // a weights file has no job, and so no folders of plugins
+  const std::optional<job::RawJob> job = given.job();  // a weights file has no job, hence no [plugins] folders
   const plugins::Directories directories =
       compile::directories_of(job ? job::plugin_path(*job) : std::vector<std::filesystem::path>());
   checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), compile::models_in(directories));

@@ -61,8 +61,8 @@ std::vector<po::option> split(const std::string& command, std::span<const std::s
   }
 }
 
-/// A hint for a command with --set: " (it is a setting of the job file: --set job.ranks=VALUE)"; "" if no setting has
-/// the name.
+/// A hint for an unknown option: " (it is a setting of the job file: --set job.ranks=VALUE)". "" if no setting has this
+/// name, or if the command has no --set.
 std::string as_setting(const std::string& name, const std::vector<OptionSyntax>& syntax) {
   if (std::ranges::find(syntax, "set", &OptionSyntax::name) == syntax.end()) {
     return "";

@@ -16,10 +16,10 @@ namespace shardrun::cli {
 /// An option of a subcommand: `--name VALUE`, or a switch without a value.
 struct OptionSyntax {
   std::string name;
-  std::string value;  ///< the value's name in the help; empty: a switch
+  std::string value;  ///< the value's name in help texts; empty: the option is a switch
   std::string help;
   bool repeated = false;
-  char letter = 0;  ///< a short name, as in -o; 0: none
+  char letter = 0;  ///< a short name, such as o for -o; 0: none
 };
 
 /// The parsed words of a command line.
@@ -31,35 +31,37 @@ struct Parsed {
   [[nodiscard]] bool has(std::string_view name) const;
   [[nodiscard]] std::optional<std::string> get(std::string_view name) const;
   [[nodiscard]] std::vector<std::string> all(std::string_view name) const;
-  /// Throw Error{usage} if the value is not a number of this kind, or is outside [least, most].
+  /// The value of an option; `otherwise` if it is not given. These throw Error{usage} if the value is not a number of
+  /// this type, or is outside [least, most].
   [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t otherwise, std::int64_t least,
                                      std::int64_t most) const;
   [[nodiscard]] double real(std::string_view name, double otherwise, double least, double most) const;
 };
 
-/// Parses with Boost.Program_options; `--help` prints usage and options. Throws Error{usage} for an unknown option
-/// (with the nearest name), a missing value, or more than `most_positional` other words.
+/// Parses words by Boost.Program_options; `--help` prints usage and options. Throws Error{usage} for an unknown option
+/// (naming the nearest one), a missing value, or more than `most_positional` positional words.
 [[nodiscard]] Parsed parse(const std::string& command, std::span<const std::string> words,
                            const std::vector<OptionSyntax>& syntax, std::size_t least_positional,
                            std::size_t most_positional);
 
-/// --set, for every command that takes a job file.
+/// The option --set, for every command that reads a job file.
 [[nodiscard]] OptionSyntax set_option();
-/// --replace, for a command that writes a file.
+/// The option --replace, for commands that write a file.
 [[nodiscard]] OptionSyntax replace_option();
-/// Throws Error{usage} if the file exists, unless --replace is given.
+/// Throws Error{usage} if the file exists and --replace is not given.
 void require_new(const Parsed& parsed, const std::filesystem::path& file);
-/// The options of a command whose job may continue from a checkpoint: `--resume[=FOLDER]`, which is short for a setting
+/// The options of a command whose job may continue from a checkpoint: `--resume[=FOLDER]`, which stands for a setting
 /// of the job file, and `--force-data`.
 [[nodiscard]] std::vector<OptionSyntax> resume_options();
 /// The words, with `--resume` replaced by `--set checkpoint.resume=…`.
 [[nodiscard]] std::vector<std::string> with_resume_set(std::span<const std::string> words);
 /// Quotes a word for a shell, if necessary.
 [[nodiscard]] std::string shell_word(const std::string& word);
-/// The folders of plugins, for a command whose positional word number `job_file` may be a job file. Only [plugins] of
-/// that file has to be valid. Throws Error{usage} for overrides without a job file.
+/// The folders of plugins. `job_file`: the index of the positional word that may be a job file. Of that file, only
+/// [plugins] must be valid. Throws Error{usage} for settings without a job file.
 [[nodiscard]] plugins::Directories directories_of(const Parsed& parsed, std::size_t job_file);
-/// Reads and checks the job of a command line, with its overrides and, if the command has it, `--force-data`.
+/// Reads and checks the job file of a command line, with its settings and, if the command has the option,
+/// `--force-data`.
 [[nodiscard]] job::Job read_job(const Parsed& parsed);
 /// Checks a job that has been read.
 [[nodiscard]] job::Job checked_job(const Parsed& parsed, const job::RawJob& raw);

@@ -101,7 +101,7 @@ int picture(std::span<const std::string> words) {
     }
   }
   if (!given.empty() || !metrics::is_of_a_run(run)) {
-    require_new(parsed, to);  // the pictures of a run are made of what it has saved
+    require_new(parsed, to);  // the pictures of a run are drawn from its saved states
   }
   if (is_animation) {
     report::draw_animation(history, settings, seconds, to);

@@ -20,7 +20,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// The width if the output is not a terminal, where lines may be long.
+/// The width of a plan that is not printed on a terminal.
 constexpr std::size_t usual_plan_width = 190;
 
 std::size_t screen_width() {
@@ -68,7 +68,7 @@ std::vector<std::int64_t> read_ranks(const std::string& text, std::int64_t ranks
   }
 }
 
-/// Throws if more than one of these options is given: each asks for different output.
+/// Throws if more than one of the options that select the output is given.
 void require_one(const Parsed& parsed) {
   std::vector<std::string> given;
   for (const char* option : {"json", "dump", "ranks", "all"}) {
@@ -82,7 +82,7 @@ void require_one(const Parsed& parsed) {
   }
 }
 
-/// The number of ranks per machine; all ranks if the number of units is not known.
+/// The number of ranks per machine; all ranks of the job if the number of units is unknown.
 std::int64_t ranks_here(const job::Job& job, const device::Device& device) {
   try {
     return device.has_units() ? std::min(compile::ranks_of_machine(job), job.ranks) : job.ranks;
@@ -91,7 +91,7 @@ std::int64_t ranks_here(const job::Job& job, const device::Device& device) {
   }
 }
 
-/// Prints the plan. The search for settings that fit takes longest, so everything else is printed before it.
+/// Prints the plan. The search for settings with which the job fits takes longest, so all else is printed first.
 void print_plan(const Planned& planned, bool every_rank) {
   fmt::print("{}", printable_lines(plan_text(planned, screen_width(), every_rank)));
   if (planned.fit && !planned.fit->fits()) {

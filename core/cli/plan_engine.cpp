@@ -14,7 +14,7 @@ namespace {
 
 namespace json = boost::json;
 
-/// Ranks that need the same amount of the host's memory.
+/// Ranks that need equally much memory of the host.
 struct AlikeRanks {
   std::vector<std::int64_t> members;
   partition::MemoryUse memory;
@@ -40,7 +40,7 @@ std::vector<AlikeRanks> ranks_of(const job::Job& job, const compile::Compiled& f
   return all;
 }
 
-/// The parts of each parameter or state, by its name: "rank 0: [500] at [0]".
+/// The parts that ranks hold of each parameter or state: "rank 0: [500] at [0]".
 std::string parts_text(const compile::JobEngine& engine) {
   std::set<std::string> names;
   for (const auto& declared : engine.parameters) {

@@ -5,7 +5,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// A number as an integer if it fits into 64 bits. It was counted in a double, so 53 bits are exact.
+/// A number as an integer if it fits 64 bits. It was summed up as a double, so only 53 bits are exact.
 boost::json::value whole_number(double number) {
   constexpr double first_beyond = 0x1p63;
   return number < first_beyond ? boost::json::value(static_cast<std::int64_t>(number)) : boost::json::value(number);
@@ -143,7 +143,7 @@ boost::json::object json_of(const forecast::MemoryFit& fit, const std::optional<
   return memory;
 }
 
-/// REQUIRES: the job has [checkpoint].
+/// Where the run begins, as JSON. REQUIRES: the job has [checkpoint].
 boost::json::object json_of(const run::Beginning& beginning) {
   namespace json = boost::json;
   const auto name = [&] {

@@ -15,7 +15,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// If there are more stages than this, neighbouring stages share a row.
+/// With more stages than this, neighbouring stages share a row.
 constexpr std::size_t most_stage_rows = 20;
 
 std::string human_flops(double flops) { return human_quantity(flops, "FLOP"); }
@@ -32,7 +32,7 @@ struct Extremes {
   }
 };
 
-/// A text: "2.68 GiB", or "2.68-2.70 GiB" if the two texts differ.
+/// A range as text: "2.68 GiB", or "2.68-2.70 GiB" if minimum and maximum differ as texts.
 template <typename T>
 std::string range(const Extremes<T>& extremes, const std::function<std::string(T)>& human) {
   const std::string least = human(extremes.least);
@@ -46,13 +46,13 @@ std::string range(const Extremes<T>& extremes, const std::function<std::string(T
   return fmt::format("{}-{}", is_one_unit ? least.substr(0, least.find(' ')) : least, most);
 }
 
-/// A row of the table of bytes.
+/// A row of the table of bytes per category.
 struct Category {
   const char* name;
   std::function<std::uint64_t(const partition::MemoryUse&)> bytes;
 };
 
-/// The rows of the table. If the host cannot address the device's memory, the peak is also shown for each memory.
+/// The rows of the table. If the host cannot address the device's memory, the peak is shown for both memories.
 std::vector<Category> categories_of(const device::Device& device) {
   std::vector<Category> categories = {{"parameters", &partition::MemoryUse::parameters},
                                       {"gradients", &partition::MemoryUse::gradients},
@@ -91,7 +91,7 @@ std::string block(const forecast::RankForecast& ranks, const std::string& title,
   return text;
 }
 
-/// The minimum and the maximum over ranks that differ.
+/// The needs of ranks: minimum and maximum, if ranks differ.
 std::string summary_of_ranks(const forecast::Forecast& forecast, const std::vector<Category>& categories) {
   std::map<std::string, std::map<std::string, Extremes<std::uint64_t>>> sent;
   Extremes<double> flops;
@@ -147,7 +147,7 @@ std::string summary_of_ranks(const forecast::Forecast& forecast, const std::vect
   return text;
 }
 
-/// The stages that share a row.
+/// Consecutive stages that share a row.
 struct StageRow {
   std::size_t begin;
   std::size_t end;
@@ -166,7 +166,7 @@ std::vector<StageRow> stage_rows(std::size_t stages) {
   return rows;
 }
 
-/// REQUIRES: a pipeline.
+/// A row for each stage, or for several. REQUIRES: the job has a pipeline.
 std::string stages_text(const Planned& planned) {
   const partition::Pipeline& pipeline = planned.compiled.partition.pipeline;
   std::string text = fmt::format("\n{:<13} {:>6} {:>18} {:>18} {:>18} {:>22} {:>18} {:>16}\n", "", "ranks", "states",
@@ -212,7 +212,7 @@ std::string stages_text(const Planned& planned) {
          "stage keeps at once\n";
 }
 
-/// REQUIRES: a step is predicted.
+/// The predicted step. REQUIRES: `forecast.step` is set.
 std::string predicted_text(const forecast::Forecast& forecast) {
   const forecast::StepForecast& step = *forecast.step;
   const std::vector<forecast::StagePrediction>& stages = step.prediction.stages;
@@ -246,9 +246,9 @@ std::string predicted_text(const forecast::Forecast& forecast) {
   return text;
 }
 
-/// REQUIRES: a pipeline.
+/// The drawing of the pipeline's actions. REQUIRES: the job has a pipeline.
 std::string timeline_text(const Planned& planned, std::size_t width) {
-  constexpr std::size_t around = 30;  // columns of a row besides the drawing
+  constexpr std::size_t around = 30;  // columns of a row outside of the drawing
   constexpr std::size_t least_width = 40;
   const forecast::Forecast& forecast = planned.forecast;
   const forecast::Timeline& timeline = *forecast.timeline;
@@ -295,7 +295,7 @@ std::string transients_text(const compile::Compiled& compiled) {
   return text;
 }
 
-/// The title: "model toy, strategy named, 8 ranks (data 2 × model 2 × pipe 2), 1 thread each".
+/// A title such as "model toy, strategy named, 8 ranks (data 2 × model 2 × pipe 2), 1 thread each".
 std::string title_text(const Planned& planned) {
   const compile::Compiled& compiled = planned.compiled;
   std::string mesh;
@@ -317,7 +317,8 @@ std::string title_text(const Planned& planned) {
                      counted(compiled.programs.threads, "thread"));
 }
 
-/// What `transport = auto` chose, and how transfers reach device memory that the host cannot address.
+/// The transports that `transport = auto` chose, and whether transfers reach device memory that the host cannot
+/// address.
 std::string transports_text(const Planned& planned) {
   const bool is_addressable = planned.compiled.device->is_addressable();
   std::string text;
@@ -332,7 +333,7 @@ std::string transports_text(const Planned& planned) {
   return text;
 }
 
-/// For a model that is applied to arrays: what a step is, and how much it computes.
+/// For a model that is applied to arrays: the rows of a batch, and how much it computes.
 std::string predictions_text(const compile::Compiled& compiled) {
   const std::int64_t batch = compiled.evaluation_rows.front();
   const std::string step = fmt::format("a step is a batch of {}", counted(batch, "sample"));

@@ -59,7 +59,7 @@ std::string describe(const plugins::PluginInfo& plugin) {
   return text;
 }
 
-/// Whole numbers are written as integers.
+/// A number as JSON; whole numbers as integers.
 boost::json::value json_of(double number) {
   const auto whole = static_cast<std::int64_t>(std::clamp(number, -1e15, 1e15));
   return static_cast<double>(whole) == number ? boost::json::value(whole) : boost::json::value(number);

@@ -23,11 +23,12 @@ bool is_any_of(std::string_view name, std::initializer_list<std::string_view> na
   return std::ranges::find(names, name) != names.end();
 }
 
-/// Whether a setting of the run's job is left out: settings of training, and of a split that the command line replaces.
+/// Whether a setting of the run's job file is left out of a job that predicts: settings of training, and of splitting
+/// and transports if the command line replaces them.
 bool is_left_out(const Parsed& parsed, std::string_view section, std::string_view key) {
   const bool is_alone = parsed.get("ranks") == "1";
   if (section == "model" && key == "from") {
-    return true;  // these weights replace it
+    return true;  // the given weights replace it
   }
   if (is_any_of(section, {"data", "train", "iterate", "checkpoint", "infer"})) {
     return true;
@@ -37,7 +38,7 @@ bool is_left_out(const Parsed& parsed, std::string_view section, std::string_vie
     return is_split_anew;
   }
   if (section == "transport" && is_split_anew) {
-    return true;  // it names axes
+    return true;  // its keys are names of mesh axes
   }
   if (section == "transport" || section.starts_with("transport.") || (section == "job" && key == "transport")) {
     return parsed.has("transport") || is_alone;
@@ -48,7 +49,7 @@ bool is_left_out(const Parsed& parsed, std::string_view section, std::string_vie
           (key == "ranks" && parsed.has("ranks")) || (key == "strategy" && (parsed.has("strategy") || is_alone)));
 }
 
-/// The text of a job file that applies the model of a run's job with these weights.
+/// The text of a job file that applies the model of a run's job file with these weights.
 std::string text_of_predictions(const Parsed& parsed, const job::RawJob& of_run, const std::filesystem::path& weights) {
   std::string text = fmt::format("[job]\ntask = infer\ncheckpoint = {}\n",
                                  job::write_value(std::filesystem::absolute(weights).string()));
@@ -72,7 +73,7 @@ constexpr std::pair<const char*, const char*> settings_of_options[] = {
     {"from", "infer.from"}, {"to", "infer.to"},           {"batch", "infer.batch"},
     {"ranks", "job.ranks"}, {"strategy", "job.strategy"}, {"transport", "job.transport"}};
 
-/// The settings for which options of the command line stand.
+/// The settings that the command's options stand for, and those of --set.
 std::vector<std::string> overrides_of(const Parsed& parsed) {
   std::vector<std::string> overrides = parsed.all("set");
   for (const auto& [option, setting] : settings_of_options) {
@@ -83,7 +84,7 @@ std::vector<std::string> overrides_of(const Parsed& parsed) {
   return overrides;
 }
 
-/// Sets the places of these settings to the options that gave them, such as "--from".
+/// Replaces the places of settings that came from options by the options' names, such as "--from", for messages.
 job::RawJob placed(job::RawJob raw, const Parsed& parsed) {
   for (job::RawSection& section : raw.sections) {
     for (job::RawSetting& each : section.settings) {
@@ -96,7 +97,7 @@ job::RawJob placed(job::RawJob raw, const Parsed& parsed) {
   return raw;
 }
 
-/// Adds the place to which predictions are written if --to is not given.
+/// Adds `infer.to`, the target of predictions, if no setting gives it.
 std::vector<std::string> with_target(std::vector<std::string> overrides) {
   if (std::ranges::none_of(overrides, [](const std::string& each) { return each.starts_with("infer.to="); })) {
     if (::isatty(STDOUT_FILENO) == 1) {
@@ -110,7 +111,7 @@ std::vector<std::string> with_target(std::vector<std::string> overrides) {
 }
 
 job::RawJob job_of_weights(const Parsed& parsed, const std::filesystem::path& path) {
-  // A folder of others is read by a model, whose plugin --set plugins.path may name.
+  // A model reads a Hugging Face folder, and --set plugins.path may name the folder of its plugin.
   const job::RawJob settings = job::read_job_text("", "predict", parsed.all("set"));
   const checkpoint::GivenWeights given(path, compile::models_in(compile::directories_of(job::plugin_path(settings))));
   if (!given.note().empty()) {
@@ -126,7 +127,7 @@ job::RawJob job_of_weights(const Parsed& parsed, const std::filesystem::path& pa
                             with_target(overrides_of(parsed)));
 }
 
-/// The given job, or one that is made from a run, a checkpoint or a weights file.
+/// The given job file, or one that is made from a run, a checkpoint or a weights file.
 job::RawJob raw_job(const Parsed& parsed) {
   const std::filesystem::path path = parsed.positional.at(0);
   std::error_code none;

@@ -28,7 +28,7 @@ namespace {
 
 using launch::stop_signals;
 
-/// The first signal that asked to stop (lowest byte), and when it came, in milliseconds (above it); 0 if none has come.
+/// The first stop signal (lowest byte), and when it came, in milliseconds (the other bytes); 0 if none has come.
 std::atomic<std::int64_t> first_request = 0;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 std::atomic<bool> is_pipe_broken = false;
@@ -48,10 +48,10 @@ void set_action(int signal, void (*action)(int)) noexcept {
   ::sigaction(signal, &wanted, nullptr);
 }
 
-/// Writes the message about a second signal, but nothing if that would wait for a reader.
+/// Writes the message about a second signal, unless that would block because nobody reads.
 void say_ended_by(int signal) noexcept {
   std::array<char, 128> line{};
-  // On a terminal the cursor is at the end of the live line.
+  // On a terminal, the cursor stands at the end of the progress line.
   const int length =
       std::snprintf(line.data(), line.size(), "%sshardrun: ended at once by a second signal (SIG%s): %s\n",
                     ::isatty(STDERR_FILENO) == 1 ? "\n" : "", sigabbrev_np(signal), text_of(results()));
@@ -77,7 +77,7 @@ extern "C" void on_stop_signal(int signal) {
   errno = error_number;
 }
 
-/// The reader of the output has gone. Each further line raises the same signal.
+/// Called when the reader of the output has gone: every further write raises the signal again.
 extern "C" void on_broken_pipe(int signal) {
   is_pipe_broken = true;
   request_stop(signal);
@@ -96,7 +96,7 @@ Listener& listener() {
   return one;
 }
 
-/// REQUIRES: the listener's mutex is held.
+/// Calls the listener if a stop signal has come. REQUIRES: the listener's mutex is held.
 void tell_if_asked(Listener& who) noexcept {
   const int signal = signal_of(first_request);
   if (signal == 0 || !who.call || std::exchange(who.was_told, true)) {
@@ -105,7 +105,7 @@ void tell_if_asked(Listener& who) noexcept {
   try {
     who.call(signal);
   } catch (const std::exception&) {
-    // Exceptions are dropped: the process stops anyway.
+    // The process stops anyway.
   }
 }
 
@@ -131,7 +131,7 @@ void start_taking(const sigset_t& signals) {
         }
       }
       ::sigsuspend(&waiting);
-      // A listener may be slow, but a second signal must not wait for it.
+      // Unblocks the signals first: a listener may be slow, and a second signal must not wait for it.
       ::pthread_sigmask(SIG_SETMASK, &waiting, nullptr);
       tell_listener();
       for (;;) {
@@ -144,7 +144,7 @@ void start_taking(const sigset_t& signals) {
       }
     }
   } catch (const std::system_error&) {
-    // If no thread can be started, this thread continues to take the signals.
+    // If no thread can be started, this thread takes the signals.
   }
   ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
 }
@@ -154,7 +154,7 @@ void start_taking(const sigset_t& signals) {
 void secure_process() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) == -1 && errno == EBADF && ::open("/dev/null", O_RDWR) != stream) {
-      std::abort();  // a machine without /dev/null, and no place for a message
+      std::abort();  // there is no /dev/null, and nowhere to write a message
     }
   }
   std::signal(SIGXFSZ, SIG_IGN);

@@ -4,9 +4,9 @@
 
 namespace shardrun::cli {
 
-/// Prepares the whole process before anything is opened. Opens closed standard streams to /dev/null; otherwise the next
-/// file would get their number, and the screen's output. Ignores SIGXFSZ, so that a file that must not grow causes an
-/// error that names it.
+/// Prepares the process before any file is opened. Opens closed standard streams to /dev/null: otherwise the next file
+/// would get their number, and the output meant for the screen. Ignores SIGXFSZ, so that writing beyond a size limit
+/// fails with an error that names the file.
 void secure_process();
 
 /// Handles signals from now on.
@@ -17,13 +17,13 @@ void secure_process();
 /// A separate thread takes these signals; the calling thread, and those that it starts from now on, do not.
 void catch_stop_signals();
 
-/// Ignores these signals from now on. Called when the process has done everything: a launcher that ends it because of
-/// another process's exit code should still see this process's own code.
+/// Ignores the stop signals from now on. Called when the process has done everything: a launcher may end all processes
+/// because of another one's exit code, and should still see this process's own.
 void ignore_stop_signals() noexcept;
 
-/// Sets the listener. It is called once, with the first signal that asks to stop, as soon as it comes, on the thread
-/// that takes signals. If a signal came before, it is called at once on the calling thread. Its exceptions are dropped.
-/// An empty listener removes the old one; when this returns, no call is running.
+/// Sets the listener. It is called once, on the thread that takes signals, as soon as the first stop signal comes. If
+/// that came before, it is called at once on the calling thread. Its exceptions are dropped. An empty listener removes
+/// the old one; no call of it is running when this returns.
 void listen_for_stop(std::function<void(int signal)> listener);
 
 /// The signal that asked to stop, or 0.

@@ -32,7 +32,7 @@ int rank(std::span<const std::string> words) {
   if (!context) {
     throw Error(ErrorCode::usage, "rank: a run starts its ranks itself: use shardrun run JOB.ini");
   }
-  // The launcher has filled in the path, so braces in it are literal now.
+  // The launcher has replaced placeholders in the path, so braces that are left are literal.
   const std::filesystem::path folder = parsed.get("folder").value_or("");
   const std::string text = job::read_source(metrics::job_path(folder));
   job::Job job = job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), compile::schema_providers());

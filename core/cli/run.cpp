@@ -33,7 +33,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// Prints the results. As with all output of a successful run, it must be complete.
+/// Prints text, and throws if it cannot be written completely.
 void show(const std::string& text, int exit_code) {
   std::fflush(stdout);
   if (const int error = write_for_person(STDOUT_FILENO, text); error != 0 && error != EAGAIN && exit_code == 0) {
@@ -41,7 +41,7 @@ void show(const std::string& text, int exit_code) {
   }
 }
 
-/// Whether predictions are written to standard output.
+/// Whether the job writes predictions to standard output.
 bool has_predictions(const job::Job& job) { return job.task == job::Task::infer && job::is_standard(job.infer.to); }
 
 const char* noun_of_steps(const job::Job& job) {
@@ -77,24 +77,24 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   }
 }
 
-/// Called when the results of a run could not be printed: the process exits with an error, which is added to the
-/// summary. The run's status stays, because its files are complete. Returns the exit code.
+/// Handles results of a run that could not be printed. Adds the error to the summary, and keeps the run's status
+/// because its files are complete. Returns the exit code.
 int untold(metrics::Summary summary, const std::filesystem::path& output, const Error& error) {
   summary.exit_code = exit_code(error.code());
   summary.error = error.message();
-  if (!summary.origin.ended.empty()) {  // otherwise no summary was written
+  if (!summary.origin.ended.empty()) {  // an empty `ended` means that no summary was written
     try {
       const metrics::LockedRunFolder folder(output);
       metrics::write_summary(metrics::summary_path(folder.root()), summary);
     } catch (const Error&) {
-      // The folder belongs to another run by now.
+      // Another run has taken over the folder.
     }
   }
   write_to_standard_error(fmt::format("shardrun: {}\n", printable_lines(summary.error)));
   return summary.exit_code;
 }
 
-/// How many words, from this one on, say where the run begins: 0, 1 or 2.
+/// How many of the words, from the first on, say where the run begins: 0, 1 or 2.
 std::size_t words_of_resume(std::span<const std::string> words) {
   if (words[0] == "--set" && words.size() > 1 && words[1].starts_with("checkpoint.resume=")) {
     return 2;
@@ -102,8 +102,8 @@ std::size_t words_of_resume(std::span<const std::string> words) {
   return words[0].starts_with("--resume") || words[0].starts_with("--set=checkpoint.resume=") ? 1 : 0;
 }
 
-/// The command that continues this run, or repeats it if it has saved nothing: "to go on: shardrun run job.ini
-/// --resume". `folder`: the run's folder, if the next run will have another; else "".
+/// The command that continues this run, or repeats it if it saved nothing: "to go on: shardrun run job.ini --resume".
+/// `folder`: the run's folder if the next run will use another one, otherwise "".
 std::string how_to_go_on(const metrics::RunOrigin& origin, bool has_saved, const std::string& folder) {
   const std::span<const std::string> words = origin.command;
   std::string text = "to go on:";
@@ -123,7 +123,7 @@ std::string how_to_go_on(const metrics::RunOrigin& origin, bool has_saved, const
   return text + (stays ? "\n" : " --resume\n");
 }
 
-/// The world that another launcher made of this process and others, unless the user does not want it to be used.
+/// This process's place among ranks that another launcher started. Nothing if there is none, or --launch ignores it.
 std::optional<launch::World> world_of(const Parsed& parsed) {
   const std::string how = parsed.get("launch").value_or("auto");
   if (how != "auto" && how != "here") {
@@ -136,7 +136,8 @@ std::optional<launch::World> world_of(const Parsed& parsed) {
   return launch::world_of();
 }
 
-/// Runs this process as one of a world. The first rank reports errors, except for those that it does not learn of.
+/// Runs this process as one of another launcher's ranks. The first rank reports errors; other ranks report those that
+/// it does not learn of.
 int run_as_one_of(const launch::World& world, const job::Job& job, const run::RunSettings& settings,
                   const std::function<int(const metrics::Summary&)>& tell) {
   if (world.rank == 0) {
@@ -152,8 +153,8 @@ int run_as_one_of(const launch::World& world, const job::Job& job, const run::Ru
   return code;
 }
 
-/// Where progress is shown. Another launcher passes on its ranks' output in pieces, mixed with others'. Only whole
-/// lines are readable there, although mpirun gives the first rank a terminal.
+/// Where progress is shown. Other launchers mix pieces of their ranks' output, so that only whole lines are readable,
+/// although mpirun gives the first rank a terminal.
 screen::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
   screen::ProgressSink sink = screen::descriptor_sink(descriptor, std::getenv("TERM"));
   sink.is_terminal = sink.is_terminal && !is_one_of_world;

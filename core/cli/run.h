@@ -11,7 +11,7 @@ namespace shardrun::cli {
 /// The options of every command that runs a job.
 [[nodiscard]] std::vector<OptionSyntax> run_options();
 
-/// Runs a job and prints its results. `command` and `words`: the command line. Returns the exit code.
+/// Runs a job and prints its results. `command` and `words`: the command line, for the summary. Returns the exit code.
 int run_job(const std::string& command, std::span<const std::string> words, const Parsed& parsed, job::Job job);
 
 }  // namespace shardrun::cli

@@ -73,7 +73,8 @@ class Tensors {
     return tensor;
   }
 
-  /// Adds two roles: the gradient within a step, to which every call adds, and at its end, when it is read.
+  /// Adds two roles of a gradient: during a step, when calls add to it, and at the step's end, when the update reads
+  /// it.
   void add_gradient(PlacedTensor& tensor, graph::StateId s) const {
     const partition::ShardedGraph& sharded = compiled_.partition.sharded;
     mesh::Placement accumulated = compiled_.partition.placements.states[s];
@@ -111,7 +112,7 @@ class Tensors {
     return function.rows == 0 ? function.name : fmt::format("{} of {} rows", function.name, function.rows);
   }
 
-  /// An input or output with this name, in the first function that has one.
+  /// The input or output with this name, of the first function that has one.
   [[nodiscard]] PlacedTensor of_port(const std::string& name) const {
     const partition::Pipeline& pipeline = compiled_.partition.pipeline;
     std::optional<PlacedTensor> tensor;
@@ -136,7 +137,7 @@ class Tensors {
     return std::move(tensor).value();
   }
 
-  /// A cut point. Its first role is its placement by the plan or, without one, as it is computed.
+  /// A cut point. Its first role is the placement that the plan gives it or, without one, its computed placement.
   [[nodiscard]] PlacedTensor of_cut_point(const std::string& name) const {
     for (const partition::SplitFunction& function : compiled_.partition.sharded.functions) {
       if (function.role == graph::Role::on_demand) {
@@ -165,7 +166,7 @@ class Tensors {
   const compile::Compiled& compiled_;
 };
 
-/// The places in a run's summary; empty if there is no summary.
+/// The places of ranks from a run's summary; empty if there is none.
 std::vector<RankPlace> places_of_run(const std::filesystem::path& output) {
   constexpr std::size_t most_bytes = std::size_t{1} << 28U;
   std::vector<RankPlace> places;
@@ -175,12 +176,12 @@ std::vector<RankPlace> places_of_run(const std::filesystem::path& output) {
       places.push_back({rank.host, rank.device});
     }
   } catch (const Error&) {
-    places.clear();  // missing, or of another version
+    places.clear();  // the summary is missing or has another version
   }
   return places;
 }
 
-/// The device on which the rank of this machine with this local number would compute.
+/// The device that local rank `local` of this machine would use.
 std::string device_of(const job::Job& job, const device::Device& device, std::int64_t local, std::int64_t ranks) {
   try {
     if (device.has_units()) {
@@ -189,7 +190,7 @@ std::string device_of(const job::Job& job, const device::Device& device, std::in
       return fmt::format("{}:{} ({}, {})", device.name(), number, unit.name, unit.architecture);
     }
   } catch (const Error&) {
-    // The job may be planned for another machine, so the device need not exist here.
+    // The job may be meant for another machine, so the device need not exist here.
   }
   return device.name();
 }
@@ -209,7 +210,7 @@ std::vector<std::string> matching(const std::vector<std::string>& names, const s
   return found;
 }
 
-/// The arrays that an engine's ranks declare.
+/// The parameters or states that an engine's ranks declare.
 std::vector<PlacedTensor> tensors_of(const compile::JobEngine& engine) {
   const graph::Graph whole = compile::whole_states(engine);
   std::vector<PlacedTensor> tensors;

@@ -13,7 +13,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// If there are more ranks than this, those with the same part share a line of the table.
+/// With more ranks than this, ranks that have the same part share a line of the table.
 constexpr std::int64_t most_ranks_by_line = 16;
 
 /// A line of the table: one rank, or ranks with the same part.
@@ -26,7 +26,7 @@ struct Line {
   std::string place;
 };
 
-/// The places of ranks as text, each once: "node1 cpu". Unknown fields are "?".
+/// The places of these ranks as text, without repetitions: "node1 cpu". Unknown fields are "?".
 std::string place_text(const std::vector<std::int64_t>& ranks, const std::vector<RankPlace>& places) {
   std::vector<std::string> texts;
   for (const std::int64_t rank : ranks) {
@@ -39,7 +39,7 @@ std::string place_text(const std::vector<std::int64_t>& ranks, const std::vector
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-/// The stages that have a tensor: "stages 0, 3 of 4"; empty without a pipeline.
+/// The stages that have the tensor: "stages 0, 3 of 4"; empty without a pipeline.
 std::string stages_having(const PlacedTensor& tensor) {
   std::vector<std::int32_t> having;
   for (const partition::StageId stage : tensor.stages.ids()) {
@@ -95,9 +95,9 @@ std::string table(const std::vector<Line>& lines) {
   return text;
 }
 
-/// One line for all roles with the same placement.
+/// A line for each placement, with all roles that have it.
 std::string roles_text(const PlacedTensor& tensor, const mesh::Mesh& mesh) {
-  std::vector<std::pair<std::string, std::string>> rows;  // placement, roles
+  std::vector<std::pair<std::string, std::string>> rows;  // pairs of placement and roles
   for (const PlacedRole& role : tensor.roles) {
     const std::string placement = to_string(role.placement, mesh);
     const auto alike = std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return row.first == placement; });

@@ -21,7 +21,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// Replaces invalid UTF-8 by U+FFFD: one for each byte or beginning of a character, as Python's
+/// Replaces invalid UTF-8 by U+FFFD: one for each invalid byte or truncated character, as Python's
 /// bytes.decode(errors="replace") does.
 std::string with_replacements(std::string_view text) {
   std::string result;
@@ -37,8 +37,8 @@ std::string with_replacements(std::string_view text) {
   return result;
 }
 
-/// Calls `use(text)` for each document of a file: the whole file, or the field of each line of JSON. Errors get the
-/// document's place.
+/// Calls `use(text)` for each document of a file: the whole file, or a field of each JSON line. Adds the document's
+/// place to errors.
 template <typename Use>
 void for_each_document(const Parsed& parsed, const std::filesystem::path& path, const Use& use) {
   const std::optional<std::string> field = parsed.get("field");
@@ -85,7 +85,7 @@ void for_each_document(const Parsed& parsed, const std::filesystem::path& path, 
   }
 }
 
-/// A file of tokens: raw, or a .npy.
+/// A file of tokens that is being written: raw numbers, or .npy.
 class TokenFile {
  public:
   TokenFile(const std::filesystem::path& path, std::int64_t vocabulary)
@@ -117,7 +117,7 @@ class TokenFile {
   [[nodiscard]] const char* type() const noexcept { return is_wide_ ? "uint32" : "uint16"; }
 
  private:
-  /// The header, whose size does not depend on the count.
+  /// The .npy header. Its size does not depend on the count, so it can be rewritten at the end.
   [[nodiscard]] std::string header() const { return data::npy_header(is_wide_ ? "<u4" : "<u2", {count_}); }
 
   bool is_npy_;

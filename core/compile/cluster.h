@@ -8,16 +8,16 @@
 
 namespace shardrun::compile {
 
-/// The link of a mesh axis.
+/// The speed of the network link along a mesh axis.
 struct AxisRate {
   double bandwidth = 0;  ///< bytes per second
   double latency = 0;    ///< seconds per message
 };
 
-/// Per mesh axis; nothing if the job gives no bandwidth for it.
+/// By mesh axis: its rate; nothing if the job gives no bandwidth for it.
 using AxisRates = IdVector<mesh::AxisId, std::optional<AxisRate>>;
 
-/// Throws Error{job} if the mesh has no axis of this name. `where`: the place where the job names it.
+/// Throws Error{job} if the mesh has no axis of this name. `where`: the place in the job file that names the axis.
 void require_axis(const mesh::Mesh& mesh, const std::string& name, const std::string& where);
 
 /// Throws Error{job} if [cluster.AXIS] names an axis that the mesh does not have, or if [cluster] flops is given and an

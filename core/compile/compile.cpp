@@ -56,8 +56,8 @@ std::optional<graph::DType> mixed_gradients(const job::TrainSettings& train) {
   return train.gradients == job::RealType::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
 }
 
-/// Throws if a decay rate is too close to 1 for bfloat16 moments: with 8 significant bits, a mean that decays by less
-/// than 1/256 is rounded back to its old value.
+/// Throws if a decay rate is too close to 1 for bfloat16 moments. They have 8 significant bits: a mean that changes by
+/// less than 1/256 is rounded back to its old value.
 void require_decaying_moments(const job::Job& job) {
   constexpr double most = 1 - 1.0 / 256;
   if (job.task != job::Task::train || job.train.moments == job::RealType::float32) {
@@ -83,8 +83,8 @@ void require_decaying_moments(const job::Job& job) {
   }
 }
 
-/// Throws if there are too many calls, each of which is planned separately. `key`: the setting for the rows of a call.
-/// `remedies`: other remedies for the message.
+/// Throws if a job needs too many calls, because each is planned separately. `key`: the setting for the rows of a call.
+/// `remedies`: other remedies that the message lists.
 void require_few_calls(const job::Job& job, const char* what, const char* section, const char* key,
                        std::int64_t samples, std::int64_t rows, const char* remedies) {
   constexpr std::int64_t most = std::int64_t{1} << 24;
@@ -113,8 +113,7 @@ workload::TrainingSettings training_settings(const job::Job& job, const data::Da
           .optimizer = optimizer_settings(job.train)};
 }
 
-/// Builds the graph. Errors of the graph itself, such as a tensor that is too large, have no place in the job, so one
-/// is added.
+/// Builds the graph. Adds the job file's name to errors of the graph itself, such as a tensor that is too large.
 graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   workload::ModelSettings settings = compiled.settings;
   settings.job = &job;
@@ -154,8 +153,8 @@ void require_kernels(const job::Job& job, const Compiled& compiled) {
   }
 }
 
-/// Partitions the graph. If the plan is impossible, the cause may be a setting of [train], or a file that the strategy
-/// read. The partitioner does not know their places, so they are added here.
+/// Partitions the graph. If the plan is impossible, the cause may be a setting of [train] or a file that the strategy
+/// read. Adds their places, which the partitioner does not know, to the error.
 partition::Partition split(const job::Job& job, const Compiled& compiled) {
   try {
     return partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);
@@ -170,7 +169,7 @@ partition::Partition split(const job::Job& job, const Compiled& compiled) {
   }
 }
 
-/// Calls `act`. Its errors get the place of a setting.
+/// Calls `act`, and adds the place of a setting to its errors.
 template <class Act>
 void placing(const job::Job& job, const char* section, const char* key, const Act& act) {
   try {
@@ -180,7 +179,7 @@ void placing(const job::Job& job, const char* section, const char* key, const Ac
   }
 }
 
-/// Sets a size from [infer] if nothing else gives it. Throws Error{job} if both give it and differ.
+/// Takes a size from [infer], unless it is known from elsewhere. Throws Error{job} if both are given and differ.
 void take_given(const job::Job& job, const char* key, std::int64_t given, std::int64_t& size) {
   if (given > 0 && size > 0 && given != size) {
     throw Error(ErrorCode::job,
@@ -190,7 +189,7 @@ void take_given(const job::Job& job, const char* key, std::int64_t given, std::i
   size = given > 0 ? given : size;
 }
 
-/// Opens the weights if the job names any. A run that goes on from a checkpoint needs none: they may be gone.
+/// Opens the weights that the job names. A run that continues from a checkpoint needs none: they may no longer exist.
 void open_weights(const job::Job& job, Compiled& compiled) {
   const std::filesystem::path& path = job.weights.empty() ? job.checkpoint : job.weights;
   if (path.empty()) {
@@ -207,12 +206,12 @@ void open_weights(const job::Job& job, Compiled& compiled) {
   });
 }
 
-/// If a model takes both tokens and numbers, the data on which it was trained decides.
+/// Whether the model is applied to tokens. If it takes both tokens and numbers, this depends on its training data.
 bool is_applied_to_tokens(const workload::Model& model, const workload::DataShape& trained_on) {
   return model.takes_tokens && trained_on.features == 0;
 }
 
-/// Throws Error{job} if the data is of a kind on which the model cannot be trained.
+/// Throws Error{job} if the model cannot be trained on this kind of data.
 void require_kind_of_data(const job::Job& job, const workload::Model& model) {
   if (!job.data.arrays.empty() && model.takes_tokens && !model.takes_arrays) {
     throw Error(ErrorCode::job, fmt::format("{}: model {} is trained on tokens: use [data] text or tokens",
@@ -240,7 +239,7 @@ workload::DataShape inferred_shape(const job::Job& job) {
   return shape;
 }
 
-/// Opens the weights and the array to which a model is applied. Sets what the model learns about the data.
+/// Opens the weights, and the array to which the model is applied. Sets the sizes of data that the model is built with.
 void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, Compiled& compiled) {
   workload::DataShape& shape = compiled.settings.data;
   open_weights(job, compiled);
@@ -272,8 +271,8 @@ void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, C
   shape.features = found > 0 ? found : shape.features;
 }
 
-/// The numbers of rows with which a model that is applied to arrays is called. A record may have any number of rows: it
-/// is computed in whole batches, and the rest in powers of two.
+/// The numbers of rows with which a model that is applied to arrays is called. Records have any number of rows: a
+/// record is computed in whole batches, and the rest of its rows in powers of two.
 std::vector<std::int64_t> rows_of_calls(const job::Job& job, const Compiled& compiled) {
   const std::int64_t batch = job.infer.batch;
   if (compiled.dataset != nullptr) {
@@ -289,7 +288,7 @@ std::vector<std::int64_t> rows_of_calls(const job::Job& job, const Compiled& com
   return rows;
 }
 
-/// Sets the graph, and the numbers of rows of its calls.
+/// Builds the graph, and determines the rows of its calls.
 void add_graph(const job::Job& job, Compiled& compiled) {
   if (job.task == job::Task::infer) {
     compiled.evaluation_rows = rows_of_calls(job, compiled);
@@ -309,7 +308,7 @@ void add_graph(const job::Job& job, Compiled& compiled) {
   }
 }
 
-/// Does the steps from the model to the partition.
+/// Builds the graph of a model, its plan and its partition.
 void build_model(const job::Job& job, Compiled& compiled) {
   add_graph(job, compiled);
   plugins::StrategyRequest request =
@@ -327,7 +326,7 @@ plan::Plan plan_of_engine(const job::Job& job) {
   return {.strategy = job.engine.name, .mesh = {{"ranks", static_cast<std::uint32_t>(job.ranks)}}};
 }
 
-/// Builds an engine's part. The ranks are one mesh axis over which nothing is split: each rank has its own graph.
+/// Builds the graph for an engine. The ranks form one mesh axis that splits nothing: each rank has its own graph.
 void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
   if (!compiled.device->is_addressable()) {
     throw Error(ErrorCode::job, fmt::format("{}: [job] device = {}: an engine computes in memory of the host: {}",
@@ -355,8 +354,8 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
       partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);
 }
 
-/// The scratch that the transports need. If a transport lacks an operation, the error says that the job must choose
-/// another.
+/// Returns the scratch bytes that a transport needs for a transfer. If the transport lacks the operation, the error
+/// says that the job must choose another one.
 partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compiled) {
   return [&job, &compiled, asked = runtime::scratch_of(compiled.transports)](const partition::Transfer& transfer,
                                                                              std::int64_t members) {
@@ -519,7 +518,7 @@ partition::Programs programs_of_rank(const job::Job& job, const Compiled& compil
 
 std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {
   if (compiled.graph.functions.empty()) {
-    return {};  // for an engine that is not trained
+    return {};  // an engine without training has no graph
   }
   if (programs.has(workload::forward_function)) {
     return programs.find_calls(workload::forward_function, {compiled.evaluation_rows.front()});

@@ -29,89 +29,91 @@ class Hooks;
 
 namespace shardrun::compile {
 
-/// A job between its file and the executor. Each member depends only on earlier members.
+/// A job, prepared for the executor. Each member depends only on members above it.
 struct Compiled {
   std::shared_ptr<data::Dataset> dataset;   ///< null if the job names no data
-  std::shared_ptr<const JobEngine> engine;  ///< null for a model
+  std::shared_ptr<const JobEngine> engine;  ///< null if the job names a model
   workload::Model model;
   workload::ModelSettings settings;
-  std::int64_t iterated_rows = 0;                           ///< samples of data per iteration
-  std::shared_ptr<const checkpoint::GivenWeights> weights;  ///< of a model that is applied to arrays; null: none given
-  checkpoint::SavedState saved_state;                       ///< the state of [iterate] from, as of compiling
-  /// The checkpoint from which the run continues; null: it begins at the start. Set after compiling.
+  std::int64_t iterated_rows = 0;  ///< samples of data that an iteration reads
+  /// Weights of a model that is applied to arrays; null: none given.
+  std::shared_ptr<const checkpoint::GivenWeights> weights;
+  /// The state that [iterate] from names, as read when compiling.
+  checkpoint::SavedState saved_state;
+  /// The checkpoint from which the run continues; null: it begins at the first step. Set after compile().
   std::shared_ptr<const checkpoint::OpenCheckpoint> resumed;
   graph::Graph graph;
   plan::Plan plan;
   std::shared_ptr<const plugins::Hooks> hooks;  ///< the strategy's own functions; null if the plan has no hooks
   partition::Partition partition;
   runtime::TransportSet transports;
-  partition::Programs programs;  ///< those of one rank
+  partition::Programs programs;  ///< the programs of one rank
   const device::Device* device = nullptr;
-  std::vector<std::int64_t> microbatch_rows;  ///< training
-  std::vector<std::int64_t> evaluation_rows;  ///< or of each call of `forward`; for records, each number of rows that
-                                              ///< may occur
+  std::vector<std::int64_t> microbatch_rows;  ///< rows of each microbatch in training
+  /// Rows of each evaluation call, or of each call of `forward`; for records, each possible number of rows.
+  std::vector<std::int64_t> evaluation_rows;
 };
 
-/// Threads per rank: the job's number, otherwise this machine's cores divided by its ranks, at least 1.
+/// Threads per rank: the number that the job gives, or otherwise this machine's cores divided by its ranks, at least 1.
 [[nodiscard]] int threads_of(const job::Job& job);
 [[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);
 
-/// Runs data, model, strategy and partitioner, in this order; starts nothing. For an engine, the graph contains only
-/// what the host computes on this rank: the loss and the optimizer's step. `now_at` gets the current activity.
-/// `dataset`: the job's, if it is already open. Throws Error{job, data, plugin}.
+/// Runs data, model, strategy and partitioner, in this order; starts no process. With an engine, the graph contains
+/// only what the host computes on this rank: the loss and the optimizer's step. `now_at`: called with the current
+/// activity. `dataset`: the job's data, if it is already open. Throws Error{job, data, plugin}.
 [[nodiscard]] Compiled compile(const job::Job& job, std::int64_t rank = 0,
                                const std::function<void(std::string_view activity)>& now_at = {},
                                std::shared_ptr<data::Dataset> dataset = nullptr);
 
-/// Whether the job applies a model to tokens. Otherwise it applies it to numbers.
+/// Whether the job applies a model to tokens; otherwise to numbers.
 [[nodiscard]] bool is_applied_to_tokens(const job::Job& job);
 
-/// The model with which an engine is compared, as a single device would train it on the engine's data: without a plan
-/// and programs. `engine`: the compiled job. Throws Error{job} if the job names no model, or if its parameters differ
-/// from the engine's.
+/// The model that an engine is compared with, as a single device would train it on the engine's data; without a plan
+/// and programs. `engine`: the compiled job. Throws Error{job} if the job names no model, or if the model's parameters
+/// differ from the engine's.
 [[nodiscard]] Compiled compile_reference(const job::Job& job, const Compiled& engine);
 
 /// The job's graph without remat.
 [[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);
 
-/// The graph with which the job is compared: without remat. For a model that is applied, the function of a whole batch,
-/// whose output is a state.
+/// The graph that the job's results are compared with: without remat. For a model that is applied, it has the function
+/// of a whole batch, whose output is a state.
 [[nodiscard]] graph::Graph reference_graph(const job::Job& job, const Compiled& compiled);
 
-/// Another rank's programs. The second form is for another device, with the functions of the rank's stage.
+/// The programs of another rank. The second form is for another device, and takes the functions of the rank's stage.
 [[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank);
 [[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,
                                                    const device::Device& device,
                                                    const partition::StageFunctions& stage);
 
-/// The functions of one stage. Its messages move host memory or device memory, depending on the transport along the
-/// pipeline's axis.
+/// The functions of one stage. The transport along the pipeline's axis decides whether messages move host memory or
+/// device memory.
 [[nodiscard]] std::shared_ptr<const partition::StageFunctions> functions_of_stage(const Compiled& compiled,
                                                                                   partition::StageId stage);
 
-/// The indices of the programs of one optimizer step, of one iteration, or of one batch to which a model is applied, in
-/// order. If the plan has a hook after_step, they are those of a step that the hook follows.
+/// The numbers of the programs that are executed in one optimizer step, one iteration, or for one batch to which a
+/// model is applied, in order. If the plan has a hook after_step, the step is one after which the hook runs.
 [[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);
 
-/// Bytes that a rank sends to another in a step. Those of collectives are counted as in a ring, by
+/// By pair (sender, receiver): the bytes sent in a step. Collectives count as by a ring algorithm; see
 /// partition::sent_bytes().
 using Traffic = std::map<std::pair<std::int64_t, std::int64_t>, std::uint64_t>;
 [[nodiscard]] Traffic traffic_of(const job::Job& job, const Compiled& compiled);
-/// The sum over pairs of ranks on different machines. Each machine has ranks i · ranks_per_machine to (i + 1) ·
-/// ranks_per_machine − 1. `order`: renumbers the ranks first; empty: it does not.
+/// Sums up the traffic between ranks on different machines. Machine i has the ranks from i · ranks_per_machine to (i +
+/// 1) · ranks_per_machine − 1. `order`: the new number of each rank; empty: ranks keep their numbers.
 [[nodiscard]] std::uint64_t bytes_between_machines(const Traffic& traffic, std::int64_t ranks_per_machine,
                                                    const std::vector<std::int64_t>& order = {});
-/// [mesh] order = topology: the order of the mesh's axes with which machines send each other the least; of several such
-/// orders the first. If [cluster] does not say how many ranks share a machine, uses the sum over all possible numbers.
-/// REQUIRES: `compiled` has no order yet.
+/// Implements [mesh] order = topology: returns the order of the mesh axes with which machines send each other the
+/// fewest bytes; of several such orders, the first. If [cluster] does not give the number of ranks per machine, adds
+/// the bytes for all possible numbers. REQUIRES: `compiled` has no order yet.
 [[nodiscard]] std::vector<std::int64_t> order_by_traffic(const job::Job& job, const Compiled& compiled);
 
-/// What a checkpoint of the job contains.
+/// The tensors that a checkpoint of the job contains.
 [[nodiscard]] checkpoint::Contents contents_of(const job::Job& job, const Compiled& compiled);
-/// The facts of the job that a run which continues it must share.
+/// The settings of the job that must be equal in a run which continues it.
 [[nodiscard]] checkpoint::RunIdentity identity_of(const job::Job& job, const Compiled& compiled);
 
-/// Floating-point operations per step.
+/// Floating-point operations of all ranks in a step, or in a batch to which a model is applied.
 [[nodiscard]] double flops_per_step(const Compiled& compiled);
 [[nodiscard]] double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows);
 

@@ -50,7 +50,7 @@ void add_cost(sdk::Layer& layer, graph::Phase phase, std::uint64_t flops) {
   }
 }
 
-/// The costs of the layers, preceded by what comes before the first and followed by what comes after the last.
+/// The costs of layers. The first entry is for nodes before all layers, the last one for nodes after all layers.
 std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector<const graph::Function*>& calls,
                                     const job::ClusterSettings& cluster) {
   std::vector<sdk::Layer> layers(static_cast<std::size_t>(graph.layers) + 2);
@@ -59,7 +59,7 @@ std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector
   for (std::int32_t l = 0; l < graph.layers; ++l) {
     layers[static_cast<std::size_t>(l) + 1].name = fmt::format("layer.{}", l);
   }
-  // A parameter belongs to the layer in which it is first used.
+  // A parameter belongs to the layer that uses it first.
   IdVector<graph::StateId, std::int32_t> used_in(graph.states.size(), graph.layers);
   for (const graph::Function* const function : calls) {
     for (const graph::Node& node : function->nodes) {
@@ -84,7 +84,7 @@ std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector
 }
 
 std::vector<sdk::CutPoint> cut_points(const graph::Graph& graph) {
-  std::map<std::string_view, const graph::TensorType*> types;  // from the first function that has it
+  std::map<std::string_view, const graph::TensorType*> types;  // by name: its type in the first function that has it
   for (const graph::CutPoint& point : graph.cut_points) {
     types.emplace(point.name, nullptr);
   }
@@ -130,7 +130,7 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
       add_axes(axes, state.type);
     }
   }
-  std::map<std::string, std::int64_t> made;  // values made by ops: indices, reshaped inputs
+  std::map<std::string, std::int64_t> made;  // axes of values that ops make, such as indices and reshaped inputs
   for (const graph::Function& function : graph.functions) {
     for (const graph::Port& input : function.inputs) {
       add_axes(axes, function.values[input.value].type);

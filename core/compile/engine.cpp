@@ -42,13 +42,13 @@ std::string text_of(const EngineParameter& parameter) {
                      fmt::join(parameter.origin, ", "), fmt::join(parameter.whole, ", "));
 }
 
-/// A part, and the first rank that declares it.
+/// A part of a parameter, and the first rank that declares it.
 struct Held {
   const EngineParameter* part;
   std::size_t rank;
 };
 
-/// Adds a rank's part to the parts of the same parameter, unless an equal part is there or it has no elements.
+/// Adds a rank's part to the known parts of its parameter, unless it is empty or an equal part is known.
 void add_part(std::vector<Held>& parts, const EngineParameter& part, std::size_t rank, const std::string& engine) {
   for (const Held& other : parts) {
     if (other.part->whole != part.whole) {
@@ -77,7 +77,7 @@ void add_part(std::vector<Held>& parts, const EngineParameter& part, std::size_t
   }
 }
 
-/// Whether the targets are labels, for which the loss is cross-entropy. Throws if data and loss do not fit.
+/// Whether the targets are labels: the loss is then cross-entropy. Throws if data and loss do not fit.
 bool checked_labels(const job::Job& job, const JobEngine& engine) {
   const bool has_labels = engine.data.vocab > 0;
   const job::Loss loss = job.train.loss;
@@ -92,7 +92,7 @@ bool checked_labels(const job::Job& job, const JobEngine& engine) {
   return has_labels;
 }
 
-/// All parameters, each with one of its parts, from which the whole shape is known.
+/// By name of the parameter: one of its parts, which gives the whole shape.
 std::map<std::string, const EngineParameter*> wholes_of(const JobEngine& engine) {
   std::map<std::string, const EngineParameter*> wholes;
   for (const std::vector<EngineParameter>& of_rank : engine.parameters) {
@@ -103,7 +103,8 @@ std::map<std::string, const EngineParameter*> wholes_of(const JobEngine& engine)
   return wholes;
 }
 
-/// Where the job file has a setting, as "job.ranks", or else its section; if the engine names none, the engine.
+/// The place of a setting such as "job.ranks" in the job file, or else of its section. If the engine names no setting,
+/// the place that names the engine.
 std::string place_at_fault(const job::Job& job, const std::string& setting) {
   const std::size_t dot = std::min(setting.find('.'), setting.size());
   const std::string section = setting.substr(0, dot);
@@ -266,7 +267,8 @@ workload::EngineProgram program_of(const job::Job& job, const JobEngine& engine,
   program.labels = checked_labels(job, engine);
   program.outputs = engine.request.outputs;
   if (!program.labels && job.train.loss != job::Loss::squared_error) {
-    program.loss_scale = 2.0 / static_cast<double>(program.outputs);  // the mean is also over the values of a sample
+    // Because the mean is over the values of a sample too.
+    program.loss_scale = 2.0 / static_cast<double>(program.outputs);
   }
   program.batch = job.data.batch;
   program.eval_samples = eval_samples;
@@ -348,7 +350,7 @@ std::pair<mesh::Box, std::vector<std::int64_t>> place_of(const JobEngine& engine
       described.of_parameter.exists() ? graph.states[described.of_parameter].name : described.name;
   const auto found = std::ranges::find(engine.own(), name, &EngineParameter::name);
   if (found == engine.own().end()) {
-    return {{.origin = {}, .shape = {}}, {}};  // a metric
+    return {{.origin = {}, .shape = {}}, {}};  // a metric, which belongs to no parameter
   }
   return {{.origin = found->origin, .shape = found->shape}, found->whole};
 }

@@ -12,7 +12,7 @@
 namespace shardrun::compile {
 namespace {
 
-/// The SR_DATA_... of the data.
+/// The constant SR_DATA_... for this kind of data.
 std::uint32_t kind_of(const workload::DataShape& data) {
   if (data.features == 0) {
     return data.vocab > 0 ? SR_DATA_TOKENS : 0;
@@ -28,7 +28,7 @@ plugins::ModelRequest request_of(const workload::ModelSettings& settings) {
           .outputs = settings.data.outputs};
 }
 
-/// Calls `act` and returns its result. Errors of the plugin get the place of the setting that they name.
+/// Calls `act` and returns its result. Adds to the plugin's errors the place of the setting that they name.
 template <class Act>
 auto placing(const workload::ModelSettings& settings, Act act) {
   try {

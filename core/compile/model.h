@@ -7,10 +7,10 @@
 
 namespace shardrun::compile {
 
-/// Makes a model of a plugin. Errors of the plugin get the place of the setting that they name.
+/// Wraps a plugin's model. Adds to the plugin's errors the place of the setting that they name.
 [[nodiscard]] workload::Model model_of(plugins::Model plugin);
 
-/// The models in these folders.
+/// The models that are found in these folders.
 [[nodiscard]] workload::Models models_in(plugins::Directories directories);
 
 }  // namespace shardrun::compile

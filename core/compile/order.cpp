@@ -11,10 +11,10 @@
 namespace shardrun::compile {
 namespace {
 
-/// The largest number of axes: more would have too many orders.
+/// more axes have too many orders to try
 constexpr std::size_t most_axes = 7;
 
-/// Adds what a transfer sends from a rank. The transfer is of the rank's program, or of an equal one.
+/// Adds the bytes that a rank sends for a transfer. The transfer is from the rank's program, or from an equal one.
 void add(Traffic& traffic, const mesh::Mesh& mesh, std::int64_t rank, const partition::Transfer& transfer) {
   const std::vector<std::int64_t> line = mesh::line_through(mesh, transfer.axis, rank);
   const auto members = static_cast<std::int64_t>(line.size());
@@ -40,7 +40,7 @@ void add(Traffic& traffic, const mesh::Mesh& mesh, std::int64_t rank, const part
 }
 
 /// The rank at each place of the mesh, if the coordinate along the last of `axes` changes fastest with the rank. Axes
-/// that are not listed have one rank.
+/// that are not listed have size 1.
 std::vector<std::int64_t> order_of(const mesh::Mesh& mesh, const std::vector<mesh::AxisId>& axes) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(mesh.ranks()));
   for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
@@ -55,7 +55,7 @@ std::vector<std::int64_t> order_of(const mesh::Mesh& mesh, const std::vector<mes
   return order;
 }
 
-/// The numbers of ranks that a machine may have.
+/// The possible numbers of ranks per machine.
 std::vector<std::int64_t> machine_sizes(const job::Job& job) {
   if (job.cluster.ranks_per_machine > 0) {
     return {job.cluster.ranks_per_machine};

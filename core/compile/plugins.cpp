@@ -25,8 +25,8 @@
 namespace shardrun::compile {
 namespace {
 
-/// The same values, with the contents of the files that they name. `setting`: names an option with its place, for
-/// messages.
+/// The option values, with the names of files replaced by their contents. `setting`: returns an option's name and
+/// place, for messages.
 OptionValues with_contents(OptionValues values, const std::vector<OptionSpec>& specs,
                            const std::function<std::string(const std::string& name)>& setting) {
   constexpr std::size_t most = std::size_t{16} << 20U;
@@ -66,14 +66,14 @@ std::uint32_t counted(const job::Job& job, std::string_view section, std::string
   return static_cast<std::uint32_t>(number);
 }
 
-/// The job's settings for a transport.
+/// The options that the job gives to a transport.
 OptionValues transport_options(const job::Job& job, const std::string& name, const std::vector<OptionSpec>& specs) {
   const auto chosen = std::ranges::find(job.transports, name, &job::Chosen::name);
   return chosen == job.transports.end() ? OptionValues()
                                         : with_contents(job, "transport." + chosen->name, chosen->options, specs);
 }
 
-/// Configures a transport. This happens before any process starts, so a refusal counts as an error of the job.
+/// Configures a transport. Its refusal is an error of the job, because no process has started yet.
 void configure(const job::Job& job, plugins::Transport& transport) {
   const std::string& name = transport.manifest().name;
   OptionValues options = transport_options(job, name, transport.options());
@@ -99,7 +99,7 @@ std::vector<std::string> automatic_transports(const job::Job& job) {
   std::vector<std::string> names = plugins::plugin_names(directories, plugins::PluginKind::transport);
   std::erase_if(names, [&](const std::string& name) {
     const plugins::Transport transport = plugins::Transport::load(directories, name);
-    // A transport that wraps another has the flags of the inner one, so it is not chosen.
+    // A transport that wraps another one has the flags of the inner one, so it must not be chosen.
     return !transport.props().has(SR_TRANSPORT_AUTOMATIC) ||
            std::ranges::any_of(transport.options(), &OptionSpec::names_transport);
   });
@@ -160,8 +160,8 @@ job::SchemaProviders schema_providers() {
 
 namespace {
 
-/// Throws unless the model declares the options by which a job sets the length of samples and the number of distinct
-/// tokens.
+/// Throws unless the model declares the options by which a job sets the length of samples and the size of the
+/// vocabulary.
 void require_options_for_tokens(const job::Job& job, const plugins::Model& model) {
   const auto require = [&](const char* option, const char* key, const char* meaning) {
     if (std::ranges::find(model.options(), option, &OptionSpec::name) == model.options().end()) {
@@ -237,7 +237,7 @@ plugins::Transport load_transport(const job::Job& job, const std::string& name) 
 
 namespace {
 
-/// Refuses a transport that moves neither host memory nor the device's.
+/// Throws if a transport moves neither host memory nor the device's memory.
 void require_memory(const job::Job& job, const device::Device& device, const plugins::Transport& transport) {
   const sdk::Props props = transport.props();
   if (!props.moves(SR_MEMORY_HOST) && !runtime::moves_memory_of(device, props)) {
@@ -257,7 +257,7 @@ void require_memory(const job::Job& job, const device::Device& device, const plu
 
 namespace {
 
-/// Whether every group along the axis is within one machine.
+/// Whether each group of ranks along the axis is on one machine.
 bool is_within_machines(const job::Job& job, const mesh::Mesh& mesh, mesh::AxisId axis) {
   const std::int64_t shared = job.machine_ranks > 0               ? job.machine_ranks
                               : job.cluster.ranks_per_machine > 0 ? job.cluster.ranks_per_machine
@@ -295,7 +295,7 @@ std::string choose_transport(const job::Job& job, const mesh::Mesh& mesh, mesh::
       if (error.code() != ErrorCode::job && error.code() != ErrorCode::plugin) {
         throw;
       }
-      continue;  // a library that it needs is missing here
+      continue;  // a library that the transport needs is missing here
     }
     chosen = name;
     best = suits;

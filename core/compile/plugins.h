@@ -17,41 +17,42 @@ namespace shardrun::compile {
 /// The folders to search for this job's plugins.
 [[nodiscard]] plugins::Directories directories_of(const std::vector<std::filesystem::path>& configured);
 
-/// What the job file's schema needs from models, strategies and this machine.
+/// The functions by which the job file's schema asks about models, strategies and this machine.
 [[nodiscard]] job::SchemaProviders schema_providers();
 
-/// Throws Error{plugin}.
+/// Opens the job's model. Throws Error{plugin}.
 [[nodiscard]] workload::Model open_model(const job::Job& job);
 
-/// Throws Error{plugin}; Error{job} if the job has a section [sharding] that the strategy does not read.
+/// Opens the job's strategy. Throws Error{plugin}, or Error{job} if the job has a section [sharding] that the strategy
+/// does not read.
 [[nodiscard]] plugins::Strategy open_strategy(const job::Job& job);
 
 /// Adds the job's ranks, mesh, option values and [sharding] to the request. Throws Error{job} if an option's file
 /// cannot be read.
 void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugins::Strategy& strategy);
 
-/// The options of [strategy] whose values are files, as the beginning of a message: "job.ini:12: [strategy] schedule =
+/// The options of [strategy] that name files, as the beginning of a message: "job.ini:12: [strategy] schedule =
 /// /jobs/mine.csv: ". Empty if there are none.
 [[nodiscard]] std::string strategy_files(const job::Job& job);
 
-/// The transports of the mesh's axes, configured but not opened. Throws Error{job} if [transport] names an axis that
-/// the mesh does not have or that has one rank, if a transport moves neither host memory nor the device's or refuses
-/// its options, or if an option's file cannot be read.
+/// The transports of the mesh axes, configured but not opened. Throws Error{job} if [transport] names an axis that the
+/// mesh lacks or that has one rank, if a transport moves neither host memory nor the device's memory, if it refuses its
+/// options, or if an option's file cannot be read.
 [[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh,
                                                     const device::Device& device);
 
-/// The place where the job names a transport, for an axis of the mesh or for all axes.
+/// The place in the job file that names a transport, for one mesh axis or for all.
 [[nodiscard]] std::string place_of_transport(const job::Job& job, const std::string& name);
 
-/// Whether the transport of any mesh axis is `auto`.
+/// Whether the job sets the transport of any mesh axis to `auto`.
 [[nodiscard]] bool chooses_transports(const job::Job& job);
 
 /// A transport that the job names, configured but not opened. Throws Error{plugin, job}.
 [[nodiscard]] plugins::Transport load_transport(const job::Job& job, const std::string& name);
 
 /// A transport for tools without a job file, configured for `ranks` ranks but not opened. `settings`: keys and values
-/// as under [transport.NAME]; other options have their defaults. A transport that it opens itself has only defaults.
-/// Throws Error{plugin}, or Error{job} for settings that a job file could not have.
+/// as under [transport.NAME]; other options have their defaults, and so have transports that it opens itself. Throws
+/// Error{plugin}, or Error{job} for settings that a job file could not have either.
 [[nodiscard]] plugins::Transport load_transport(const plugins::Directories& directories, const std::string& name,
                                                 const std::vector<std::pair<std::string, std::string>>& settings,
                                                 std::uint32_t ranks);

@@ -22,10 +22,10 @@ using plan::DimSplits;
 using plan::Plan;
 
 constexpr unsigned char untouched = 0xA5;
-/// Bytes by which a later release's structs are larger.
+/// Bytes that structs of a later release have in addition.
 constexpr std::size_t growth = 24;
 
-/// The caller's error, between guard bytes.
+/// The sr_error that the plugin may write to, between guard bytes.
 struct GuardedError {
   unsigned char before[64];
   sr_error error;
@@ -54,7 +54,7 @@ struct GuardedError {
   }
 };
 
-/// An array whose elements are larger than here. The additional bytes have unknown content.
+/// An array of structs as a later release has them: with additional bytes of unknown content at the end of each.
 template <class T>
 class Grown {
  public:
@@ -76,7 +76,7 @@ class Grown {
   std::vector<std::byte> bytes_;
 };
 
-/// Calls `act` with the same request, in the structs of a later release.
+/// Calls `act` with the same request, but in the larger structs of a later release.
 template <class Act>
 std::int32_t call_as_later(const sr_job& job, const sr_graph& graph, const sr_plan_writer& writer, Act act) {
   const Grown<sr_mesh_axis> mesh(job.mesh, job.mesh_count, job.mesh_stride);

@@ -12,7 +12,8 @@
 namespace shardrun::conformance {
 namespace {
 
-/// A group in which rank 0 waits for rank 1, which is member 0: so a member's index is not its rank.
+/// A group of rank 1 (member 0) and rank 0 (member 1): so members' indices differ from their ranks. Rank 0 waits for
+/// rank 1.
 MemberGroup reversed(Member& member, const std::string& name, std::uint64_t id) {
   return member.connect(name, id, {1, 0});
 }

@@ -25,16 +25,16 @@
 namespace shardrun::conformance {
 namespace {
 
-/// The default silence limit in seconds. A transport may have to wait for deadlines; a strategy only computes. Models
-/// are trained many times in one case.
+/// Seconds without a sign of life after which a process counts as hanging, by default. A transport may have to wait for
+/// deadlines, while a strategy only computes. A case may train a model many times.
 std::int64_t usual_silence_s(plugins::PluginKind kind) noexcept {
   return kind == plugins::PluginKind::strategy ? 20 : 90;
 }
 
-/// One process of a check, and its reports. The destructor kills it and waits for it.
+/// A process of a check, and its reports. The destructor kills the process and waits for its end.
 class RankProcess {
  public:
-  /// `words`: the command line to append to `command`, except words.report. Throws Error{io}.
+  /// `words`: appended to `command` as a command line, except words.report. Throws Error{io}.
   RankProcess(std::vector<std::string> command, MemberWords words) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -53,11 +53,11 @@ class RankProcess {
     arguments.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    for (const int kept : {words.store, words.report}) {  // a descriptor that is duplicated onto itself stays open in
-                                                          // the child
+    // A descriptor that is duplicated onto itself stays open in the child.
+    for (const int kept : {words.store, words.report}) {
       posix_spawn_file_actions_adddup2(&actions, kept, kept);
     }
-    // Standard output goes to standard error, because a plugin's output is not the result of the check.
+    // Standard output goes to standard error, because output of the plugin is not a result of the check.
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
     const int problem = posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
@@ -76,11 +76,11 @@ class RankProcess {
 
   [[nodiscard]] int reports() const noexcept { return reports_.get(); }
   [[nodiscard]] bool is_open() const noexcept { return is_open_; }
-  /// One line per finished case: empty, or the problem.
+  /// One line per finished case: the problem, or empty if it passed.
   [[nodiscard]] const std::vector<std::string>& lines() const noexcept { return lines_; }
-  /// Each note, with the number of cases that had finished before.
+  /// Each note, with the number of cases that had finished before it.
   [[nodiscard]] const std::vector<std::pair<std::size_t, std::string>>& notes() const noexcept { return notes_; }
-  /// How the process ended, if not with success. REQUIRES: wait() was called.
+  /// How the process failed; nothing if it ended with success. REQUIRES: wait() was called.
   [[nodiscard]] const std::optional<std::string>& end() const noexcept { return end_; }
 
   void kill() const noexcept {
@@ -124,14 +124,14 @@ class RankProcess {
  private:
   files::FileDescriptor reports_;
   pid_t pid_ = -1;
-  std::string partial_;  ///< the beginning of a line
+  std::string partial_;  ///< the beginning of a line whose end was not read yet
   std::vector<std::string> lines_;
   std::vector<std::pair<std::size_t, std::string>> notes_;
   bool is_open_ = true;
   std::optional<std::string> end_;
 };
 
-/// One set of processes, for cases that need the same number of ranks.
+/// A set of processes that run cases which need the same number of ranks.
 class World {
  public:
   World(MemberWords words, std::optional<std::uint32_t> victim, const std::vector<std::string>& member_command,
@@ -144,7 +144,7 @@ class World {
     }
   }
 
-  /// Runs until all ranks have ended in some way. Calls `passed(i)` for each case i that passed on all ranks.
+  /// Runs until all processes have ended. Calls `passed(i)` for each case i that passed on all ranks.
   template <class Passed>
   void run(Passed passed) {
     while (listen()) {
@@ -159,7 +159,7 @@ class World {
 
   [[nodiscard]] std::size_t passed() const noexcept { return passed_; }
 
-  /// All ranks' notes on a case, each once.
+  /// The notes of all ranks on a case, without repetitions.
   [[nodiscard]] std::vector<std::string> notes(std::size_t index) const {
     std::vector<std::string> texts;
     for (const RankProcess& rank : ranks_) {
@@ -172,7 +172,7 @@ class World {
     return texts;
   }
 
-  /// Why nothing can be checked here, if all ranks give a reason.
+  /// The reason why nothing can be checked here, if all ranks report one.
   [[nodiscard]] std::optional<std::string> why_skipped() const {
     std::optional<std::string> why;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -187,10 +187,11 @@ class World {
     return why;
   }
 
-  /// The ranks' problems with the first case that did not pass everywhere. If all cases passed, problems with how the
+  /// The problems with the first case that did not pass on all ranks. If all cases passed, the problems with how
   /// processes ended.
   [[nodiscard]] std::string problem() const {
-    std::vector<std::pair<std::string, std::vector<std::size_t>>> problems;  // problems, and the ranks that have each
+    // Each problem, with the ranks that have it.
+    std::vector<std::pair<std::string, std::vector<std::size_t>>> problems;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       const std::string text = problem_of(i);
       const auto known = std::ranges::find(problems, text, &std::pair<std::string, std::vector<std::size_t>>::first);
@@ -233,7 +234,7 @@ class World {
     return true;
   }
 
-  /// Reads reports. Returns false once no process can report any more.
+  /// Reads reports. Returns false when all processes have closed their reports.
   [[nodiscard]] bool listen() {
     std::vector<pollfd> waiting;
     std::vector<std::size_t> of;
@@ -255,7 +256,7 @@ class World {
       if (waiting[i].revents != 0) {
         rank.read();
         if (!rank.is_open() && rank.lines().size() < cases_ && of[i] != victim_) {
-          store_.abort();  // it crashed: the others must not wait for it
+          store_.abort();  // it crashed: other ranks must not wait for it
         }
       }
     }
@@ -271,13 +272,14 @@ class World {
   bool hangs_ = false;
 };
 
-/// Runs cases that share a set of processes. After a case that fails, the rest get new processes.
+/// Runs cases. Cases that need the same number of ranks share a set of processes. After a case that fails, the
+/// remaining cases get new processes.
 class Check {
  public:
   Check(MemberWords words, const CheckOptions& options)
       : options_(options), cases_(cases_of(words.kind).infos()), words_(std::move(words)) {}
 
-  /// Returns false if the plugin cannot be opened, so that going on is useless.
+  /// Returns false if the plugin cannot be opened: then all other cases would fail too.
   bool run(std::vector<std::size_t> indices) {
     while (!indices.empty()) {
       const CaseInfo& first = cases_[indices.front()];
@@ -312,7 +314,7 @@ class Check {
 
  private:
   void add(Finding finding) {
-    finding.problem = printable(finding.problem);  // because it contains the plugin's text, like the notes
+    finding.problem = printable(finding.problem);  // made printable because it contains text of the plugin, as notes do
     std::ranges::transform(finding.notes, finding.notes.begin(),
                            [](const std::string& note) { return printable(note); });
     if (options_.report) {

@@ -9,13 +9,14 @@ namespace shardrun::conformance {
 namespace {
 
 #if defined(SHARDRUN_ASAN) || defined(SHARDRUN_TSAN)
-constexpr std::uint64_t large = 100'000;  // most of their time is for the memory that elements are compared in
+constexpr std::uint64_t large = 100'000;  // not larger: comparing elements takes long
 #else
 constexpr std::uint64_t large = 300'000;
 #endif
 constexpr std::uint64_t long_in_16_bits = 500'000;
 
-/// Prepares an op once and starts it three times with different data, in all buffer layouts, from no elements to many.
+/// Prepares an op once and starts it three times with different data; in all buffer layouts, with no, few and many
+/// elements.
 void run_sizes(Member& member, MemberGroup& group, std::uint32_t opcode, std::uint64_t& id) {
   for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1021}, large}) {
     for (const bool in_place : {false, true}) {
@@ -85,7 +86,7 @@ void reduce_dtypes(Member& member, std::uint32_t opcode) {
   }
 }
 
-/// Sums and products of f16 and bf16 are rounded only once, for any number of members and of elements.
+/// Sums and products of f16 and bf16 are rounded once only, for any number of members and of elements.
 void round_once(Member& member, std::uint32_t opcode) {
   const bool is_scattered = opcode == SR_OP_REDUCE_SCATTER || opcode == SR_OP_REDUCE_SCATTERV;
   std::uint64_t id = 0;
@@ -101,7 +102,7 @@ void round_once(Member& member, std::uint32_t opcode) {
                                .reduction = reduction,
                                .root = n - 1,
                                .rounds = true};
-          // Large counts are tried in fewer layouts, because checking much data takes long.
+          // Large counts are tried in fewer layouts, because checking them takes long.
           for (const bool in_place : {false, true}) {
             if (member.rank() < n && (count < long_in_16_bits || (in_place == (id % 2 == 0) && n == 3))) {
               Trial(member, member.first(n), shape, {.in_place = in_place}, 2 * id + (in_place ? 1 : 0)).run(0);
@@ -114,7 +115,7 @@ void round_once(Member& member, std::uint32_t opcode) {
   }
 }
 
-/// A NaN on any member, at any position in the order of the reduction, gives a NaN.
+/// A NaN on any member makes the result NaN, whatever the order of the reduction.
 void nan_stays(Member& member) {
   std::uint64_t id = 0;
   for (const std::uint32_t dtype : {SR_DTYPE_F32, SR_DTYPE_F64, SR_DTYPE_F16, SR_DTYPE_BF16}) {
@@ -137,7 +138,7 @@ void nan_stays(Member& member) {
   }
 }
 
-/// Sums of fractions depend on their order. All members must get the same bits.
+/// Sums of fractions depend on the order of addition. All members must get the same bits.
 void same_bits(Member& member) {
   constexpr std::size_t count = 5003;
   MemberGroup& group = member.first(4);
@@ -173,7 +174,7 @@ void barrier_holds(Member& member) {
   for (std::uint32_t last = 0; last < 4; ++last) {
     const std::string place = fmt::format("barrier {}", last);
     if (member.rank() == last) {
-      // By now the others have started, and must still be waiting.
+      // By now the other members have started, and must still be waiting.
       for (std::uint32_t other = 0; other < 4; ++other) {
         if (other != last && member.hear(place, other) != "waiting") {
           throw Failure(fmt::format("rank {} left a barrier before rank {} had come", other, last));

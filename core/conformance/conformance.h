@@ -14,60 +14,62 @@ namespace shardrun::conformance {
 /// The result of one case for a plugin.
 struct Finding {
   std::string name;                     ///< name of the case
-  std::string problem;                  ///< the problem of every rank that had one; empty: the case passed
-  std::vector<std::string> notes = {};  ///< for a case that passed: what it left out, and why
-  bool is_skipped = false;              ///< no case can run here; `problem` says why. It is then the only finding
+  std::string problem;                  ///< the problem on each rank that had one; empty: the case passed
+  std::vector<std::string> notes = {};  ///< if the case passed: what it left out, and why
+  bool is_skipped = false;              ///< the only finding, if no case can run here; `problem` says why
 };
 
 /// The outcome as a word for people: "ok    ", "FAILED" or "skipped".
 [[nodiscard]] std::string_view outcome_of(const Finding& finding) noexcept;
 
-// The beginnings of `problem` in findings that are skipped.
+// The first words of `problem` in skipped findings.
 
-/// The transport does not move host memory, which the cases need. The text goes on with whether it opens here.
+/// For a transport that does not move host memory, which the cases need. After these words, the text says whether the
+/// transport opens here.
 inline constexpr const char* only_host_memory =
     "it does not move host memory, which is all that these cases have: nothing was checked";
 
-/// The transport works only in ranks that a launcher of its own starts.
+/// For a transport that only works in ranks that its own launcher starts.
 inline constexpr const char* only_own_launcher =
     "it opens only in ranks that a launcher of its own (mpirun, srun) has started: nothing was checked";
 
-/// The model or engine refuses all the small jobs that the cases try. The text goes on with its first refusal.
+/// For a model or engine that refuses all the small jobs that the cases try. After these words, the text has its first
+/// refusal.
 inline constexpr const char* only_with_options =
     "not checked, needs --set KEY=VALUE for its options, or --set data.features=N, data.outputs=N or data.vocab=N for "
     "the "
     "sizes of the data";
 
-/// Selects the cases whose names contain one of these words; without words, all cases.
+/// Cases run if their names contain one of these words; without words, all cases run.
 using CaseWords = std::vector<std::string>;
 
 struct CheckOptions {
-  /// The command that starts a member: it calls run_member with the words appended to the command.
+  /// The command that starts a process of a check. It must call run_member() with the words that are appended to it.
   std::vector<std::string> member_command;
   CaseWords words = {};
   /// "key=value" for an option of the transport, model or engine, or for a size of data. "NAME.key=value" for an option
-  /// of the transport NAME that a transport opens.
+  /// of the transport NAME that the transport under test opens.
   std::vector<std::string> settings = {};
-  std::int64_t silence_s = 0;  ///< seconds without a sign of life after which a process counts as hanging; 0: a default
-                               ///< for the kind
-  std::function<void(const Finding&)> report = {};  ///< called with each finding as soon as it is known
+  /// Seconds without a sign of life after which a process counts as hanging; 0: a default for the kind of plugin.
+  std::int64_t silence_s = 0;
+  std::function<void(const Finding&)> report = {};  ///< called with each finding, as soon as it exists
 };
 
 /// Whether a setting of a model or engine is a size of data, such as "data.features=784". Throws Error{usage} if the
 /// size is impossible.
 [[nodiscard]] bool is_data_setting(const std::string& setting);
 
-/// The names of the cases for plugins of a kind.
+/// The names of the cases for a kind of plugin. `words`: as in CheckOptions.
 [[nodiscard]] std::vector<std::string> case_names(plugins::PluginKind kind, const CaseWords& words = {});
 
-/// Runs the cases with the plugin, in processes that have all ended when this returns. A crash or a hang is a problem
-/// of the case in which it happened. The other cases still run, unless the plugin cannot be opened at all. None of the
-/// plugin's code runs in this process. `directories` must also contain the default transport if the plugin is an
-/// engine, and the strategies to try if it is a model. Throws Error{io} if processes cannot be started.
+/// Runs the cases with the plugin. They run in other processes, all of which have ended when this returns; none of the
+/// plugin's code runs in this process. A crash or hang is a problem of the case in which it happens. All other cases
+/// still run, unless the plugin cannot be opened. `directories` must also contain the default transport if the plugin
+/// is an engine, and the strategies to try if it is a model. Throws Error{io} if processes cannot be started.
 std::vector<Finding> check_plugin(const plugins::Directories& directories, plugins::PluginKind kind,
                                   const std::string& name, const CheckOptions& options);
 
-/// Runs one process of a check. Returns its exit code.
+/// The main function of a process of a check. Returns its exit code.
 [[nodiscard]] int run_member(std::span<const std::string> words);
 
 }  // namespace shardrun::conformance

@@ -15,8 +15,8 @@
 namespace shardrun::conformance {
 namespace {
 
-/// A rank that waits for rank 2 must notice that it died. A rank that waits only for the other survivor may need its
-/// host, which aborts it once a rank has reported a failure.
+/// Requires that ranks notice the death of rank 2. A rank that waits for rank 2 notices it by itself. A rank that waits
+/// only for the other survivor may need its host, which aborts the group once a rank has reported a failure.
 void require_noticed(Member& member, MemberGroup& group, plugins::TransportOp& op, bool polled = false) {
   std::thread host([&] {
     try {
@@ -24,7 +24,7 @@ void require_noticed(Member& member, MemberGroup& group, plugins::TransportOp& o
         group.group.abort("the other survivor has reported a failure");
       }
     } catch (const Failure&) {
-      // This rank does not notice by itself; the other rank reports the death.
+      // This rank does not notice the death; the other rank reports it.
     }
   });
   const auto act = [&] {
@@ -112,7 +112,7 @@ void death_of_a_sender(Member& member) {
   require_noticed(member, group, op);
 }
 
-/// Ranks 1 and 2 exchange messages, short and long ones.
+/// Short and long messages between ranks 1 and 2.
 class Messages {
  public:
   Messages(MemberGroup& group, std::uint64_t id) {
@@ -176,13 +176,13 @@ class Messages {
 /// Waits until the process has ended.
 void wait_for_end(pid_t pid) {
   pollfd process = {.fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0)), .events = POLLIN, .revents = 0};
-  if (process.fd >= 0) {  // otherwise the process has been reaped already
+  if (process.fd >= 0) {  // the system call fails if the process has been reaped already
     require(poll(&process, 1, static_cast<int>(timeout_s * 1000)) == 1, "the rank that leaves does not end");
     close(process.fd);
   }
 }
 
-/// Ops that rank 0 takes no part in continue after its process has ended.
+/// Ops without rank 0 go on after the process of rank 0 has ended.
 void exchange_after_exit(Member& member) {
   MemberGroup& group = member.first(3);
   Trial(member, group, sum_of(1000, 3), {}, 1).run(0);
@@ -202,7 +202,7 @@ void exchange_after_exit(Member& member) {
   require(!error, "a group failed because a member left that nobody waited for: " + error.value_or(""));
 }
 
-/// The same after rank 0 has only destroyed the group.
+/// Ops without rank 0 go on after rank 0 has only destroyed the group.
 void exchange_after_destroy(Member& member) {
   if (member.rank() == 3) {
     return;

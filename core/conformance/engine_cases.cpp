@@ -27,8 +27,8 @@ void declared_by_engine(EngineMember& member) {
   (void)member.sizes();
 }
 
-/// The engine declares the same parameters when asked twice, in another instance, and in another process; with every
-/// number of ranks.
+/// The engine declares the same parameters when it is asked twice, in another instance and in another process, for
+/// every number of ranks.
 void same_parameters(EngineMember& member) {
   for (const std::uint32_t n : member.sizes()) {
     compile::JobEngine job = member.job_on(n);
@@ -55,7 +55,7 @@ void pure_declaring(EngineMember& member) {
   watch_calls([&] { (void)member.engine(); }, [&] { (void)member.job_on(member.sizes().front()); });
 }
 
-/// Throws if `found` differs from `expected` by more than float32 sums in another order explain.
+/// Throws if `found` differs from `expected` by more than another order of float32 sums can explain.
 void require_near(const std::vector<float>& found, const std::vector<float>& expected, const std::string& what) {
   double off = 0;
   double size = 0;
@@ -77,8 +77,8 @@ void require_near(const WholeValues& found, const WholeValues& expected, const s
   }
 }
 
-/// Predictions are the same with any number of ranks, also if there are fewer samples than ranks, so that some ranks
-/// have none.
+/// Predictions do not depend on the number of ranks. This includes fewer samples than ranks, so that some ranks have
+/// none.
 void same_on_any_ranks(EngineMember& member) {
   for (const std::int64_t rows : {usual_rows, std::int64_t{2}}) {
     std::vector<float> predictions;
@@ -102,7 +102,7 @@ void same_on_any_ranks(EngineMember& member) {
   }
 }
 
-/// The derivative of the weighted sum with respect to one element, by differences.
+/// The derivative of weighted_sum() with respect to one element of a parameter, by a central difference.
 double difference_of(EngineMember& member, std::uint32_t n, const std::string& parameter, std::size_t index) {
   constexpr double step = 1e-2;
   double sums[2] = {};
@@ -117,7 +117,7 @@ double difference_of(EngineMember& member, std::uint32_t n, const std::string& p
   return (sums[0] - sums[1]) / (2 * step);
 }
 
-/// Compares gradients with differences on the fewest ranks. Results on other numbers of ranks are compared with those.
+/// Compares gradients on the smallest number of ranks with differences, and those on more ranks with these gradients.
 void engine_gradients(EngineMember& member) {
   const std::uint32_t n = member.sizes().front();
   if (member.rank() >= n) {
@@ -197,7 +197,7 @@ void misses_tensors(EngineMember& member) {
   }
 }
 
-/// Records of one to three samples, and the predictions for them on this rank.
+/// Records of one to three samples. Keeps this rank's predictions for them.
 class FewRecords final : public plugins::EngineRecords {
  public:
   explicit FewRecords(EngineRun& run) : run_(run) {}
@@ -248,8 +248,8 @@ void infers_in_order(EngineMember& member) {
   }
 }
 
-/// The states after each of `steps` steps. `begun`: the states from which to continue, and the number of steps done
-/// before.
+/// The states after each of `steps` steps. `begun`: the states to start from, and the number of steps that they have
+/// behind them; empty: a new run.
 std::vector<WholeValues> iterated(EngineMember& member, std::uint32_t n, std::int64_t steps,
                                   const std::pair<WholeValues, std::int64_t>& begun = {}) {
   EngineRun run(member, n, [&](const std::string& name, std::int64_t index) {
@@ -323,7 +323,7 @@ std::vector<EngineCase> engine_cases() {
   cases.push_back(
       {.name = "steps: the same states on any number of ranks", .run = if_it_iterates(same_states_on_any_ranks)});
   cases.push_back({.name = "steps: they go on from saved states", .run = if_it_iterates(goes_on_from_states)});
-  // The last case with these ranks, because their collectives may have failed afterwards.
+  // This is the last case for these ranks, because it may leave their collectives failed.
   cases.push_back({.name = "a checkpoint without the tensors", .run = if_it_trains(misses_tensors)});
   cases.push_back({.name = "no file or socket to declare parameters", .run = pure_declaring, .ranks = 1});
   return cases;

@@ -20,7 +20,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Sets the sizes of data that are among the "key=value" settings.
+/// Sets the sizes of data that are given by "key=value" settings.
 void set_sizes(plugins::EngineRequest& request, const std::vector<std::string>& settings) {
   for (const std::string& setting : settings) {
     const std::size_t sign = setting.find('=');
@@ -35,13 +35,14 @@ void set_sizes(plugins::EngineRequest& request, const std::vector<std::string>& 
 
 }  // namespace
 
-/// One of several ranks, with its own transport. Members are destroyed in reverse order.
+/// The collectives of this process as one of `n` ranks, over a transport of its own. Members are destroyed in reverse
+/// order.
 struct EngineMember::JobRanks {
   JobRanks(Store& store, const plugins::Directories& directories, std::uint32_t rank, std::uint32_t n, bool messages)
       : host(store, fmt::format("{} ranks", n)),
         record(std::filesystem::temp_directory_path() / fmt::format("shardrun-check-{}-{}", getpid(), n),
                static_cast<int>(rank)) {
-    record.remove();  // nobody reads it
+    record.remove();  // the record is never read
     plugins::Transport transport = plugins::Transport::load(directories, SHARDRUN_DEFAULT_TRANSPORT);
     transport.configure({.options = {}, .world_size = n});
     host.open(transport, rank, n);
@@ -57,7 +58,7 @@ struct EngineMember::JobRanks {
   StoreHost host;
   std::shared_ptr<device::HostMemory> memory = std::make_shared<device::HostMemory>(1);
   runtime::FlightRecorder record;
-  runtime::TransportSet set = {.in_order = true};  // so that repeated work gives the same bits
+  runtime::TransportSet set = {.in_order = true};  // repeated work must give the same bits
   std::optional<runtime::Collectives> collectives;
   std::optional<runtime::ArrayCollectives> arrays;
 };

@@ -19,27 +19,27 @@ namespace shardrun::conformance {
 /// The largest number of ranks with which an engine is checked.
 constexpr std::uint32_t engine_members = 4;
 
-/// This process as a rank with an engine.
+/// A process of a check, as a rank with an engine.
 class EngineMember final : public Peer {
  public:
-  /// `settings`: "key=value" for options of the engine, and for sizes of data (is_data_setting).
+  /// `settings`: "key=value" for options of the engine and for sizes of data (is_data_setting()).
   EngineMember(Store& store, const plugins::Directories& directories, std::string engine, std::uint32_t rank,
                std::vector<std::string> settings);
   ~EngineMember();
 
-  /// The engine. The first call opens it.
+  /// The engine under test. The first call opens it.
   [[nodiscard]] const plugins::Engine& engine();
-  /// Opens another instance.
+  /// Opens another instance of the engine.
   [[nodiscard]] plugins::Engine open_another() const;
 
-  /// The numbers of ranks, up to engine_members, with which the engine accepts a small job. Throws Failure if there are
+  /// The numbers of ranks, up to engine_members, for which the engine accepts a small job. Throws Failure if there are
   /// none.
   [[nodiscard]] const std::vector<std::uint32_t>& sizes();
-  /// The job with `n` ranks, and the parameters of all of them. REQUIRES: `n` is one of sizes().
+  /// A job with `n` ranks, and the parameters of all of them. REQUIRES: `n` is in sizes().
   [[nodiscard]] compile::JobEngine job_on(std::uint32_t n);
   [[nodiscard]] plugins::EngineDeclaration declare(const plugins::Engine& engine, std::uint32_t rank, std::uint32_t n);
-  /// The collectives of the ranks below `n`, as in a job, over the transport that jobs use by default. The first call
-  /// must be made by all those ranks at the same point.
+  /// The collectives of the ranks below `n`, as in a job, over the default transport of jobs. All these ranks must make
+  /// the first call at the same point.
   [[nodiscard]] runtime::ArrayCollectives& ranks(std::uint32_t n);
 
  private:
@@ -51,17 +51,17 @@ class EngineMember final : public Peer {
   std::string name_;
   std::vector<std::string> settings_;
   std::optional<plugins::Engine> engine_;
-  plugins::EngineRequest request_;  ///< the request that the engine accepts
+  plugins::EngineRequest request_;  ///< the request that the engine accepted
   std::vector<std::uint32_t> sizes_;
   runtime::ArrayCollectives alone_{nullptr, 0, 1, true};
-  std::map<std::uint32_t, std::unique_ptr<JobRanks>> ranks_;  ///< by the number of ranks
+  std::map<std::uint32_t, std::unique_ptr<JobRanks>> ranks_;  ///< per number of ranks: its collectives
 };
 
-/// The value of the element with this index in a whole parameter.
+/// Returns the value of element `index` of a whole parameter.
 using ValueOf = std::function<float(const std::string& name, std::int64_t index)>;
 [[nodiscard]] float usual_value(const std::string& name, std::int64_t index);
 
-/// Floats with guards on both sides, which nobody may write.
+/// Floats between guards, to which the engine must not write.
 class GuardedFloats {
  public:
   explicit GuardedFloats(std::int64_t count);
@@ -74,39 +74,40 @@ class GuardedFloats {
   std::vector<float> all_;
 };
 
-/// Whole parameters, or gradients, by name.
+/// By name: the values of a whole parameter, or of its gradient.
 using WholeValues = std::map<std::string, std::vector<float>>;
 
-/// A running engine on this rank. All ranks below `n` make one at the same point and make the same calls.
+/// A running engine on this rank. All ranks below `n` must create one at the same point and make the same calls.
 class EngineRun {
  public:
   EngineRun(EngineMember& member, std::uint32_t n, const ValueOf& values = usual_value);
 
-  /// This rank's rows of the samples.
+  /// This rank's rows of `rows` samples.
   [[nodiscard]] std::vector<float> inputs(std::int64_t rows) const;
-  /// The whole predictions for `rows` samples.
+  /// Predicts `rows` samples. Returns the predictions of all ranks, joined.
   [[nodiscard]] std::vector<float> predict(std::int64_t rows);
-  /// This rank's part of the last predictions.
+  /// The predictions that this rank computed in the last call.
   [[nodiscard]] const std::vector<float>& own_predictions() const noexcept { return predictions_; }
-  /// After predict(): the whole gradients of weighted_sum(predictions). Throws Failure if copies on different ranks
-  /// differ.
+  /// Returns the whole gradients of weighted_sum(predictions), after predict(). Throws Failure if copies on different
+  /// ranks differ.
   [[nodiscard]] WholeValues differentiate();
-  /// The sum of the predictions, each times a fixed weight.
+  /// The sum of the predictions, each multiplied by a fixed weight.
   [[nodiscard]] static double weighted_sum(const std::vector<float>& predictions);
 
   void load(const WholeValues& tensors);
-  /// Computes the step with this number. Step 0 begins with the states of a new run.
+  /// Computes step `number`. Step 0 starts from the states of a new run.
   void step(std::int64_t number);
-  /// The whole parameters, as they are in memory now.
+  /// The whole parameters, read from memory.
   [[nodiscard]] WholeValues parameters();
-  /// Ends the engine; the last call. Throws Error{plugin} if the engine leaves messages for which it has not waited.
+  /// Ends the engine; no other call may follow. Throws Error{plugin} if the engine has sent or asked for messages
+  /// without waiting for them.
   void end();
 
   [[nodiscard]] plugins::EngineInstance& instance() noexcept { return *instance_; }
   [[nodiscard]] const compile::JobEngine& job() const noexcept { return job_; }
 
  private:
-  /// Joins the numbers of all ranks, in the order of the ranks.
+  /// Joins the numbers that each rank has, in the order of the ranks.
   [[nodiscard]] std::vector<float> gathered(std::vector<float> own);
   [[nodiscard]] WholeValues whole(std::vector<GuardedFloats>& parts);
   void require_intact() const;

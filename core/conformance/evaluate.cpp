@@ -28,8 +28,8 @@ void forbid(const std::byte*, std::size_t) {}
 void allow(const std::byte*, std::size_t) {}
 #endif
 
-/// Memory for a tensor, aligned as in the arena, between two guards. guards_are_whole() detects writes to the guards;
-/// in builds with AddressSanitizer, reads are detected too. Each byte of the memory is initially `content`.
+/// Memory for a tensor between two guards, aligned as in the arena. guards_are_whole() detects writes to the guards;
+/// with AddressSanitizer, reads are detected too. Initially each byte of the memory is `content`.
 class Buffer {
  public:
   explicit Buffer(std::size_t bytes, unsigned char content = 0xFF)
@@ -47,10 +47,10 @@ class Buffer {
 
   [[nodiscard]] std::byte* data() noexcept { return begin_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-  /// The buffer with its guards, for a copy of it on a device. REQUIRES: unguard() was called.
+  /// The buffer and its guards, to be copied to a device. REQUIRES: unguard() was called.
   [[nodiscard]] std::span<std::byte> with_guards() noexcept { return {begin_ - guard_bytes, bytes_ + 2 * guard_bytes}; }
 
-  /// Call it once, after the buffer's last use and before looking at the guards.
+  /// Makes the guards readable. Call once, after the last use of the buffer and before guards_are_whole().
   void unguard() const noexcept { allow(memory_.data(), memory_.size()); }
   [[nodiscard]] bool guards_are_whole() const noexcept {
     const auto is_guard = [](std::byte byte) { return byte == guard; };
@@ -110,7 +110,7 @@ std::vector<graph::TensorType> types_of(const std::vector<Tensor>& tensors) {
   return types;
 }
 
-/// The index of each output's buffer: its own, or that of the input whose memory it takes.
+/// The index of each output's buffer: its own buffer, or that of the input whose memory it shares.
 std::vector<std::size_t> output_buffers(const Execution& execution) {
   std::vector<std::size_t> buffers;
   for (std::size_t o = 0; o < execution.outputs.size(); ++o) {
@@ -142,9 +142,9 @@ void check_operands_kept(const device::Device& device, const Execution& executio
 DeviceRoom::DeviceRoom(const device::Device& device, bool separate)
     : device_(device), separate_(separate), queue_(device.open_queue(threads_of(1))) {}
 
-DeviceRoom::~DeviceRoom() { queue_.reset(); }  // before the memory that it uses
+DeviceRoom::~DeviceRoom() { queue_.reset(); }  // first the queue, then the memory that it uses
 
-/// The buffers of one execution on a device: copies of those of the host.
+/// Device copies of the host buffers of one execution.
 class RoomOfBuffers {
  public:
   RoomOfBuffers(DeviceRoom& room, std::vector<Buffer>& buffers) : room_(room), buffers_(buffers) {
@@ -169,12 +169,12 @@ class RoomOfBuffers {
   }
   RoomOfBuffers(const RoomOfBuffers&) = delete;
   RoomOfBuffers& operator=(const RoomOfBuffers&) = delete;
-  /// Waits for copies in flight, which use the host's buffers, also after a failure.
+  /// Waits for copies in flight, because they use the host's buffers. This is needed after a failure too.
   ~RoomOfBuffers() {
     try {
       room_.queue_->finish();
     } catch (const Error&) {
-      // The error was thrown before, or comes again with the next use of the device.
+      // The error was thrown earlier, or the next use of the device throws it again.
     }
   }
 
@@ -184,7 +184,7 @@ class RoomOfBuffers {
     }
   }
 
-  /// The address on the device of a buffer's first byte.
+  /// The device address of a buffer's first byte behind the guard.
   [[nodiscard]] std::byte* data(std::size_t buffer) const {
     return copies_[buffer].device + (buffers_[buffer].data() - copies_[buffer].host.data());
   }

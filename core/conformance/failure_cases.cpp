@@ -47,7 +47,7 @@ void abort_pending(Member& member) {
   member.forget();
 }
 
-/// A wait that runs out of time does not change the op.
+/// A wait that times out does not change the op.
 void wait_again(Member& member) {
   if (member.rank() >= 2) {
     return;
@@ -118,14 +118,14 @@ void receive_aborted(Member& member) {
     require(!op.wait(after(0.02)), "a receive was complete that nobody had sent anything for");
     member.meet("silence", 2);
     doomed.group.abort("nobody sends anything");
-    // If this rank noticed the other rank's abort first, it may report that rank as lost.
+    // If this rank notices the other rank's abort first, it may report that rank as lost.
     const ErrorCode code = failure_of(op, "a receive of an aborted group");
     require(code == ErrorCode::aborted || code == ErrorCode::peer_lost,
             "a receive of an aborted group failed with another status than SR_ABORTED or SR_PEER_LOST");
   }
 }
 
-/// A collective and a receive of one group fail together, whichever is late.
+/// A collective and a receive of the same group fail together, whichever of them passes its deadline.
 void fail_together(Member& member, bool collective_is_late) {
   const std::string name = collective_is_late ? "late collective" : "late receive";
   MemberGroup doomed = member.connect(name, collective_is_late ? 204 : 205, {0, 1});
@@ -169,7 +169,7 @@ void failing_together(Member& member) {
   }
 }
 
-/// Freeing an op and destroying a group wait for no peer, whatever is in flight.
+/// Freeing an op and destroying a group do not wait for peers, whatever is in flight.
 void free_pending(Member& member) {
   if (member.rank() >= 2) {
     return;
@@ -187,7 +187,7 @@ void free_pending(Member& member) {
   member.forget();
 }
 
-/// The same while another op of the group is in flight and the group has not failed.
+/// Freeing an op waits for no peer while another op of the group is in flight and the group has not failed.
 void free_during_another(Member& member) {
   if (member.rank() >= 2) {
     return;

@@ -36,7 +36,7 @@ void rows_and_columns(Member& member) {
   member.forget();
 }
 
-/// Ops of two groups are in flight at the same time. Each rank starts and waits for them in a different order.
+/// Ops of two groups are in flight at once. Ranks start them and wait for them in different orders.
 void crossing_groups(Member& member) {
   Grid grid(member);
   Trial row(member, grid.row, sum_of(10'000, 2), {}, 1);
@@ -61,7 +61,7 @@ void crossing_groups(Member& member) {
   member.forget();
 }
 
-/// Each group is used by a thread of its own.
+/// Two groups are used at once, each by its own thread.
 void threads(Member& member) {
   Grid grid(member);
   Trial row(member, grid.row, sum_of(999, 2), {}, 1);
@@ -93,7 +93,7 @@ void threads(Member& member) {
   member.forget();
 }
 
-/// Eight different ops are in flight at the same time. They are waited for from last to first, and polled.
+/// Eight different ops are in flight at once. They are polled, and waited for from last to first.
 void many_at_once(Member& member) {
   constexpr std::uint32_t opcodes[] = {SR_OP_ALL_REDUCE, SR_OP_ALL_GATHER, SR_OP_BROADCAST, SR_OP_REDUCE_SCATTER,
                                        SR_OP_ALL_TO_ALL, SR_OP_BARRIER,    SR_OP_REDUCE,    SR_OP_ALL_GATHERV};
@@ -121,7 +121,7 @@ void many_at_once(Member& member) {
   member.forget();
 }
 
-/// An op that is polled and never waited for completes too.
+/// An op completes if it is only polled, without a wait.
 void polled(Member& member) {
   Trial trial(member, member.first(4), sum_of(70'000, 4), {}, 1);
   const std::int64_t latest = after(timeout_s);
@@ -139,7 +139,7 @@ void polled(Member& member) {
   member.forget();
 }
 
-/// Ids of freed groups may be reused, by the same members and by others.
+/// The ids of freed groups may be reused, for the same members or for others.
 void ids_again(Member& member) {
   const std::uint32_t rank = member.rank();
   for (std::uint32_t turn = 0; turn < 6; ++turn) {
@@ -153,7 +153,7 @@ void ids_again(Member& member) {
   }
 }
 
-/// Members in an order other than that of the ranks.
+/// A group whose members are not in the order of their ranks.
 void reordered(Member& member) {
   MemberGroup group = member.connect("reordered", 8, {2, 0, 3, 1});
   for (const std::uint32_t opcode : {SR_OP_ALL_GATHERV, SR_OP_SCATTER, SR_OP_REDUCE_SCATTER, SR_OP_BROADCAST}) {
@@ -162,13 +162,13 @@ void reordered(Member& member) {
   member.forget();
 }
 
-/// Counts the process's resources: descriptors, and mappings of files and shared memory.
+/// Counts the resources that the process holds: descriptors, and mappings of files and shared memory.
 std::pair<std::size_t, std::size_t> held() {
   std::size_t descriptors = 0;
   for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
 #if defined(SHARDRUN_TSAN)
-    // Ignores pipes: ThreadSanitizer starts a symbolizer, with pipes, when it first checks whether to suppress a
-    // report.
+    // Pipes are not counted, because ThreadSanitizer starts a symbolizer with pipes when it first looks for
+    // suppressions.
     std::error_code is_gone;
     if (std::filesystem::read_symlink(each.path(), is_gone).native().starts_with("pipe:")) {
       continue;
@@ -185,7 +185,7 @@ std::pair<std::size_t, std::size_t> held() {
   return {descriptors, mappings};
 }
 
-/// Ops and groups that are made and freed leave nothing behind.
+/// Creating and freeing ops and groups leaks no resources.
 void nothing_left(Member& member) {
   if (member.rank() >= 2) {
     return;

@@ -21,11 +21,11 @@ using plan::HookStep;
 using plugins::Hooks;
 using plugins::HookTables;
 
-/// Sizes of groups in elements: one, fewer than members, odd, round.
+/// Sizes of groups in elements: one, fewer than members, odd, even.
 constexpr std::uint64_t group_sizes[] = {1, 2, 7, 64, 1001};
 constexpr std::int64_t rounds = 3;
 
-/// A buffer of 4-byte elements between guard bytes.
+/// Elements of 4 bytes between guard bytes.
 class Guarded {
  public:
   explicit Guarded(std::uint64_t elements) : bytes_(elements * width + 2 * margin, untouched) {}
@@ -48,16 +48,16 @@ class Guarded {
   std::vector<unsigned char> bytes_;
 };
 
-/// One list of buffers for each member.
+/// By member: the buffers of its group.
 using GroupMemory = std::vector<std::vector<Guarded>>;
 
 struct GroupCase {
   const Hook& hook;
   std::uint64_t elements;
   std::uint32_t members;
-  bool varies;  ///< its tensors vary over the hook's axis
+  bool varies;  ///< whether its tensors vary over the hook's mesh axis
 
-  /// The group that the hook is asked about: two tensors if there are enough elements.
+  /// The group for which the hook is planned. It has two tensors if there are enough elements.
   [[nodiscard]] plan::HookGroup asked() const {
     const auto all = static_cast<std::int64_t>(elements);
     plan::HookGroup made{.kind = hook.kind,
@@ -103,7 +103,7 @@ void carry_out(GroupMemory& memory, const HookStep& step) {
   }
 }
 
-/// The members' memory before the first round. States are zeros, or copies of the tensors.
+/// The memory of all members before the first round. Hook states are zeros, or copies of the tensors.
 GroupMemory first_memory(const GroupCase& group) {
   GroupMemory memory(group.members);
   for (std::vector<Guarded>& member : memory) {
@@ -115,8 +115,8 @@ GroupMemory first_memory(const GroupCase& group) {
   return memory;
 }
 
-/// Fills tensors with values that differ from round to round. If the hook allows it (gradients, and parameters that
-/// vary), they also differ from member to member.
+/// Fills the tensors with values that differ between rounds. If the hook's tensors may differ between members
+/// (gradients, and parameters that vary), they do.
 void fill_tensors(const GroupCase& group, GroupMemory& memory, std::int64_t round) {
   const bool differ = group.hook.kind == plan::HookKind::sync_gradients || group.varies;
   for (std::size_t m = 0; m < memory.size(); ++m) {
@@ -132,7 +132,7 @@ void fill_tensors(const GroupCase& group, GroupMemory& memory, std::int64_t roun
   }
 }
 
-/// Adds the hook's own buffers. Their initial content is undefined, so it differs each time.
+/// Adds the hook's own buffers. Their initial content is undefined, so it differs on each call.
 void add_buffers(const HookPlan& plan, GroupMemory& memory, unsigned char& anything) {
   for (std::vector<Guarded>& member : memory) {
     for (const plan::HookBuffer& buffer : plan.buffers) {
@@ -162,15 +162,15 @@ void call(const Hooks& hooks, const GroupCase& group, const HookTables& tables, 
   made.own_samples = group.members == 1            ? 1
                      : member == 0                 ? 2
                      : member + 1 == group.members ? 0
-                                                   : 1;  // the sum has as many elements; one member may have none
+                                                   : 1;  // the total stays the same, so one member may have no samples
   hooks.run(tables, made);
   if (!std::all_of(buffers.begin(), buffers.end(), [](const Guarded& buffer) { return buffer.is_kept(); })) {
     throw Failure(fmt::format("hook {}, call {}: it wrote outside of its buffers", to_string(group.hook.kind), number));
   }
 }
 
-/// Runs rounds and returns the final content of all tensors and states. `of`: the member of each answer. `anything`:
-/// the initial content of buffers.
+/// Executes rounds, and returns the final content of all tensors and states. `of`: returns the hooks instance for a
+/// member. `anything`: initial content of the hook's own buffers.
 std::vector<float> do_rounds(const GroupCase& group, const HookTables& tables, const HookPlan& plan,
                              const std::function<const Hooks&(std::size_t)>& of, unsigned char anything) {
   GroupMemory memory = first_memory(group);
@@ -244,7 +244,7 @@ bool varies(const plan::Plan& draft, const Hook& hook) {
   });
 }
 
-/// For every job whose plan has hooks: their answers and results for groups of all sizes.
+/// For all jobs whose plans have hooks: checks the hook plans, and the results for groups of all sizes.
 void hooks_of_plans(StrategyMember& member) {
   for (const std::string& program : program_names()) {
     for (const std::uint32_t ranks : rank_counts()) {

@@ -15,11 +15,12 @@
 
 namespace shardrun::conformance {
 
-/// The command line of one process of a check.
+/// The command line of a process of a check.
 struct MemberWords {
   pid_t parent = 0;
-  int store = -1;   ///< descriptor of the store
-  int report = -1;  ///< descriptor that gets a line per case: notes, then the problem, or an empty line
+  int store = -1;  ///< descriptor of the store that the processes share
+  /// Descriptor to which it writes, for each case, lines with notes and then one with the problem; empty: none.
+  int report = -1;
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
   plugins::PluginKind kind = plugins::PluginKind::transport;
@@ -29,28 +30,28 @@ struct MemberWords {
   plugins::Directories directories;
 };
 
-/// The first character of a line that is a note on the case that runs.
+/// The first character of lines with a note on the current case.
 constexpr char note_mark = '\t';
 
-/// The prefix of a process's report if its plugin cannot be opened.
+/// The first words of a process's report that its plugin cannot be opened.
 [[nodiscard]] std::string opening_words(plugins::PluginKind kind);
 
 [[nodiscard]] std::vector<std::string> to_words(const MemberWords& words);
-/// Parses words that to_words wrote. Throws Error{usage} for others.
+/// Parses words that to_words() made. Throws Error{usage} for other words.
 [[nodiscard]] MemberWords parse_words(std::span<const std::string> words);
 
-/// A description of a case, for the program that starts its processes.
+/// What the program that starts a case's processes knows of the case.
 struct CaseInfo {
   std::string name;
-  std::uint32_t ranks = 4;                   ///< the number of ranks that it needs
-  std::optional<std::uint32_t> victim = {};  ///< a rank that kills itself; the case then gets processes of its own
+  std::uint32_t ranks = 4;                   ///< number of ranks that it needs
+  std::optional<std::uint32_t> victim = {};  ///< the rank that kills itself; the case then has processes of its own
 };
 
-/// The case on which all others depend: if it fails, no other can pass.
+/// The case that opens the plugin: if it fails, all other cases fail too.
 constexpr const char* opening_case = "opening";
 
-/// A fact that must hold for every plugin of a kind. Every rank calls `run`, with its own instance of the plugin. `run`
-/// throws if the fact does not hold.
+/// A case: a fact that must hold for every plugin of a kind. Every rank calls `run` with its own instance of the
+/// plugin; it throws if the fact does not hold.
 template <class RankMember, std::uint32_t usual_ranks>
 struct CaseOf {
   std::string name;
@@ -59,29 +60,28 @@ struct CaseOf {
   std::optional<std::uint32_t> victim = {};
 };
 
-/// The cases of one kind of plugin.
+/// The cases for a kind of plugin.
 struct KindOfCases {
   plugins::PluginKind kind = plugins::PluginKind::transport;
-  /// Describes all cases. Those with the same number of ranks are adjacent.
+  /// Describes all cases. Cases with the same number of ranks are adjacent.
   std::vector<CaseInfo> (*infos)() = nullptr;
-  /// Runs the cases that the words name in this process. `before`: the prefix for the text of an exception that is
-  /// thrown while no case runs.
+  /// Runs the cases that the words name, in this process. `before`: set to the prefix for the text of an exception that
+  /// is thrown while no case runs.
   void (*go_through)(Store& store, const MemberWords& words, std::string& before) = nullptr;
 };
 
-/// Registers a kind of plugin that can be checked. A program that is linked only with the cases of transports checks
-/// only transports.
+/// Registers the cases for a kind of plugin. A program can check only those kinds whose cases it is linked with.
 class RegisterKind {
  public:
   explicit RegisterKind(const KindOfCases& kind);
 };
 
-/// Throws Error{usage} if this program does not have the kind's cases.
+/// The cases for a kind. Throws Error{usage} if this program is not linked with them.
 [[nodiscard]] const KindOfCases& cases_of(plugins::PluginKind kind);
 
-/// Reports the end of a case to the program that started this process. `problem` is empty if there was none.
+/// Reports the end of a case to the parent process. `problem`: empty if there was none.
 void report(int descriptor, std::string problem);
-/// Reports a note on the running case.
+/// Reports a note on the current case.
 void report_note(int descriptor, const std::string& note);
 
 /// Implements KindOfCases::infos for these cases.

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t arena_bytes = std::size_t{64} << 20U;
 
-/// The options among "PREFIXkey=value" settings whose keys have no dot.
+/// The options whose settings have the form "PREFIXkey=value", where key has no dot.
 OptionValues options_among(const std::vector<std::string>& settings, const std::string& prefix,
                            const std::vector<OptionSpec>& specs) {
   OptionValues values;
@@ -31,7 +31,7 @@ OptionValues options_among(const std::vector<std::string>& settings, const std::
   return values;
 }
 
-/// The secret that all members of a check share.
+/// A secret that is equal on all members of a check.
 std::array<std::uint8_t, 32> made_up_secret() {
   std::array<std::uint8_t, 32> secret = {};
   secret.fill(0x5A);
@@ -60,7 +60,7 @@ Member::Member(Store& store, const plugins::Directories& directories, const std:
     } catch (const Error& error) {
       opening = fmt::format("nor does it open here: {}", error.message());
     }
-    meet("opened", world_size);  // the first that ends would cut off those that still open
+    meet("opened", world_size);  // a rank that ended early would cut off ranks that are still opening
     throw Error(ErrorCode::transport, fmt::format("{}; {}", only_host_memory, opening));
   }
   host_.open(transport_, rank, world_size);

@@ -14,24 +14,24 @@
 
 namespace shardrun::conformance {
 
-/// One member's view of a group.
+/// A group, as one of its members uses it.
 struct MemberGroup {
   plugins::TransportGroup group;
-  std::uint32_t rank = 0;  ///< within the group
+  std::uint32_t rank = 0;  ///< index of this member in the group
   std::uint32_t size = 0;
 };
 
-/// A check's store, as the host of a transport.
+/// Gives a transport its host functions, on top of the store of a check.
 class StoreHost final : public plugins::TransportHost {
  public:
-  /// `place`: the prefix of this transport's keys in the store. Exactly the ranks that open it together share the
-  /// prefix.
+  /// `place`: a prefix for this transport's keys in the store. Ranks that open the transport together use the same
+  /// prefix; no others use it.
   StoreHost(Store& store, std::string place) : store_(store), place_(std::move(place)) {}
 
   [[nodiscard]] bool aborted() const noexcept override { return store_.aborted(); }
   void store_set(const std::string& key, std::string value) override { store_.set(place_ + "/" + key, value); }
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
-  /// Opens the transport as one of `n` ranks of this machine.
+  /// Opens the transport on rank `rank` of `n` ranks, all on this machine.
   void open(plugins::Transport& transport, std::uint32_t rank, std::uint32_t n);
 
  private:
@@ -39,7 +39,7 @@ class StoreHost final : public plugins::TransportHost {
   std::string place_;
 };
 
-/// This process as a rank, with its transport opened.
+/// A process of a check, as a rank with an opened transport.
 class Member final : public Peer {
  public:
   Member(Store& store, const plugins::Directories& directories, const std::string& transport, std::uint32_t rank,
@@ -47,15 +47,15 @@ class Member final : public Peer {
 
   [[nodiscard]] std::uint32_t world_size() const noexcept { return world_size_; }
   [[nodiscard]] plugins::Transport& transport() noexcept { return transport_; }
-  /// Whether the headers with which the transport was built have sr_error::awaited.
+  /// Whether the transport was built with headers that have sr_error::awaited.
   [[nodiscard]] bool knows_awaited() const noexcept { return transport_.manifest().abi_minor >= 5; }
 
-  /// Connects a group. `ranks` must contain this rank.
+  /// Connects a group with this id. `ranks`: its members; they must include this rank.
   [[nodiscard]] MemberGroup connect(const std::string& name, std::uint64_t id, const std::vector<std::uint32_t>& ranks);
-  /// The group of the ranks below `n`, one of which is this rank. The first call connects it.
+  /// The group of the ranks below `n`. The first call connects it. REQUIRES: this rank is below `n`.
   [[nodiscard]] MemberGroup& first(std::uint32_t n);
 
-  /// Registered memory, valid until the next `forget`.
+  /// Memory that is registered with the transport, valid until the next forget().
   [[nodiscard]] sdk::Buffer registered(std::size_t bytes);
   void forget() noexcept { used_ = 0; }
 
@@ -69,17 +69,17 @@ class Member final : public Peer {
   std::map<std::uint32_t, MemberGroup> first_;
 };
 
-/// Seconds in which a failed group's ops must end. The rule is one second; a loaded machine gets more.
+/// Seconds in which ops of a failed group must end. The interface allows one second; a busy machine gets more.
 constexpr double failure_limit_s = 5;
 
-/// Waits for an op that must soon fail by itself. Returns its error code.
+/// Waits for an op that must fail soon. Returns the error code.
 ErrorCode failure_of(plugins::TransportOp& op, const std::string& what);
-/// The same, but uses op_test only.
+/// failure_of() by op_test only.
 ErrorCode polled_failure_of(plugins::TransportOp& op, const std::string& what);
 
 using Case = CaseOf<Member, 4>;
 
-// Each of these functions adds the cases of one file.
+// Each of these functions adds the cases of its own source file.
 void add_collective_cases(std::vector<Case>& cases);
 void add_group_cases(std::vector<Case>& cases);
 void add_message_cases(std::vector<Case>& cases);

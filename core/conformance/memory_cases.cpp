@@ -19,14 +19,14 @@
 namespace shardrun::conformance {
 namespace {
 
-/// The op is so large that events can happen in its middle. ThreadSanitizer makes each access about ten times as slow.
+/// Large enough that other events can happen while the op runs. ThreadSanitizer makes accesses about ten times as slow.
 #if defined(SHARDRUN_TSAN)
 constexpr std::uint64_t lent_elements = 3 << 17;
 #else
 constexpr std::uint64_t lent_elements = 3 << 20;
 #endif
 
-/// A message from rank 0 to rank 1 and, optionally, one of the same size in the other direction. Used like a Trial.
+/// A message from rank 0 to rank 1 and, optionally, one of equal size back. Has the functions of Trial.
 class Exchange {
  public:
   Exchange(Member& member, MemberGroup& group, bool both_ways)
@@ -95,7 +95,7 @@ class Exchange {
 
 constexpr auto canary = std::byte{0x33};
 
-/// Overwrites the memory from its end, which a reader has probably not reached yet.
+/// Overwrites the memory from its end, which a concurrent reader has probably not reached yet.
 void overwrite(const std::vector<sdk::Buffer>& buffers) {
   constexpr std::size_t stretch = std::size_t{64} << 10U;
   for (const sdk::Buffer& each : buffers) {
@@ -114,8 +114,8 @@ bool is_overwritten(const std::vector<sdk::Buffer>& buffers) {
   });
 }
 
-/// How long rank 0 runs the op before rank 1 starts it, and before it is aborted, as fractions of the op's usual time.
-/// So some aborts come while data moves, on fast and slow machines.
+/// How long rank 0 runs the op before rank 1 starts it, and until it is aborted, as fractions of the op's usual time.
+/// Fractions let some aborts come while data moves, on fast and slow machines.
 struct Parting {
   double head_start = 0;
   double patience = 0;
@@ -125,7 +125,7 @@ constexpr std::array<Parting, 6> partings = {{{0, 0}, {0, 0.25}, {0, 0.5}, {0, 0
 
 void sleep_for(double ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<std::int64_t>(ns))); }
 
-/// Waits for the op, which either completes in time or is aborted. Returns whether it completed.
+/// Waits for the op, which completes in time or is aborted. Returns whether it completed.
 template <class Given>
 bool goes_well(Given& given) {
   try {
@@ -137,12 +137,12 @@ bool goes_well(Given& given) {
   }
 }
 
-/// Lets an op succeed twice. Then rank 0 frees it, possibly while rank 1 is in the middle of it, and reuses its memory.
-/// When this returns, both ranks have ended all work on the op.
+/// Runs an op twice. Then rank 0 frees it, possibly while rank 1 is in the middle of it, and reuses the memory. When
+/// this returns, neither rank works on the op any more.
 template <class Given>
 void reuse_memory(Member& member, MemberGroup& doomed, Given& given, const Parting& parting, const std::string& place,
                   const std::string& name) {
-  double usual_ns = 0;  // the first run takes the longest
+  double usual_ns = 0;  // the first run is slower than later ones
   given.fill(0);
   for (std::uint32_t round = 0; round < 2; ++round) {
     member.meet(fmt::format("{}, round {}", place, round), 2);
@@ -164,14 +164,14 @@ void reuse_memory(Member& member, MemberGroup& doomed, Given& given, const Parti
     overwrite(given.buffers());
     member.tell(place + ", overwritten", "");
   } else {
-    // Plays rank 1's host. Rank 1 need not notice by itself: its host aborts it once a rank has reported a failure.
-    // That comes a little later; meanwhile the op could continue with what rank 0 has written.
+    // Acts as rank 1's host, which aborts the group once a rank has reported a failure, because rank 1 need not notice
+    // by itself. Until then, rank 1 might go on with what rank 0 has written.
     std::jthread host([&] {
       try {
         (void)member.hear(place + ", overwritten", 0);
         sleep_for(10e6);
       } catch (const Failure&) {
-        // No rank needs to report this here: rank 0 does.
+        // Rank 0 reports the failure.
       }
       doomed.group.abort("rank 0 has given up");
     });
@@ -187,8 +187,8 @@ void reuse_memory(Member& member, MemberGroup& doomed, Given& given, const Parti
           name + ": memory was written to after the op was freed that it had been lent to");
 }
 
-/// Runs each parting of ranks 0 and 1 in a new group. `prepare` makes the op that is freed. The other ranks wait after
-/// each parting, because all together may exceed a rank's timeout.
+/// Runs each parting of ranks 0 and 1 in a new group. `prepare`: makes the op that is freed. The other ranks wait after
+/// each parting instead of after all, which could exceed their timeout.
 template <class Prepare>
 void part_each_way(Member& member, std::uint64_t first_id, const std::string& what, Prepare prepare) {
   for (std::size_t i = 0; i < partings.size(); ++i) {

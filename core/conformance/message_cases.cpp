@@ -10,7 +10,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Message number `index` with this id from `from` to `to`. Every third message is empty.
+/// The content of message number `index` with this id, from `from` to `to`. Every third message is empty.
 std::vector<float> message(std::uint32_t from, std::uint32_t to, std::uint64_t id, std::uint32_t index,
                            std::uint32_t round) {
   const std::size_t size = (from + to + id + index) % 3 == 0 ? 0 : 1 + 997 * ((from + 2 * to + id) % 4) * (index + 1);
@@ -83,7 +83,7 @@ class Batch {
   }
 
   std::uint32_t rank_;
-  std::deque<TestMessage> sent_;  // requests point to these messages' data
+  std::deque<TestMessage> sent_;  // requests point to the data in these messages
   std::deque<TestMessage> received_;
   std::vector<sdk::OpSpec> requests_;
 };
@@ -95,7 +95,7 @@ void run(plugins::TransportOp& op) {
   }
 }
 
-/// Every member sends four messages to every other member, two of them with the same id. Each member lists them in its
+/// Each member sends four messages to each other member, two of them with the same id, and lists its requests in its
 /// own order.
 void batches(Member& member) {
   MemberGroup& group = member.first(4);
@@ -118,7 +118,7 @@ void batches(Member& member) {
   }
 }
 
-/// One message after the other, as between the stages of a pipeline.
+/// Ranks pass messages on, one after the other, as between the stages of a pipeline.
 void pipeline(Member& member) {
   MemberGroup& group = member.first(4);
   Batch from(group.rank);
@@ -145,7 +145,7 @@ void pipeline(Member& member) {
   }
 }
 
-/// Some messages are sent before they are asked for, others are asked for before they are sent.
+/// Some messages are sent before their receive starts, others after.
 void early_and_late(Member& member) {
   if (member.rank() >= 2) {
     return;

@@ -10,7 +10,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// How one member's op differs from the others'.
+/// A change to one member's op that makes it differ from the ops of the others.
 struct Difference {
   std::string name;
   std::uint32_t opcode = SR_OP_ALL_REDUCE;
@@ -30,13 +30,13 @@ std::vector<Difference> differences() {
       {"counts of a small op", SR_OP_ALL_GATHER, [](OpSpec& op) { ++op.count; }, 10},
       {"recv_counts", SR_OP_ALL_GATHERV, [](OpSpec& op) { ++op.recv_counts[0]; }},
       {"recv_counts of one sum", SR_OP_REDUCE_SCATTERV, [](OpSpec& op) { --op.recv_counts[0], ++op.recv_counts[1]; }},
-      // Only the two members of the mismatched exchange can see the following differences.
+      // The following differences can only be seen by the two members that exchange elements.
       {"send_counts to member 0", SR_OP_ALL_TO_ALLV, [](OpSpec& op) { ++op.send_counts[0]; }},
       {"recv_counts from member 0", SR_OP_ALL_TO_ALLV, [](OpSpec& op) { op.recv_counts[0] = 0; }},
   };
 }
 
-/// The op that all members agree on. Its buffers have room for every variation.
+/// The op on which all members agree. Its buffers have room for all differences.
 sdk::OpSpec request_of(std::uint32_t opcode, std::uint64_t id, std::uint64_t count, std::uint32_t n,
                        std::vector<float>& send, std::vector<float>& recv) {
   sdk::OpSpec request;
@@ -58,7 +58,7 @@ sdk::OpSpec request_of(std::uint32_t opcode, std::uint64_t id, std::uint64_t cou
   return request;
 }
 
-/// All members get an error before any data moves, also those whose own part matches.
+/// All members get an error before data moves, even members whose own counts match.
 void differ(Member& member, MemberGroup& group, const Difference& difference, std::uint64_t id) {
   std::vector<float> send;
   std::vector<float> recv;
@@ -96,8 +96,8 @@ void mismatches(Member& member) {
   }
 }
 
-/// Members start two ops in different orders, which is not allowed. Still no result may be wrong, and no rank may wait
-/// past its deadline.
+/// Members start two ops in different orders, which is not allowed. Even so, no result may be wrong, and no rank may
+/// wait beyond its deadline.
 void start_misordered(Member& member, std::uint64_t first, std::uint64_t second, std::uint64_t id) {
   MemberGroup doomed = member.connect("misordered", id, {0, 1});
   {
@@ -121,7 +121,7 @@ void start_misordered(Member& member, std::uint64_t first, std::uint64_t second,
         trial->verify();
       }
     } catch (const Error&) {
-      // An error is expected here.
+      // Either op may fail here.
     }
     member.meet(fmt::format("end of {}", id), 2);
     doomed.group.abort("over");

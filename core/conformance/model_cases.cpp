@@ -50,7 +50,7 @@ void declared_by_model(ModelMember& member) {
   }
 }
 
-/// The graph as text, or the refusal.
+/// The graph that a model makes for a job, as text, or its refusal.
 std::string answer_of(const Model& model, const ModelJob& job) {
   try {
     return to_string(build_graph(model, job));
@@ -83,7 +83,7 @@ std::size_t size_of(const graph::Graph& graph) {
   return size;
 }
 
-/// Calls `ask` for the job with this value of the option. A Failure names both.
+/// Calls `ask` with the job after setting the option to this value. Its Failures name the option and the value.
 template <class Ask>
 auto ask_with(ModelJob job, const OptionSpec& option, const OptionValue& value, Ask ask) {
   job.settings.options.set(option.name, value);
@@ -95,8 +95,8 @@ auto ask_with(ModelJob job, const OptionSpec& option, const OptionValue& value, 
   }
 }
 
-/// Whether a larger value of the option adds states or ops to the graph. If so, the largest allowed value would exhaust
-/// memory.
+/// Whether a larger value of the option adds states or ops to the graph. The largest allowed value of such an option
+/// would exhaust memory.
 bool is_structural(const Model& model, const ModelJob& small, const OptionSpec& option) {
   std::vector<std::size_t> sizes;
   for (const std::int64_t number : {8, 12}) {
@@ -151,8 +151,8 @@ void pure_writing(ModelMember& member) {
               });
 }
 
-/// Values for the parameters that the model declares. Element i, counted over all of them, is the float with the bits
-/// i.
+/// Values for the parameters that the model declares: element i, counted over all parameters, is the float with the bit
+/// pattern i.
 checkpoint::TensorSource numbered_parameters(const graph::Graph& graph) {
   checkpoint::TensorSource source;
   std::vector<std::uint32_t> before;
@@ -180,7 +180,8 @@ std::vector<std::byte> bytes_of(const checkpoint::TensorSource& source, const st
   return bytes;
 }
 
-/// A written config.json gives the same model again, and the tensors of a folder give the same parameters, bit for bit.
+/// The config.json that a model writes gives the same model again, and the tensors of the folder give the same
+/// parameters, bit for bit.
 void folders_of_others(ModelMember& member) {
   const workload::Model model = compile::model_of(member.model());
   if (model.architectures.empty()) {
@@ -219,7 +220,7 @@ void folders_of_others(ModelMember& member) {
   }
 }
 
-/// Cases with the same number of ranks are adjacent.
+/// All cases; those with the same number of ranks are adjacent.
 std::vector<ModelCase> model_cases() {
   std::vector<ModelCase> cases;
   cases.push_back({.name = opening_case, .run = opens_model});

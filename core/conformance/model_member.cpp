@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* data_settings[] = {"data.vocab", "data.features", "data.outputs"};
 
-/// Row sizes that a model may accept; some are those of images.
+/// Row sizes of which a model may accept one; some are those of images.
 constexpr std::int64_t feature_counts[] = {5, 12, 64, 784, 3072};
 
 std::vector<workload::DataShape> shapes_of(std::uint32_t data) {
@@ -53,7 +53,7 @@ workload::TrainingSettings training(const plugins::Model& model, const ModelJob&
           .optimizer = {.weight_decay = 0.1, .clip = 1}};
 }
 
-/// The number in "data.features=784". Throws Error{usage} if there is none.
+/// The number in a setting such as "data.features=784". Throws Error{usage} if there is none.
 std::int64_t size_from(const std::string& setting) {
   const std::string text = setting.substr(std::min(setting.find('=') + 1, setting.size()));
   std::int64_t size = 0;
@@ -64,7 +64,7 @@ std::int64_t size_from(const std::string& setting) {
   return size;
 }
 
-/// Replaces the sizes that this kind of data has by those of the settings.
+/// The data's sizes, replaced by those that settings give and this kind of data has.
 workload::DataShape with_settings(workload::DataShape shape, const std::vector<std::string>& settings) {
   std::int64_t* const sizes[] = {&shape.vocab, &shape.features, &shape.outputs};
   for (const std::string& setting : settings) {
@@ -77,8 +77,8 @@ workload::DataShape with_settings(workload::DataShape shape, const std::vector<s
   return shape;
 }
 
-/// The job with every size that is not given set to 1: the sizes of rows, and integer options as far as their minimum
-/// allows.
+/// The job with every size set to 1 that is not given: the sizes of rows, and integer options if their minimum allows
+/// it.
 ModelJob of_ones(ModelJob job, const std::vector<OptionSpec>& specs, const OptionValues& given,
                  const std::vector<std::string>& settings) {
   for (std::int64_t* const size : {&job.settings.data.vocab, &job.settings.data.features, &job.settings.data.outputs}) {
@@ -97,7 +97,7 @@ ModelJob of_ones(ModelJob job, const std::vector<OptionSpec>& specs, const Optio
   return job;
 }
 
-/// The options that do not have their defaults, as text: "hidden = 8, mistake = 3".
+/// The options whose values are not their defaults, as text: "hidden = 8, mistake = 3".
 std::string text_of(const OptionValues& options, const std::vector<OptionSpec>& specs) {
   std::string text;
   for (const OptionValues::Entry& entry : options.entries()) {
@@ -107,7 +107,7 @@ std::string text_of(const OptionValues& options, const std::vector<OptionSpec>& 
   return text.empty() ? "its defaults" : text;
 }
 
-/// The first job that the model accepts.
+/// The job with the first options and sizes that the model accepts.
 ModelJob accepted(const plugins::Model& model, ModelJob job, std::uint32_t data, const OptionValues& given,
                   const std::vector<std::string>& settings) {
   std::string refusal;
@@ -185,7 +185,7 @@ std::vector<std::int64_t> evaluation_rows_of(const ModelJob& job) {
 ModelMember::ModelMember(Store& store, const plugins::Directories& directories, std::string model, std::uint32_t rank,
                          std::vector<std::string> settings)
     : Peer(store, rank), directories_(directories), name_(std::move(model)), settings_(std::move(settings)) {
-  // Set as for a rank of a job, because graphs must not depend on it.
+  // As a launcher sets it for ranks: graphs must not depend on it.
   setenv("RANK", fmt::format("{}", rank).c_str(), 1);
 }
 

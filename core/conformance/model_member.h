@@ -13,43 +13,44 @@
 
 namespace shardrun::conformance {
 
-/// The number of processes that make the same calls to a model, like the ranks of a job.
+/// The number of processes that call a model in the same way, like the ranks of a job.
 constexpr std::uint32_t model_members = 2;
 
-/// A job for a model to write, small enough to be computed often.
+/// A job that a model makes a graph for, small enough to be computed often.
 struct ModelJob {
-  std::string name;  ///< "trained on tokens", "iterated"
+  std::string name;  ///< such as "trained on tokens" or "iterated"
   bool trains = true;
   workload::ModelSettings settings;
-  std::int64_t batch = 5;  ///< samples per step; if more than one, in two microbatches
+  std::int64_t batch = 5;  ///< samples per step; more than one are divided into two microbatches
 };
 
-/// The job's graph with every function that a run calls: those of several microbatches, evaluation, predictions. Throws
-/// Error{job} if the model refuses, Failure if it breaks a rule.
+/// The graph of the job with all functions that a run calls: of both microbatches, of evaluation, of predictions.
+/// Throws Error{job} if the model refuses the job, and Failure if the model breaks a rule.
 [[nodiscard]] graph::Graph build_graph(const plugins::Model& model, const ModelJob& job);
-/// The numbers of rows in the calls of a step, and of an evaluation. Empty for a job that is iterated.
+/// The rows of each call in a step, or in an evaluation; empty for a job that is iterated.
 [[nodiscard]] std::vector<std::int64_t> microbatch_rows_of(const ModelJob& job);
 [[nodiscard]] std::vector<std::int64_t> evaluation_rows_of(const ModelJob& job);
-/// The number of samples in an iteration. 0 for a job without data, and for training.
+/// Samples that an iteration reads; 0 for a job without data, and for training.
 [[nodiscard]] std::int64_t iterated_rows_of(const ModelJob& job);
 
-/// This process as a rank with a model.
+/// A process of a check, as a rank with a model.
 class ModelMember final : public Peer {
  public:
-  /// `settings`: "key=value" for options of the model in all jobs, and for sizes of data (is_data_setting).
+  /// `settings`: "key=value" for options of the model in all jobs, and for sizes of data (is_data_setting()).
   ModelMember(Store& store, const plugins::Directories& directories, std::string model, std::uint32_t rank,
               std::vector<std::string> settings);
 
-  /// The model. The first call opens it.
+  /// The model under test. The first call opens it.
   [[nodiscard]] const plugins::Model& model();
-  /// Opens another instance.
+  /// Opens another instance of the model.
   [[nodiscard]] plugins::Model open_another() const;
   [[nodiscard]] std::filesystem::path file() const;
   [[nodiscard]] const plugins::Directories& directories() const noexcept { return directories_; }
 
-  /// One job for each kind of data on which the model is trained, and one that is iterated. Options without a default
-  /// get a value that the model accepts. Throws Failure if the model accepts none. Each job is repeated with a batch of
-  /// one sample and, if the model accepts it, with every size 1: then dimensions cannot be told apart by their sizes.
+  /// One job for each kind of data that the model is trained on, and one that is iterated. Each job is repeated with a
+  /// batch of one sample and, if the model accepts this, with all sizes 1, so that dimensions cannot be told apart by
+  /// size. Options without a default have a value that the model accepts. Throws Failure if the model accepts no
+  /// values.
   [[nodiscard]] const std::vector<ModelJob>& jobs();
 
  private:
@@ -64,7 +65,7 @@ class ModelMember final : public Peer {
 
 using ModelCase = CaseOf<ModelMember, model_members>;
 
-// Each of these functions adds the cases of another file than model_cases.cpp.
+// Each of these functions adds the cases of a source file other than model_cases.cpp.
 void add_op_cases(std::vector<ModelCase>& cases);
 void add_training_cases(std::vector<ModelCase>& cases);
 

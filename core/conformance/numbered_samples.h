@@ -8,7 +8,7 @@
 
 namespace shardrun::conformance {
 
-/// Samples that are functions of their number. Elements are integers below `limit`, or reals in [-1, 1).
+/// Samples that are computed from their number. Elements are integers below `limit`, or reals in [-1, 1).
 class NumberedSamples final : public data::Dataset {
  public:
   explicit NumberedSamples(std::int32_t limit) : limit_(limit) {}

@@ -23,7 +23,7 @@ using plugins::ModelOp;
 const device::Device& fast() { return device::Device::find("cpu"); }
 const device::Device& reference() { return device::Device::find("reference"); }
 
-constexpr double of_floats = 1e-5;  // by how much float32 sums may differ from float64, relatively
+constexpr double of_floats = 1e-5;  // relative difference that is allowed between float32 and float64 sums
 constexpr double of_doubles = 1e-12;
 
 constexpr const char* no_ops = "nothing to check: the model has no ops of its own";
@@ -52,8 +52,8 @@ void check_kernels(const OpTrial& trial) {
 
 void equal_kernels(ModelMember& member) { for_each_trial(member, check_kernels); }
 
-/// The operands and results that a shard of the factor has. For an operand that is read through a window, the part that
-/// the shard reads.
+/// The trial of one shard of the factor: its part of operands and results. Of operands that are read through a window,
+/// it has the part that it reads.
 OpTrial shard_of(const OpTrial& whole, graph::FactorId factor, std::int64_t begin, std::int64_t end) {
   OpTrial part = whole;
   const auto cut = [&](Tensor& tensor, const std::vector<graph::FactorId>& dims, const auto& window_of) {
@@ -76,7 +76,7 @@ OpTrial shard_of(const OpTrial& whole, graph::FactorId factor, std::int64_t begi
   return part;
 }
 
-/// Combines one result of all shards into the whole, as the rule says.
+/// Combines the results of all shards into a whole result, in the way that the rule states.
 Tensor joined(const std::vector<Tensor>& parts, const graph::ShardingRule& rule, graph::FactorId factor,
               std::size_t result) {
   const std::vector<graph::FactorId>& dims = rule.outputs[result];
@@ -132,10 +132,11 @@ void split_factors(ModelMember& member) {
   });
 }
 
-/// The op in a function, with gradients of its results as inputs. Computes the gradient of <results, cotangents>.
+/// A function with the op, whose inputs include gradients of the op's results (cotangents). Computes the gradient of
+/// <results, cotangents>.
 class OpGradient {
  public:
-  /// `flows`: for each result, whether a gradient arrives.
+  /// `flows`: for each result, whether its gradient is given.
   OpGradient(const OpTrial& trial, std::vector<bool> flows)
       : trial_(trial), flows_(std::move(flows)), cotangents_(trial.results) {
     Random random(7);
@@ -144,7 +145,7 @@ class OpGradient {
     }
   }
 
-  /// The gradient that the model's ops compute. No values if the gradient is zero.
+  /// The gradient that the op's own gradient function computes. Has no values if it is zero.
   [[nodiscard]] Tensor built(std::size_t operand) const {
     graph::Graph graph;
     graph::FunctionBuilder builder(graph, "gradient", graph::Role::on_demand, 1);
@@ -168,7 +169,7 @@ class OpGradient {
     return gradient.exists() ? evaluate(builder.function(), reference(), given, {})[gradient] : Tensor();
   }
 
-  /// The gradient by central differences.
+  /// The derivative with respect to one element, by a central difference.
   [[nodiscard]] double numeric(std::size_t operand, std::size_t element, double step) {
     double& value = trial_.operands[operand].values[element];
     const double centre = std::exchange(value, value + step);
@@ -210,7 +211,7 @@ void check_gradient(const OpTrial& trial, const std::vector<bool>& flows, std::s
   }
   for (std::size_t e = 0; e < count; ++e) {
     const double found = built.values.empty() ? 0 : built.values[e];
-    // If a step of the differences crosses a kink, a smaller step does not.
+    // A smaller step helps if the first one crossed a kink of the function.
     const auto agrees = [&](double difference) { return std::abs(found - difference) <= 1e-5 * largest; };
     if (!agrees(numeric[e]) && !agrees(gradient.numeric(operand, e, 1e-6)) &&
         !agrees(gradient.numeric(operand, e, 1e-7))) {
@@ -222,7 +223,7 @@ void check_gradient(const OpTrial& trial, const std::vector<bool>& flows, std::s
   }
 }
 
-/// The cases to test: a gradient for all results together, and for each alone.
+/// The combinations of results whose gradients are given: all of them, and each one alone.
 std::vector<std::vector<bool>> flows_of(const OpTrial& trial) {
   std::vector<bool> all;
   for (const Tensor& result : trial.results) {
@@ -258,7 +259,7 @@ void gradients_of_ops(ModelMember& member) {
   });
 }
 
-/// The example attributes with one value replaced.
+/// The attributes of the op's example, with one value replaced.
 graph::Attributes with(const ModelOp& op, const std::string& name, const graph::Attributes::Scalar& value) {
   graph::Attributes attributes;
   for (const auto& [key, given] : op.example.entries()) {

@@ -29,12 +29,12 @@ void draw(const plugins::ModelOp::Operand& operand, Random& random, Tensor& tens
   }
 }
 
-/// `small`: every size that the op does not fix is 1.
+/// `small`: whether every size that the op does not fix is 1.
 OpTrial trial_of(const plugins::ModelOp& declared, const graph::Attributes& attributes, std::size_t operands,
                  bool small) {
   OpTrial trial{.declared = &declared, .op = &graph::find_op(declared.in_graph), .attributes = attributes};
   std::map<std::string, std::int64_t> sizes = declared.sizes;
-  std::vector<std::int64_t> odd = {7, 4, 3, 5};  // sizes to use next, from the back
+  std::vector<std::int64_t> odd = {7, 4, 3, 5};  // sizes to use next; the last one first
   std::vector<graph::TensorType> types = graph::typical_operands(declared.rule, [&](const std::string& factor) {
     const auto [known, is_new] = sizes.try_emplace(factor, small ? 1 : odd.back());
     if (is_new && !small && odd.size() > 1) {
@@ -76,7 +76,7 @@ std::vector<OpTrial> trials_of(const plugins::ModelOp& op, const graph::Attribut
 
 std::vector<Tensor> run_trial(const OpTrial& trial, const device::Device& device, int threads) {
   const auto run = [&](unsigned char content) {
-    const plugins::CallGuard guard(trial.declared->label, "its kernel");  // so that a crash names the op
+    const plugins::CallGuard guard(trial.declared->label, "its kernel");  // names the op if the kernel crashes
     return execute(device, {.op = trial.op->name,
                             .attributes = trial.attributes,
                             .inputs = trial.operands,

@@ -12,26 +12,26 @@
 
 namespace shardrun::conformance {
 
-/// A call of a model's op: attributes, random operands, and results of the types that its rule gives.
+/// A use of a model's op: attributes, random operands, and results with the types that its rule gives.
 struct OpTrial {
   const plugins::ModelOp* declared = nullptr;
   const graph::Op* op = nullptr;
   graph::Attributes attributes;
   graph::ShardingRule rule;
   std::vector<Tensor> operands;
-  std::vector<Tensor> results;  ///< zeros
-  std::string what;             ///< "op 'swish' of model 'mine' (/path) {slope=1.5} f32[b 5, d 3]"
+  std::vector<Tensor> results;  ///< filled with zeros
+  std::string what;             ///< for messages: "op 'swish' of model 'mine' (/path) {slope=1.5} f32[b 5, d 3]"
 };
 
-/// Trials with these attributes, for each number of operands that the op takes and for several sizes: small odd ones,
-/// and 1 if the op does not fix a factor's size.
+/// Trials with these attributes, for each number of operands that the op takes, in two sizes: factors have small odd
+/// sizes, or size 1 unless the op fixes their size.
 [[nodiscard]] std::vector<OpTrial> trials_of(const plugins::ModelOp& op, const graph::Attributes& attributes);
 
-/// Runs a device's kernel. Throws Failure, which names the op, if the kernel fails, writes past a tensor or its
-/// scratch, changes an operand, or leaves an element unwritten.
+/// Runs the op's kernel on a device. Throws Failure, naming the op, if the kernel fails, writes outside of a tensor or
+/// its scratch, changes an operand, or leaves an element unwritten.
 [[nodiscard]] std::vector<Tensor> run_trial(const OpTrial& trial, const device::Device& device, int threads = 1);
 
-/// Throws Failure if an element's error exceeds a fraction of the tensor's largest element. Two NaN count as equal.
+/// Throws Failure if an element's error exceeds `share` times the largest element of the tensor. Two NaN are equal.
 void require_close(const OpTrial& trial, const std::string& what, const std::vector<Tensor>& found,
                    const std::vector<Tensor>& expected, double share);
 

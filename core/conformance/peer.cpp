@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t store_bytes = std::size_t{4} << 20U;
 
-/// The sizes at the start of an entry. Its key and value follow.
+/// Sizes in bytes at the start of an entry. The key and the value follow them.
 struct Sizes {
   std::uint32_t key = 0;
   std::uint32_t value = 0;
@@ -29,8 +29,8 @@ struct Sizes {
 }  // namespace
 
 struct Store::Shared {
-  pthread_mutex_t mutex;               // robust, because its owner may die
-  std::atomic<std::uint32_t> changes;  // a futex word on which processes wait
+  pthread_mutex_t mutex;               // a robust mutex, because its owner may die
+  std::atomic<std::uint32_t> changes;  // a futex on which processes wait
   std::atomic<std::uint32_t> aborted;
   std::uint64_t used;
   char entries[store_bytes - 128];
@@ -38,7 +38,7 @@ struct Store::Shared {
 
 namespace {
 
-/// Holds the mutex. If the previous owner died, the store is still consistent, because `used` is updated last.
+/// Holds the mutex. If its previous owner died, the store is consistent anyway, because `used` is updated last.
 class StoreLock {
  public:
   explicit StoreLock(pthread_mutex_t& mutex) : mutex_(mutex) {
@@ -59,7 +59,7 @@ void wake_all(std::atomic<std::uint32_t>& word) noexcept {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-/// Waits while the word has this value. Returns false once the deadline has passed.
+/// Waits while `word` has this value. Returns false once the deadline has passed.
 bool wait_while(std::atomic<std::uint32_t>& word, std::uint32_t value, std::int64_t deadline) noexcept {
   const timespec until = {.tv_sec = deadline / 1'000'000'000, .tv_nsec = deadline % 1'000'000'000};
   return syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, value, &until, nullptr, FUTEX_BITSET_MATCH_ANY) == 0 ||

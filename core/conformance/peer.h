@@ -14,7 +14,7 @@
 
 namespace shardrun::conformance {
 
-/// A key-value store in shared memory, which processes share through a descriptor. Any thread may use it. A process may
+/// A key-value store in shared memory, for processes that have its descriptor. Any thread may use it, and a process may
 /// end at any time.
 class Store {
  public:
@@ -27,14 +27,14 @@ class Store {
 
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
 
-  /// Sets a key. When it returns, other processes can read the value, even if this process is killed at once. Throws
+  /// Sets a key. When this returns, other processes can read the value, even if this process is killed. Throws
   /// Error{internal} if the key is already set or the store is full.
   void set(std::string_view key, std::string_view value);
   /// Waits for a key until `deadline` (nanoseconds of CLOCK_MONOTONIC). Returns nothing if it is not set by then, or
-  /// after `abort`.
+  /// once abort() was called.
   [[nodiscard]] std::optional<std::string> get(std::string_view key, std::int64_t deadline);
 
-  /// Tells every process to end.
+  /// Makes the waits of all processes end.
   void abort() noexcept;
   [[nodiscard]] bool aborted() const noexcept;
 
@@ -47,7 +47,7 @@ class Store {
   Shared* shared_;
 };
 
-/// Thrown when a plugin did something wrong. The text says what.
+/// Thrown when a plugin breaks a rule. The text says which.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -76,29 +76,29 @@ ErrorCode code_of(const std::string& what, Act act) {
   return error_of(what, std::move(act)).code();
 }
 
-/// The report of a rank that failed only because another rank did.
+/// The report of a rank that only failed because another rank did.
 constexpr const char* other_failed = "ended because another rank had failed";
 
 /// The time `seconds` from now, in nanoseconds of CLOCK_MONOTONIC.
 [[nodiscard]] std::int64_t after(double seconds);
 
-/// Seconds: longer than anything here may take.
+/// Seconds that exceed the time of anything a case does.
 constexpr double timeout_s = 20;
 
-/// This process as one of those that run the cases together. Used for every kind of plugin.
+/// This process as one of the processes that run cases together, for any kind of plugin.
 class Peer {
  public:
   Peer(Store& store, std::uint32_t rank) : store_(store), rank_(rank) {}
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
 
-  /// Waits at a barrier for the ranks below `n`. Each barrier needs a name of its own.
+  /// Waits until all ranks below `n` have called it. Each barrier needs its own name.
   void meet(const std::string& place, std::uint32_t n);
-  /// Sets a value under this name, for the other ranks to read.
+  /// Publishes a value under this name, for other ranks to read by hear().
   void tell(const std::string& name, const std::string& value);
   [[nodiscard]] std::string hear(const std::string& name, std::uint32_t from);
 
-  /// Notes what the case leaves out, and why. A note that exists already is not repeated.
+  /// Adds a note on what the case leaves out, and why, unless the note exists already.
   void note(std::string text);
   /// Removes and returns the notes since the last call.
   [[nodiscard]] std::vector<std::string> take_notes() { return std::exchange(notes_, {}); }

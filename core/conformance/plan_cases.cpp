@@ -13,7 +13,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Calls `act` and puts the job before the text of its failure.
+/// Calls `act`, and puts the job's name before the text of its failures.
 template <class Act>
 auto naming(const StrategyJob& job, Act act) {
   try {
@@ -23,7 +23,8 @@ auto naming(const StrategyJob& job, Act act) {
   }
 }
 
-/// Every form of [mesh] gives a valid plan or a refusal with a reason, the same each time and on every rank.
+/// For every form of [mesh], the answer is a valid plan or a refusal with a reason, equal on every rank and when
+/// repeated.
 void plan_program(StrategyMember& member, const std::string& program, std::uint32_t ranks) {
   for (const StrategyJob& job : jobs_of(program, ranks)) {
     naming(job, [&] {
@@ -38,7 +39,7 @@ void plan_program(StrategyMember& member, const std::string& program, std::uint3
   }
 }
 
-/// The strategy plans at least something: one that refuses everything would break no other rule.
+/// The strategy plans at least one job: a strategy that refused everything would break no other rule.
 void plan_something(StrategyMember& member) {
   std::optional<std::string> refusal;
   for (const std::string& program : program_names()) {
@@ -55,7 +56,7 @@ void plan_something(StrategyMember& member) {
   throw Failure(fmt::format("it refuses every job of this suite; the first: {}", refusal.value_or("")));
 }
 
-/// An instance's answers do not depend on other instances or on earlier questions.
+/// The answers of an instance do not depend on other instances or on earlier requests.
 void many_instances(StrategyMember& member) {
   constexpr std::size_t count = 24;
   std::vector<StrategyJob> jobs;
@@ -78,14 +79,14 @@ void many_instances(StrategyMember& member) {
       require_same(answers[which], ask(instances[i], jobs[which].request),
                    fmt::format("one of {} instances answers otherwise than a fresh one", count));
     }
-    // Closes instances in another order than they were opened.
+    // Closes the instances in an order other than that of opening.
     for (std::size_t i = 0; i < instances.size(); ++i) {
       instances.erase(instances.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
 }
 
-/// A host of a later release has larger structs, with new fields at their ends. The answers stay the same.
+/// The structs of a later release's host are larger, with new fields at their ends. The answers must stay the same.
 void later_host(StrategyMember& member) {
   for (const std::string& program : program_names()) {
     for (const StrategyJob& job : jobs_of(program, 4)) {
@@ -97,7 +98,7 @@ void later_host(StrategyMember& member) {
   }
 }
 
-/// A reason stays within its buffer, however long the names are that it quotes.
+/// The reason of a refusal stays within its buffer, even if it quotes long names.
 void long_names(StrategyMember& member) {
   for (const std::string& program : program_names()) {
     for (StrategyJob& job : jobs_of(program, 4)) {
@@ -127,7 +128,7 @@ void instances_left(StrategyMember& member) {
   }
 }
 
-/// Making an instance opens nothing. The library is loaded beforehand, because loading opens files.
+/// Making an instance opens no file or socket. The library is loaded before, because loading opens files.
 void pure_opening(StrategyMember& member) {
   plugins::OpenFunction open = nullptr;
   watch_calls([&] { open = plugins::load_library(member.file()); },
@@ -171,7 +172,7 @@ void add_plan_cases(std::vector<StrategyCase>& cases) {
 }
 
 void add_purity_cases(std::vector<StrategyCase>& cases) {
-  // These run in new processes, in which nothing was opened or asked before: a plugin may cache what it has read.
+  // These cases run in new processes, because a plugin may cache what it read earlier.
   cases.push_back({.name = "no file or socket to make an instance", .run = pure_opening, .ranks = 1});
   cases.push_back({.name = "no file or socket to make a plan", .run = pure_planning, .ranks = 1});
 }

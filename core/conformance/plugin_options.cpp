@@ -18,7 +18,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Values for the options that have no default. `number`: for integers, if the option allows it.
+/// Values for the options without a default. `number`: the value of integers, if the option allows it.
 OptionValues required_options(const std::vector<OptionSpec>& specs, std::int64_t number) {
   OptionValues values;
   for (const OptionSpec& option : specs) {
@@ -57,7 +57,7 @@ void require_choices(const OptionSpec& option) {
   }
 }
 
-/// The bound of an integer option; if it has none, the end of the type's range.
+/// The bound of an integer option. If it has none: `end`, the end of the type's range.
 std::int64_t integer_bound(const std::optional<double>& bound, std::int64_t end) {
   return bound && std::abs(*bound) < 0x1p63 ? static_cast<std::int64_t>(*bound) : end;
 }

@@ -18,10 +18,10 @@
 namespace shardrun::conformance {
 namespace {
 
-/// A queue of the host: a thread that does its work.
+/// A queue of the host: a thread that executes its work in order.
 class HostQueue final : public plugins::TransportQueue {
  public:
-  /// `at_once`: makes a call during `call` itself if it has no work, as a queue may.
+  /// `at_once`: if it has no work, it executes a call within `call`, as a queue may.
   explicit HostQueue(bool at_once = false)
       : TransportQueue(SR_QUEUE_HOST), at_once_(at_once), thread_([this] { work(); }) {}
   ~HostQueue() override {
@@ -75,7 +75,7 @@ class HostQueue final : public plugins::TransportQueue {
     changed_.notify_all();
   }
 
-  /// Whether all work is done within `seconds`.
+  /// Waits for all work. Returns false if it is not done within `seconds`.
   [[nodiscard]] bool finish(double seconds) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return is_idle(); });
@@ -119,10 +119,10 @@ class HostQueue final : public plugins::TransportQueue {
   bool is_working_ = false;
   bool are_open_ = false;
   bool stopping_ = false;
-  std::thread thread_;  // last, because it uses the members above
+  std::thread thread_;  // the last member, because the thread uses the others
 };
 
-/// Opens the queue's gate when a case ends, however it ends, so that the case's ops can end, too.
+/// Opens the queue's gate at the end of a case, even after an exception, so that the case's ops can end.
 struct OpensAtEnd {
   HostQueue& queue;
   ~OpensAtEnd() { queue.open_all(); }
@@ -130,7 +130,7 @@ struct OpensAtEnd {
 
 constexpr std::int64_t nanoseconds(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
 
-/// An op begins once its queue reaches it, and a queue into which it is joined waits for its result.
+/// An op begins only when its queue reaches it. A queue into which it is joined waits for its result.
 void enqueued(Member& member) {
   MemberGroup& group = member.first(4);
   std::uint64_t id = 0;
@@ -166,7 +166,7 @@ void enqueued(Member& member) {
   }
 }
 
-/// The same if the queue reaches the op before `enqueue` returns.
+/// An op begins in its turn even if the queue reaches it before `enqueue` has returned.
 void enqueued_when_idle(Member& member) {
   MemberGroup& group = member.first(4);
   HostQueue queue(true);
@@ -182,7 +182,7 @@ void enqueued_when_idle(Member& member) {
   member.forget();
 }
 
-/// An op of a group of one: a copy.
+/// An op in a group of one member: a copy.
 plugins::TransportOp copying(MemberGroup& alone, std::uint64_t id, const sdk::Buffer& from, const sdk::Buffer& to) {
   const sdk::OpSpec op = {.opcode = SR_OP_ALL_REDUCE,
                           .dtype = SR_DTYPE_F32,
@@ -195,7 +195,7 @@ plugins::TransportOp copying(MemberGroup& alone, std::uint64_t id, const sdk::Bu
   return alone.group.prepare({op}, after(timeout_s));
 }
 
-/// An op that moves nothing between members also begins in its turn. Each of two copies reads what the one before
+/// An op that moves nothing between members also waits for its turn. Of two copies, each reads what the previous one
 /// wrote.
 void in_order_alone(Member& member) {
   MemberGroup alone = member.connect("alone in queues", 220 + member.rank(), {member.rank()});
@@ -232,7 +232,7 @@ void in_order_alone(Member& member) {
   member.forget();
 }
 
-/// The ops of a group begin in the order in which they were started, although their queues reach them in another order.
+/// Ops of a group begin in the order of their starts, even if their queues reach them in another order.
 void in_order_of_start(Member& member) {
   MemberGroup& group = member.first(4);
   HostQueue first;
@@ -262,8 +262,8 @@ void in_order_of_start(Member& member) {
   member.forget();
 }
 
-/// A queue continues if an op that was joined into it fails or has failed, and the host learns of the failure. The op
-/// is freed although the queue in which it was enqueued never reached it.
+/// If an op fails, queues into which it was joined go on, and the host learns of the failure. An op can be freed if the
+/// queue in which it was enqueued never reached it.
 void failed_in_queue(Member& member, bool by_abort) {
   const std::string name = by_abort ? "abort of an op in a queue" : "deadline of an op in a queue";
   MemberGroup doomed = member.connect(name, by_abort ? 210 : 211, {0, 1});
@@ -290,7 +290,7 @@ void failed_in_queue(Member& member, bool by_abort) {
       try {
         trial->op().join(late);
       } catch (const Error&) {
-        // A transport may refuse this call.
+        // A transport may refuse to join an op that has failed.
       }
       require(late.finish(failure_limit_s), "a queue waits for an op that had failed when it was joined: " + name);
       trial.reset();

@@ -8,12 +8,12 @@
 namespace shardrun::conformance {
 namespace {
 
-/// How an op that has succeeded is started again and then fails.
+/// How an op that has succeeded is started again and fails.
 struct Ending {
   std::uint64_t count = 0;
   std::uint32_t flags = 0;
-  bool polled = false;   ///< with op_test instead of op_wait
-  bool aborted = false;  ///< by the other rank; otherwise by the op's own deadline
+  bool polled = false;   ///< the op is polled by op_test instead of op_wait
+  bool aborted = false;  ///< the other rank aborts; otherwise the op's deadline passes
 
   [[nodiscard]] std::string name() const {
     return fmt::format("{}op of {} elements that went well before and {}, {},", flags != 0 ? "BLOCKING " : "", count,
@@ -31,7 +31,7 @@ void finish(Trial& trial, bool polled) {
   trial.verify();
 }
 
-/// Runs two ops, so that the tested op is not the only one in its group.
+/// Runs both ops with success, so that the tested op is not the only one of its group.
 void go_well(Trial& trial, Trial& other, bool polled) {
   for (Trial* each : {&other, &trial}) {
     each->fill(0);
@@ -41,13 +41,13 @@ void go_well(Trial& trial, Trial& other, bool polled) {
   finish(other, false);
 }
 
-/// Starts the op, which then fails because the other rank never starts it.
+/// Starts the op, which fails because the other rank does not start it.
 void fail(Member& member, MemberGroup& group, plugins::TransportOp& op, const Ending& ending) {
   const std::string name = ending.name();
   const auto failure = [&] { return ending.polled ? polled_failure_of(op, name) : failure_of(op, name); };
   if (ending.aborted) {
     op.start(after(10 * timeout_s));
-    // Plays the host, which aborts the group once a rank has reported a failure.
+    // Acts as the host, which aborts the group once a rank has reported a failure.
     std::thread host([&] {
       (void)member.hear("given up: " + name, 1);
       group.group.abort("rank 1 has given up");

@@ -50,7 +50,7 @@ plugins::PluginKind kind(std::string_view text) {
   throw Error(ErrorCode::usage, fmt::format("'{}' is no kind of plugin; {}", text, started_by_check));
 }
 
-/// Writes one whole line to the parent.
+/// Writes a text to the parent process as one line.
 void write_line(int descriptor, std::string line) {
   std::replace(line.begin(), line.end(), '\n', ' ');
   line = line.substr(0, 3000) + '\n';
@@ -59,7 +59,7 @@ void write_line(int descriptor, std::string line) {
   }
 }
 
-/// The kinds whose cases are in this program. Static objects register them.
+/// The kinds of plugins whose cases are linked into this program. Static objects add them.
 std::vector<KindOfCases>& kinds() {
   static std::vector<KindOfCases> known;
   return known;
@@ -130,7 +130,7 @@ void report(int descriptor, std::string problem) {
 
 int run_member(std::span<const std::string> words) {
   const MemberWords parsed = parse_words(words);
-  // The process dies with its parent, and a crash leaves no core file.
+  // This process dies with its parent, and leaves no core file when it crashes.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const rlimit none = {.rlim_cur = 0, .rlim_max = 0};
   setrlimit(RLIMIT_CORE, &none);

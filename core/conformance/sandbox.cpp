@@ -38,7 +38,7 @@ constexpr Watched watched[] = {
 
 volatile std::sig_atomic_t first_call = -1;
 
-/// Handles a refused call: records it and makes it return EPERM, so that its caller continues.
+/// The signal handler for a refused call: records the call and makes it return EPERM, so that the caller goes on.
 void on_call(int, siginfo_t* info, void* context) {
   if (first_call < 0) {
     first_call = info->si_syscall;
@@ -55,7 +55,7 @@ void on_call(int, siginfo_t* info, void* context) {
 
 sock_filter statement(std::uint16_t code, std::uint32_t value) { return {.code = code, .jt = 0, .jf = 0, .k = value}; }
 
-/// Returns false if the system cannot filter system calls.
+/// Starts to refuse system calls. Returns false if the system cannot filter them.
 bool start_watching() {
   struct sigaction action = {};
   action.sa_sigaction = on_call;
@@ -92,7 +92,7 @@ std::string first_call_text() {
   } catch (const std::exception& failure) {
     problem = failure.what();
   }
-  // A refused call is reported first, because it causes later failures.
+  // A refused call takes precedence, because it causes later failures.
   const std::string call = first_call_text();
   problem = call.empty() ? problem : call;
   const bool told = write(report, problem.data(), problem.size()) == static_cast<ssize_t>(problem.size());

@@ -13,7 +13,7 @@ namespace {
 using sdk::Graph;
 using sdk::MeshAxis;
 
-constexpr std::int64_t batch = 10;  // most numbers of ranks do not divide it, so splits are uneven
+constexpr std::int64_t batch = 10;  // not divisible by most numbers of ranks, so that splits are uneven
 constexpr std::int64_t layers = 3;
 
 std::uint64_t bytes_of(const std::vector<std::int64_t>& shape) {

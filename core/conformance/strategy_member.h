@@ -11,38 +11,38 @@
 
 namespace shardrun::conformance {
 
-/// The number of processes that make the same calls to a strategy, like the ranks of a job.
+/// The number of processes that call a strategy in the same way, like the ranks of a job.
 constexpr std::uint32_t strategy_members = 2;
 
 /// A strategy's answer.
 struct Answer {
-  bool is_plan = false;  ///< false: it is a refusal
-  std::string text;      ///< the plan, one statement per line; or the reason of the refusal
+  bool is_plan = false;  ///< whether it is a plan; otherwise it is a refusal
+  std::string text;      ///< the plan, one statement per line, or the reason of the refusal
   std::optional<plan::Plan> plan = std::nullopt;
 
   bool operator==(const Answer&) const = default;
 };
 
-/// The host that calls the plugin: this one, or one built from headers of a later release of the same major, whose
-/// structs are larger.
+/// The release of the host that calls the plugin: this one, or a later one with the same major version, whose structs
+/// are larger.
 enum class HostRelease { current, later };
 
-/// Asks for a plan. Throws Failure unless the answer is a plan that the host accepts, or a refusal with a reason. Also
-/// throws if the strategy wrote to memory other than the error.
+/// Asks for a plan. Throws Failure unless the answer is a valid plan, or a refusal with a reason. Also throws it if the
+/// strategy wrote to memory other than the error.
 [[nodiscard]] Answer ask(const plugins::Plugin& strategy, const plugins::StrategyRequest& request,
                          HostRelease host = HostRelease::current);
 
-/// Throws Failure if the texts differ; it names the first line that does.
+/// Throws Failure, naming the first line that differs, unless the texts are equal.
 void require_same(const Answer& expected, const Answer& found, const std::string& what);
 
-/// This process as a rank with a strategy.
+/// A process of a check, as a rank with a strategy.
 class StrategyMember final : public Peer {
  public:
   StrategyMember(Store& store, const plugins::Directories& directories, std::string strategy, std::uint32_t rank);
 
-  /// The strategy. The first call opens it.
+  /// The strategy under test. The first call opens it.
   [[nodiscard]] const plugins::Plugin& strategy();
-  /// Opens another instance.
+  /// Opens another instance of the strategy.
   [[nodiscard]] plugins::Plugin open_another() const;
   [[nodiscard]] std::filesystem::path file() const;
 
@@ -54,7 +54,7 @@ class StrategyMember final : public Peer {
 
 using StrategyCase = CaseOf<StrategyMember, strategy_members>;
 
-// Each of these functions adds the cases of another file than option_cases.cpp.
+// Each of these functions adds the cases of a source file other than option_cases.cpp.
 void add_plan_cases(std::vector<StrategyCase>& cases);
 void add_purity_cases(std::vector<StrategyCase>& cases);
 void add_hook_cases(std::vector<StrategyCase>& cases);

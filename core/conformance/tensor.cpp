@@ -7,7 +7,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Product of the shape's dimensions [first, last).
+/// The product of dimensions [first, last) of a shape.
 std::int64_t extent(const std::vector<std::int64_t>& shape, std::size_t first, std::size_t last) {
   std::int64_t product = 1;
   for (std::size_t d = first; d < last; ++d) {

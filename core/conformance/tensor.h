@@ -8,13 +8,13 @@
 
 namespace shardrun::conformance {
 
-/// A tensor that belongs to no device, either whole or a shard. Elements are stored as doubles, which represent every
-/// f32 and i32 exactly.
+/// A tensor without a device, whole or a shard. Elements are stored as doubles, which represent all f32 and i32 values
+/// exactly.
 struct Tensor {
   graph::TensorType type;
   std::vector<double> values;
-  std::vector<std::int64_t> origin;  ///< global index of the first element
-  std::vector<std::int64_t> global;  ///< the whole tensor's shape
+  std::vector<std::int64_t> origin;  ///< index of the first element in the whole tensor
+  std::vector<std::int64_t> global;  ///< shape of the whole tensor
 };
 
 /// A type whose axes are named "a0", "a1", …
@@ -23,15 +23,14 @@ struct Tensor {
 /// A whole tensor of zeros.
 [[nodiscard]] Tensor zeros(graph::TensorType type);
 
-/// The shard that has the indices [begin, end) of dimension `dim`.
+/// The shard with the indices [begin, end) of dimension `dim`.
 [[nodiscard]] Tensor slice(const Tensor& tensor, std::size_t dim, std::int64_t begin, std::int64_t end);
 
-/// Joins parts along `dim`, as the inverse of slice(). Types and places are those of the first part, with `dim` made
-/// whole.
+/// Joins parts along `dim`: the inverse of slice(). The result has the type and place of the first part, except along
+/// `dim`.
 [[nodiscard]] Tensor concatenate(const std::vector<Tensor>& parts, std::size_t dim);
 
-/// Random elements, each exactly representable as a float. Normal draws keep a distance of 0.01 from zero, where relu
-/// has a kink.
+/// Random numbers that floats represent exactly. Normal draws are at least 0.01 from zero, where relu has a kink.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}

@@ -38,7 +38,7 @@ NumberedSamples samples_of(const ModelJob& job) {
   return NumberedSamples(static_cast<std::int32_t>(std::max<std::int64_t>(job.settings.data.vocab, 1)));
 }
 
-/// The first microbatch of a step on the float64 device. It can be computed again with other parameters.
+/// The first microbatch of a step on the float64 device. It can be computed repeatedly with other parameters.
 class Microbatch {
  public:
   Microbatch(const ModelJob& job, const graph::Graph& graph)
@@ -52,7 +52,7 @@ class Microbatch {
     runtime::initialize(graph, 17, executor_);
     Random random(5);
     for (const StateId s : graph.states.ids()) {
-      if (graph.states[s].kind == graph::StateKind::parameter) {  // because some begin as zeros, which hide gradients
+      if (graph.states[s].kind == graph::StateKind::parameter) {  // initial zeros would hide gradients
         Tensor noise = zeros(graph.states[s].type);
         random.fill_normal(noise, 0, 0.1);
         for (std::size_t e = 0; e < noise.values.size(); ++e) {
@@ -86,7 +86,7 @@ class Microbatch {
 };
 
 /// Compares a gradient with central differences of several step sizes, because one may cross a kink of the loss.
-/// Returns the problem; empty if one step size agrees.
+/// Returns the problem; empty if they agree for one step size.
 std::string differs(Microbatch& batch, StateId parameter, std::size_t element, double expected, double largest) {
   double numeric = 0;
   for (const double step : {1e-5, 1e-6, 1e-4}) {
@@ -104,7 +104,7 @@ std::string differs(Microbatch& batch, StateId parameter, std::size_t element, d
                      numeric);
 }
 
-/// Indices of elements to check: the largest gradient, and some others.
+/// Indices of the elements to check: the one with the largest gradient, and some others.
 std::vector<std::size_t> chosen_elements(const std::vector<double>& gradient) {
   const auto larger = [](double a, double b) { return std::abs(a) < std::abs(b); };
   std::vector<std::size_t> chosen = {
@@ -158,8 +158,8 @@ void gradient_of_loss(ModelMember& member) {
   }
 }
 
-/// Runs the job as the plan splits it and compares all tensors with the float64 device. Returns why the plan cannot
-/// split this graph; empty if it can.
+/// Runs the job, split by the plan, and compares all tensors with the float64 device. Returns why the plan cannot split
+/// this graph; empty if it can.
 std::string check_plan(const ModelJob& job, const graph::Graph& graph, const plan::Plan& plan, const std::string& how) {
   const NumberedSamples samples = samples_of(job);
   const verify::Workload workload = workload_of(job, graph, samples);
@@ -183,13 +183,13 @@ std::string check_plan(const ModelJob& job, const graph::Graph& graph, const pla
       job.name, how, to_string(worst.what), worst.tensor, worst.relative(), worst.multiple(), verify::limit));
 }
 
-/// The first part of a reason: reasons may be long, and there may be many.
+/// The beginning of a reason, because reasons may be long and many.
 std::string shortened(const std::string& reason) {
   constexpr std::size_t most = 100;
   return reason.size() <= most ? reason : fmt::format("{:.{}}…", reason, most);
 }
 
-/// Splits every axis alone and compares.
+/// Splits each axis on its own, and compares results with the unsplit job.
 void split_by_hand(ModelMember& member) {
   for (const ModelJob& job : member.jobs()) {
     const graph::Graph graph = build_graph(member.model(), job);
@@ -207,7 +207,8 @@ void split_by_hand(ModelMember& member) {
   }
 }
 
-/// Splits the job by a strategy and compares. Returns why it could not be split; empty if it was compared.
+/// Splits the job by a strategy, and compares results with the unsplit job. Returns why the strategy cannot split it;
+/// empty if it was compared.
 std::string check_strategy(const plugins::Strategy& strategy, const plugins::StrategyRequest& request,
                            const ModelJob& job, const graph::Graph& graph) {
   plan::Plan plan;

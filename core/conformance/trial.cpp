@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t guard_bytes = 64;
 constexpr auto guard = std::byte{0xA5};
-constexpr auto stale = std::byte{0x5A};  ///< fills receive buffers
+constexpr auto stale = std::byte{0x5A};  ///< initial content of receive buffers
 
 }  // namespace
 
@@ -72,7 +72,7 @@ Trial::Trial(Member& member, MemberGroup& group, const Shape& shape, const Buffe
 sdk::OpSpec Trial::request() const {
   sdk::OpSpec request = spec_;
   if (spec_.opcode != SR_OP_BARRIER) {
-    // An op without data may have an empty buffer or no buffer.
+    // An op without elements may have an empty buffer, or none.
     request.send = send_->bytes != 0 || rank_ % 2 == 0 ? send_ : std::nullopt;
     request.recv = recv_->bytes != 0 || rank_ % 2 == 0 ? recv_ : std::nullopt;
   }

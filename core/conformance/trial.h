@@ -12,13 +12,13 @@
 
 namespace shardrun::conformance {
 
-/// How a trial's buffers are arranged.
+/// How the buffers of a trial are arranged.
 struct BufferLayout {
-  bool in_place = false;  ///< if the op allows it
+  bool in_place = false;  ///< whether send and recv share memory, if the op allows it
   bool registered = true;
 };
 
-/// The memory of one op on one member, between guard bytes.
+/// The memory of one member's op, between guard bytes.
 class Memory {
  public:
   Memory(Member& member, std::size_t bytes, bool registered);
@@ -28,29 +28,29 @@ class Memory {
 
  private:
   std::vector<std::byte> own_;
-  sdk::Buffer all_;  ///< includes the guards
+  sdk::Buffer all_;  ///< the memory with its guards
 };
 
-/// A prepared collective with its data. Any number of times: fill, start, wait, verify. Throws Failure, and the Errors
-/// of the transport.
+/// A prepared collective with its data. Call fill, start, wait and verify, in this order, any number of times. They
+/// throw Failure, and Errors of the transport.
 class Trial {
  public:
   Trial(Member& member, MemberGroup& group, const Shape& shape, const BufferLayout& layout, std::uint64_t id,
         std::uint32_t flags = 0);
 
-  /// Writes the round's data. The receive buffer gets numbers that do not occur in the result.
+  /// Writes the data of a round. The receive buffer gets numbers that do not occur in the result.
   void fill(std::uint32_t round);
   void start();
   void wait();
   [[nodiscard]] bool wait_until(std::int64_t deadline) { return op_.wait(deadline); }
   [[nodiscard]] bool test() { return op_.test(); }
   void verify() const;
-  /// Runs one whole round.
+  /// Runs a whole round.
   void run(std::uint32_t round);
 
   [[nodiscard]] plugins::TransportOp& op() noexcept { return op_; }
   [[nodiscard]] const void* received() const noexcept { return recv_->data; }
-  /// All buffers of the op, including scratch.
+  /// All buffers of the op, and its scratch.
   [[nodiscard]] std::vector<sdk::Buffer> buffers() const;
 
  private:
@@ -60,8 +60,8 @@ class Trial {
   Shape shape_;
   BufferLayout layout_;
   std::uint32_t rank_;
-  std::vector<sdk::OpSpec> ops_;  ///< of all members
-  sdk::OpSpec& spec_;             ///< this member's
+  std::vector<sdk::OpSpec> ops_;  ///< the op of each member
+  sdk::OpSpec& spec_;             ///< the op of this member
   std::vector<Memory> memory_;
   std::optional<sdk::Buffer> send_;
   std::optional<sdk::Buffer> recv_;

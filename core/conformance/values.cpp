@@ -23,7 +23,7 @@ std::uint64_t uneven(const Shape& shape, std::uint32_t member) {
   return shape.count == 0 || member % 3 == 1 ? 0 : shape.count + 3 * member;
 }
 
-/// The largest n (as far as needed) for which a dtype represents all integers from 0 to n exactly.
+/// An n such that the dtype represents all integers from 0 to n exactly: the largest one, or large enough here.
 std::uint32_t largest_exact(std::uint32_t dtype) {
   switch (dtype) {
     case SR_DTYPE_I8: return 127;
@@ -34,7 +34,7 @@ std::uint32_t largest_exact(std::uint32_t dtype) {
   }
 }
 
-/// Computes the numbers of a round.
+/// Computes the elements of a round.
 class Numbers {
  public:
   Numbers(const Shape& shape, std::uint32_t round)
@@ -44,8 +44,8 @@ class Numbers {
         kinds_(shape.reduction == SR_REDUCE_SUM ? std::clamp(largest_exact(shape.dtype) / shape.members, 1U, 63U) + 1
                                                 : 128) {}
 
-  /// Element `index` of what `member` sends. It differs from neighbouring elements, and from those of other members and
-  /// rounds.
+  /// Element `index` of the data that `member` sends. It differs from neighbouring elements, from other members' and
+  /// from other rounds'.
   [[nodiscard]] double given(std::uint32_t member, std::uint64_t index) const noexcept {
     if (shape_.with_nan && (index + round_) % (shape_.members + 1) == member) {
       return std::numeric_limits<double>::quiet_NaN();
@@ -81,12 +81,12 @@ class Numbers {
   }
 
  private:
-  /// The largest number of members that give a factor other than 1 to one element of a product.
+  /// The largest number of members whose factor for one element of a product is not 1.
   static constexpr std::uint32_t most_factors = 4;
 
-  /// Data for Shape::rounds. `turn`: a number for each member, which rotates from element to element. In a sum, one
-  /// number is so large that 1 is half of its last bit. In a product, three numbers have 8 significant bits each, which
-  /// makes 24.
+  /// An element of data for Shape::rounds. `turn`: the member's turn, which rotates from element to element. In a sum,
+  /// one member gives a number so large that 1 is half of its last bit. In a product, three members give numbers of 8
+  /// significant bits, which makes 24 bits.
   [[nodiscard]] double rounding(std::uint32_t turn, std::uint32_t mixed) const noexcept {
     if (shape_.reduction == SR_REDUCE_PRODUCT) {
       return turn < 3 ? 1 + (2 * mixed + 1) / 128.0 : turn % 2 == 0 ? 2 : 0.5;
@@ -97,7 +97,7 @@ class Numbers {
 
   const Shape& shape_;
   std::uint32_t round_;
-  std::uint32_t givers_;  ///< how many members may add a number other than 0 to an element
+  std::uint32_t givers_;  ///< number of members that may add a number other than 0 to an element
   std::uint32_t kinds_;
 };
 
@@ -110,7 +110,7 @@ double number_of(T element) {
   }
 }
 
-/// Compares elements [begin, begin + count) of `buffer` with expect(0), expect(1), … after rounding these to the dtype.
+/// Compares elements [begin, begin + count) of `buffer` with expect(0), expect(1), …, each rounded to the dtype.
 template <class Expect>
 void compare(WrongElements& wrong, std::uint32_t dtype, const void* buffer, std::uint64_t begin, std::uint64_t count,
              Expect expect) {

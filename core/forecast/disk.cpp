@@ -27,7 +27,7 @@ namespace {
 constexpr std::uint64_t line_of_training = 360;
 constexpr std::uint64_t line_of_iterating = 110;
 constexpr std::uint64_t event_of_trace = 300;
-constexpr std::uint64_t events_of_engine = 200;  // a guess: in a step
+constexpr std::uint64_t events_of_engine = 200;  // estimated events of an engine in a step
 constexpr std::uint64_t token_of_sample = 4;
 
 std::uint64_t traced_bytes(const job::Job& job, const compile::Compiled& compiled, std::int64_t steps) {
@@ -39,7 +39,7 @@ std::uint64_t traced_bytes(const job::Job& job, const compile::Compiled& compile
   return 2 * static_cast<std::uint64_t>(job.ranks) * traced * instructions * event_of_trace;
 }
 
-/// Of those that stay, and of the one that is written before an older one goes.
+/// Bytes of all kept checkpoints, plus the new one that is written before an older one is removed.
 std::uint64_t bytes_of_checkpoints(const job::Job& job, const compile::Compiled& compiled, std::int64_t steps) {
   const job::CheckpointSettings& settings = job.checkpoints;
   if (!settings.used) {
@@ -56,7 +56,7 @@ std::uint64_t bytes_of_checkpoints(const job::Job& job, const compile::Compiled&
   return bytes * static_cast<std::uint64_t>(settings.every > 0 ? std::min(saves, most) : most);
 }
 
-/// Of the checkpoints that are there.
+/// Bytes of the checkpoints that are in the folder already.
 std::uint64_t bytes_of_older(const std::filesystem::path& folder) {
   std::uint64_t bytes = 0;
   for (const checkpoint::Listed& listed : checkpoint::list_checkpoints(folder)) {
@@ -110,7 +110,7 @@ std::uint64_t DiskUse::total() const noexcept {
 
 DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
   if (job.task == job::Task::infer) {
-    return {};  // the predictions' bytes are not known before
+    return {};  // the size of the predictions is not known before the run
   }
   const bool trains = job.task == job::Task::train;
   const std::int64_t steps = job::steps_of(job);
@@ -203,7 +203,7 @@ std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, s
            "free some space there, or choose another folder ([job] output); results that were there before stay until "
            "the new ones are whole");
   }
-  // Checkpoints that are there already are among those that will be there at once.
+  // Existing checkpoints are part of checkpoint_bytes, but their space is already taken.
   const std::uint64_t checkpoints = use.checkpoint_bytes - std::min(limits.older_checkpoints, use.checkpoint_bytes);
   const std::uint64_t others = use.total() - (use.checkpoint_folder.empty() ? use.checkpoint_bytes : 0);
   const std::uint64_t still = others + (limits.checkpoint_room ? 0 : checkpoints);

@@ -58,7 +58,7 @@ class Drawing {
                        each.action.microbatch);
   }
 
-  /// Columns of the whole time if the shortest action that counts has `cell` columns.
+  /// Columns of the whole timeline if the shortest action that counts has `cell` columns.
   [[nodiscard]] std::size_t columns_of(std::size_t cell) const {
     return least_ > 0 ? static_cast<std::size_t>(static_cast<double>(cell) * timeline_.end / least_ + 0.5) : 0;
   }
@@ -81,7 +81,7 @@ class Drawing {
     return cells;
   }
 
-  /// The columns from `begin` on.
+  /// The text of `size` columns, from column `begin` on.
   [[nodiscard]] std::string part_of(const std::vector<Cell>& cells, std::size_t begin, std::size_t size) {
     std::string text(size, idle);
     for (const Cell& cell : cells) {

@@ -32,7 +32,7 @@ std::size_t idle_count(const job::Job& job, const compile::Compiled& compiled, c
   return idle ? idle->ranks.size() : 0;
 }
 
-/// Bytes that a rank needs of the memory that is compared. Units have the arena alone.
+/// Bytes that a rank needs of the memory that MemoryFit compares. A device with units holds only the rank's arena.
 std::uint64_t needed_by(const RankForecast& rank, const device::Device& device) {
   return device.has_units() ? rank.memory.peak - rank.memory.staging : rank.needs();
 }
@@ -44,7 +44,7 @@ struct Shared {
   std::vector<std::size_t> ranks;
 };
 
-/// The memories that [job] device gives to `here` local ranks. `memory`: bytes of each; 0: as of `units`.
+/// The memories that [job] device gives to the `here` local ranks. `memory`: bytes of each; 0: as in `units`.
 std::vector<Shared> shared_memories(const job::Job& job, const std::vector<device::Unit>& units, std::int64_t here,
                                     std::uint64_t memory) {
   const std::vector<std::size_t> named = device::parse_device(job.device).units;
@@ -73,7 +73,7 @@ std::vector<std::uint64_t> needs_of(const job::Job& job, const device::Device& d
   return needs;
 }
 
-/// Whether ranks have the same bytes and FLOPs and send as many, over axes of whatever names.
+/// Whether two splits give ranks the same memory, FLOPs and sent bytes. The names of their mesh axes may differ.
 bool are_alike(const std::vector<RankForecast>& some, const std::vector<RankForecast>& others) {
   const auto traffic = [](const RankForecast& ranks) {
     std::map<std::string, std::uint64_t> bytes;
@@ -91,7 +91,7 @@ bool are_alike(const std::vector<RankForecast>& some, const std::vector<RankFore
 
 double filled(const MemoryFit& fit) { return static_cast<double>(fit.most) / static_cast<double>(fit.memory); }
 
-/// `needs`: of each rank of the job. With `is_known`, local rank i is rank i; else any rank may be at each place.
+/// `needs`: per rank of the job. `is_known`: local rank i is rank i; otherwise it may be any rank of the job.
 MemoryFit compare(const std::vector<Shared>& memories, const std::vector<std::uint64_t>& needs, bool is_known) {
   const auto fullest = static_cast<std::size_t>(std::ranges::max_element(needs) - needs.begin());
   MemoryFit worst;
@@ -119,7 +119,7 @@ MemoryFit compare(const std::vector<Shared>& memories, const std::vector<std::ui
   return worst;
 }
 
-/// The smallest above 1. REQUIRES: number > 1.
+/// The smallest factor of the number that is larger than 1. REQUIRES: number > 1.
 std::int64_t smallest_factor(std::int64_t number) {
   std::int64_t factor = 2;
   while (number % factor != 0 && factor < number) {
@@ -128,16 +128,16 @@ std::int64_t smallest_factor(std::int64_t number) {
   return factor;
 }
 
-/// What is set together.
+/// Settings that are applied together.
 using Settings = std::vector<std::string>;
 
 class Search {
  public:
-  /// `most`: what the job needs of the fullest memory.
+  /// `idle`: ranks that the job leaves idle. `most`: bytes that the job needs of the fullest memory.
   Search(const job::Job& job, std::shared_ptr<data::Dataset> dataset, std::size_t idle, std::uint64_t most)
       : job_(job), dataset_(std::move(dataset)), idle_(idle), most_(most) {}
 
-  /// Settings are tried one after the other, up to the first that makes the later ones needless.
+  /// Plans the job with each of these settings, one after the other. `until`: when to stop.
   enum class Until { fits, fits_or_refused, all };
   void try_each(const std::vector<Settings>& kind, Until until) {
     std::optional<Alternative> best;
@@ -154,13 +154,13 @@ class Search {
     }
   }
 
-  /// A strategy of several mesh axes has all ranks along one of them unless it is told otherwise. Plans it with two or
-  /// three axes of at least two ranks, and keeps what needs less than its usual mesh and than fewer of the axes.
+  /// Plans each strategy with its ranks along two or three mesh axes; by default they are all along one. Keeps a plan
+  /// that needs less than that default, and less than plans with fewer of these axes.
   void try_grids() {
     const std::vector<Alternative> usual = planned_strategies_;
     std::size_t plans = 0;
     for (const Alternative& strategy : usual) {
-      std::map<std::string, std::uint64_t> with_axis;  // the need of the first grid of two axes, by the second
+      std::map<std::string, std::uint64_t> with_axis;  // per second axis: bytes needed by its first plan
       for (const std::vector<std::pair<std::string, std::int64_t>>& sizes : grids_of(strategy.axes, job_.ranks)) {
         Settings settings = strategy.settings;
         std::uint64_t bound = strategy.most;
@@ -186,7 +186,7 @@ class Search {
     }
   }
 
-  /// Combines the best settings of each kind, the ones that save most first, one more at a time.
+  /// Combines the best settings of each kind: starts with the kind that saves the most, and adds one kind at a time.
   void try_together() {
     std::ranges::stable_sort(best_, {}, &Alternative::most);
     Settings settings;
@@ -194,7 +194,7 @@ class Search {
       const std::size_t before = settings.size();
       settings.insert(settings.end(), each.settings.begin(), each.settings.end());
       if (before > 0 && found_none() && !plan(settings)) {
-        settings.resize(before);  // they do not combine with the others
+        settings.resize(before);  // the new settings are refused together with the earlier ones
       }
     }
   }
@@ -205,8 +205,8 @@ class Search {
   FitSearch take() && { return std::move(result_); }
 
  private:
-  /// The sizes of two or three axes: the smallest factor of the ranks, or all but that, along another axis than the
-  /// first; two others as even as possible; and small factors along two others.
+  /// Sizes of two or three axes: the first axis and another one with the smallest factor of the ranks, or its quotient;
+  /// two others of sizes as equal as possible; or the first axis and small factors along two others.
   static std::vector<std::vector<std::pair<std::string, std::int64_t>>> grids_of(const std::vector<std::string>& axes,
                                                                                  std::int64_t ranks) {
     std::vector<std::vector<std::pair<std::string, std::int64_t>>> grids;
@@ -236,7 +236,7 @@ class Search {
     return grids;
   }
 
-  /// Nothing if the settings are refused. Kept if it needs less than the job, and less than `most`.
+  /// Returns nothing if the settings are refused. Keeps the plan if it needs less than the job and than `most`.
   std::optional<Alternative> plan(const Settings& settings, std::uint64_t most = UINT64_MAX) {
     if (plans_ == most_plans) {
       return std::nullopt;
@@ -246,7 +246,7 @@ class Search {
     if (job_.cluster.flops > 0) {
       planned = plan(settings, true);
     }
-    // The rates of [cluster] may say nothing of an axis that these settings bring.
+    // [cluster] may lack the rates of a mesh axis that these settings add: then plans without times.
     planned = planned ? planned : plan(settings, false);
     if (planned && settings.size() == 1 && settings.front().starts_with("job.strategy=")) {
       planned_strategies_.push_back(*planned);
@@ -291,13 +291,13 @@ class Search {
   }
 
   const job::Job& job_;
-  std::shared_ptr<data::Dataset> dataset_;  ///< the same for all settings that are tried
+  std::shared_ptr<data::Dataset> dataset_;  ///< shared by all plans
   std::size_t idle_;
   std::uint64_t most_;
   std::size_t plans_ = 0;
   FitSearch result_;
-  std::vector<Alternative> best_;                ///< per kind of setting
-  std::vector<Alternative> planned_strategies_;  ///< other strategies with their usual mesh
+  std::vector<Alternative> best_;                ///< the plan that needs least, per kind of setting
+  std::vector<Alternative> planned_strategies_;  ///< other strategies with their default mesh
 };
 
 std::vector<Settings> other_remat(const job::Job& job) {
@@ -310,7 +310,7 @@ std::vector<Settings> other_remat(const job::Job& job) {
   return {};
 }
 
-/// Doubles the number each time.
+/// Up to a few settings, each with twice as many microbatches as the one before.
 std::vector<Settings> more_microbatches(const job::Job& job) {
   std::vector<Settings> settings;
   for (std::int64_t count = job.data.microbatches * 2;
@@ -320,7 +320,7 @@ std::vector<Settings> more_microbatches(const job::Job& job) {
   return settings;
 }
 
-/// Halves the number each time.
+/// Up to a few settings, each with half the batch of the one before.
 std::vector<Settings> smaller_batches(const job::Job& job) {
   std::vector<Settings> settings;
   for (std::int64_t batch = job.infer.batch / 2; batch > 0 && settings.size() < most_plans_of_microbatches;
@@ -330,7 +330,7 @@ std::vector<Settings> smaller_batches(const job::Job& job) {
   return settings;
 }
 
-/// The values of an option that has only a few.
+/// All values of an option, if there are few; otherwise none.
 std::vector<std::string> values_of(const OptionSpec& option) {
   constexpr double most_values = 4;
   if (option.type == OptionType::boolean) {
@@ -347,7 +347,7 @@ std::vector<std::string> values_of(const OptionSpec& option) {
   return values;
 }
 
-/// A list for each option of the strategy: its values except the job's.
+/// For each option of the strategy, a list of settings: one for each value other than the job's.
 std::vector<std::vector<Settings>> other_options(const job::Job& job) {
   std::vector<std::vector<Settings>> all;
   std::size_t plans = 0;
@@ -369,7 +369,7 @@ std::vector<std::vector<Settings>> other_options(const job::Job& job) {
   return all;
 }
 
-/// Moves the smallest factor of an axis's size to another axis.
+/// Settings that move the smallest factor of one axis's size to another axis.
 std::vector<Settings> other_meshes(const job::Job& job, const mesh::Mesh& mesh) {
   std::vector<Settings> all;
   for (const mesh::AxisId from : mesh.axes.ids()) {
@@ -395,7 +395,7 @@ std::vector<Settings> other_meshes(const job::Job& job, const mesh::Mesh& mesh) 
 std::vector<Settings> other_strategies(const job::Job& job) {
   std::vector<Settings> settings;
   if (job.ranks == 1 || job.is_given("strategy", "") || !job.sharding.empty() || !job.mesh.empty()) {
-    return settings;  // one rank has nothing to split; the sections are written for this strategy
+    return settings;  // one rank has nothing to split, and the job's sections are written for its own strategy
   }
   for (const std::string& name : compile::schema_providers().strategy_names(job)) {
     if (name != job.strategy.name) {
@@ -405,7 +405,7 @@ std::vector<Settings> other_strategies(const job::Job& job) {
   return settings;
 }
 
-/// "[train] remat = layer" for "train.remat=layer".
+/// Returns "[train] remat = layer" for "train.remat=layer".
 std::string in_job_file(const std::string& setting) {
   const std::size_t dot = setting.find('.');
   const std::size_t equal = setting.find('=');
@@ -440,12 +440,12 @@ std::optional<MemoryFit> memory_fit(const job::Job& job, const device::Device& d
   const std::vector<std::size_t> named = device::parse_device(job.device).units;
   const auto memory = static_cast<std::uint64_t>(job.cluster.memory);
   std::vector<device::Unit> units;
-  auto most = static_cast<std::size_t>(job.ranks);  // ranks of this machine
+  auto most = static_cast<std::size_t>(job.ranks);  // the number of ranks on this machine
   if (memory == 0) {
     try {
       units = device.units();
     } catch (const Error&) {
-      // A job may be planned for another machine.
+      // A job may be planned on a machine that lacks the units that it names.
     }
     if (units.empty() || std::ranges::any_of(named, [&](std::size_t unit) { return unit >= units.size(); })) {
       return std::nullopt;
@@ -468,7 +468,7 @@ FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, c
                 memory_fit(job, *compiled.device, forecast).value().most);
   if (job.task == job::Task::train) {
     search.try_each(other_remat(job), Search::Until::fits);
-    // If so many leave ranks idle, more do too.
+    // If this many microbatches leave ranks idle, more microbatches do too.
     search.try_each(more_microbatches(job), Search::Until::fits_or_refused);
   } else if (job.task == job::Task::infer) {
     search.try_each(smaller_batches(job), Search::Until::fits);

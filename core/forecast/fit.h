@@ -9,61 +9,61 @@
 
 namespace shardrun::forecast {
 
-/// A job's ranks compared with their memory: the host's for each rank, or units of the device. Ranks that share a unit
-/// need their sum of it. The numbers are of the fullest memory.
+/// Compares the memory that ranks need with what they have: the host's share of a rank, or the device's units. Ranks
+/// that share a unit add up. All numbers except `over` describe the memory that is fullest for its size.
 struct MemoryFit {
-  std::uint64_t memory = 0;  ///< its bytes
-  std::string whose;         ///< "[cluster] memory", or the unit
-  std::uint64_t most = 0;    ///< bytes that ranks need of it
-  /// These ranks. If it is unknown which they are, each is the first that needs the most.
+  std::uint64_t memory = 0;  ///< its size in bytes
+  std::string whose;         ///< "[cluster] memory", or the name of the unit
+  std::uint64_t most = 0;    ///< bytes that its ranks need
+  /// The ranks that use this memory. If that is unknown, the first rank that needs the most, at each place.
   std::vector<std::int64_t> ranks;
   std::int64_t over = 0;  ///< ranks of the job whose memory is too small
 
   [[nodiscard]] bool fits() const noexcept { return over == 0; }
 };
 
-/// With [cluster] memory, else with the units of this machine that ranks use. Nothing if there is neither. If the job
-/// has more ranks than the machine units, it is unknown which are here.
+/// Compares with [cluster] memory, else with the units of this machine; returns nothing if there is neither. If the job
+/// has more ranks than the machine has units, it is unknown which of the ranks run here.
 [[nodiscard]] std::optional<MemoryFit> memory_fit(const job::Job& job, const device::Device& device,
                                                   const Forecast& forecast);
 
-/// The ranks of this machine with its units. REQUIRES: each rank has a unit. With other ranks elsewhere it is unknown
-/// which are here, so that each may be the fullest.
+/// Compares the ranks of this machine with the machine's units. If other ranks run on other machines, it is unknown
+/// which ranks run here, so each is assumed to need the most. REQUIRES: each rank has a unit.
 [[nodiscard]] MemoryFit fit_of_units(const job::Job& job, const device::Device& device, const Forecast& forecast,
                                      std::int64_t ranks_here);
 
-/// The job with other settings, and its need of the fullest memory.
+/// The job with other settings, and the bytes that its ranks then need of the fullest memory.
 struct Alternative {
-  std::vector<std::string> settings;  ///< "train.remat=layer", as in --set
+  std::vector<std::string> settings;  ///< such as "train.remat=layer", as in --set
   std::uint64_t most = 0;
   bool fits = false;
-  double seconds = 0;                  ///< predicted, of a step; 0: unknown
-  std::vector<std::string> axes = {};  ///< of the mesh
+  double seconds = 0;                  ///< predicted seconds of a step; 0: unknown
+  std::vector<std::string> axes = {};  ///< names of the mesh axes
   std::vector<RankForecast> ranks = {};
-  std::vector<Alternative> alike = {};  ///< with the same memory, work and traffic on each rank: one split by two names
+  std::vector<Alternative> alike = {};  ///< other settings that give each rank the same memory, work and traffic
 };
 
-/// The plans of the search for settings with which every rank fits.
+/// The alternatives that the search for settings with which every rank fits has planned.
 struct FitSearch {
-  std::vector<Alternative> tried;  ///< those that need less than the job, in the order tried
+  std::vector<Alternative> tried;  ///< alternatives that need less than the job, in order
 
   [[nodiscard]] std::vector<Alternative> fitting() const;
 };
 
-/// Plans the job with other settings: remat, more microbatches, other values of the strategy's options, other sizes of
-/// the mesh's axes, other strategies with the same ranks; if none of them fits, several together; and other strategies
-/// along two or three axes of theirs. At most 30 plans, each about as long as the job's own. Skips settings that are
-/// refused, and those that leave more ranks idle than the job does. REQUIRES: memory_fit() compares the job.
+/// Plans the job with other settings, until every rank fits: remat, more microbatches, other values of the strategy's
+/// options, other mesh sizes, other strategies; then several of these together; then other strategies along two or
+/// three axes. Makes at most 30 plans; each takes about as long as the job's own. Leaves out settings that are refused
+/// or that leave more ranks idle than the job does. REQUIRES: memory_fit() returns a result for the job.
 [[nodiscard]] FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast);
 
-/// Whether every rank fits: one line without its line break.
+/// Whether every rank fits, as one line without a line break.
 [[nodiscard]] std::string to_string(const MemoryFit& fit);
-/// The message of a run on this machine about the fit. `available`: bytes that the machine has for `ranks_here`. Either
-/// is 0 if unknown.
+/// The messages about memory of a run on this machine. `available`: bytes that the machine has for its `ranks_here`
+/// ranks. `available` or `ranks_here` is 0 if it is unknown.
 [[nodiscard]] std::vector<std::string> memory_notices(const MemoryFit& fit, std::uint64_t available,
                                                       std::int64_t ranks_here);
-/// Lines: settings with which the job fits, in the form of a job file, the fastest first, and settings that were tried
-/// without success.
+/// The settings with which the job fits, the fastest first, as lines of a job file; then the settings that were tried
+/// and do not suffice.
 [[nodiscard]] std::string to_string(const FitSearch& search);
 
 }  // namespace shardrun::forecast

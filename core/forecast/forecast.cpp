@@ -46,7 +46,7 @@ std::function<std::uint64_t(std::int64_t rank)> snapshots_of(const job::Job& job
   };
 }
 
-/// Adds a group of alike ranks, divided by the bytes that they send and save.
+/// Adds a group of ranks whose programs are alike, divided into groups that send and save the same bytes.
 void add_ranks(std::vector<RankForecast>& all, RankForecast kind, const std::vector<std::int64_t>& members,
                const partition::SentTable& table, const mesh::Mesh& mesh,
                const std::function<std::uint64_t(std::int64_t rank)>& snapshot_of) {
@@ -81,7 +81,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   for (const partition::StageId stage : partition.pipeline.stage_ids()) {
     const std::shared_ptr<const partition::StageFunctions> functions = compile::functions_of_stage(compiled, stage);
     for (const std::vector<std::int64_t>& alike : partition::alike_ranks(compiled.graph, partition, *functions)) {
-      stop_point();  // a deep pipeline takes seconds
+      stop_point();  // ends the process on request, because a deep pipeline takes seconds
       const bool is_compiled = alike.front() == compiled.programs.rank;
       partition::Programs programs =
           is_compiled ? compiled.programs

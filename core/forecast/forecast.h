@@ -12,27 +12,27 @@
 
 namespace shardrun::forecast {
 
-/// What a group of alike ranks needs and does in a step.
+/// The memory that each rank of a group of alike ranks needs, and its work and traffic in a step.
 struct RankForecast {
   std::vector<std::int64_t> members;
   partition::StageId stage{0};  ///< 0 without a pipeline
   partition::MemoryUse memory;
-  std::uint64_t snapshot = 0;  ///< of the copy of what a rank saves
+  std::uint64_t snapshot = 0;  ///< bytes of the copy of the states that a rank saves; 0: it makes no copy
   partition::SentBytes sent;
-  double flops = 0;                 ///< a whole number; a large job's exceeds 64 bits
-  double work = 0;                  ///< the FLOPs of forward, backward and iterations, without the update
-  std::string busiest_function;     ///< the function of the memory peak
-  std::string busiest_instruction;  ///< and the instruction
+  double flops = 0;                 ///< of a step; a double, because a large job's number exceeds 64 bits
+  double work = 0;                  ///< `flops` without the update's
+  std::string busiest_function;     ///< the function with the largest memory need
+  std::string busiest_instruction;  ///< the instruction of that function at which the need is largest
 
-  /// Bytes of memory that each of them needs.
+  /// Bytes of memory that each rank of the group needs.
   [[nodiscard]] std::uint64_t needs() const noexcept { return memory.peak + snapshot; }
 };
 
-/// What is known of a job before it runs.
+/// The predictions for a job before it runs: memory, work, traffic and time.
 struct Forecast {
-  std::vector<RankForecast> ranks;   ///< in the order of their first members
-  std::optional<StepForecast> step;  ///< if the job has [cluster]
-  std::optional<Timeline> timeline;  ///< of a pipeline, at the step's costs or at unit costs
+  std::vector<RankForecast> ranks;   ///< groups of alike ranks, ordered by their first members
+  std::optional<StepForecast> step;  ///< predicted time; only with [cluster] flops or measured times
+  std::optional<Timeline> timeline;  ///< only of a pipeline; in predicted seconds, or in unit costs
 };
 
 [[nodiscard]] Forecast forecast(const job::Job& job, const compile::Compiled& compiled);

@@ -14,17 +14,17 @@
 namespace shardrun::forecast {
 namespace {
 
-/// A rank is idle below one in so many of the busiest rank's FLOPs.
+/// A rank is idle if it has less than 1 / idle_share of the busiest rank's FLOPs.
 constexpr std::int64_t idle_share = 10;
 
 using Axes = std::vector<mesh::AxisId>;
 
-/// A dimension with fewer indices than parts.
+/// A dimension with fewer indices than the number of parts that it is split into.
 struct ShortDimension {
-  std::string name;  ///< of the graph's axis
+  std::string name;  ///< name of the axis in the graph
   Axes axes;
   std::int64_t size = 0;
-  bool is_rows = false;  ///< whether it is the rows of a microbatch
+  bool is_rows = false;  ///< whether the dimension is the rows of a microbatch
 };
 
 std::int64_t parts_of(const mesh::Mesh& mesh, const Axes& axes) {
@@ -35,7 +35,7 @@ std::int64_t parts_of(const mesh::Mesh& mesh, const Axes& axes) {
   return parts;
 }
 
-/// "data", or "copies × parts".
+/// The names of mesh axes: "data", or "copies × parts".
 std::string names_of(const mesh::Mesh& mesh, const Axes& axes) {
   std::vector<std::string> names;
   for (const mesh::AxisId axis : axes) {
@@ -44,7 +44,7 @@ std::string names_of(const mesh::Mesh& mesh, const Axes& axes) {
   return fmt::format("{}", fmt::join(names, " × "));
 }
 
-/// The short dimensions of values that a step computes per microbatch, or that an iteration or a batch computes.
+/// The short dimensions of values that are computed for each microbatch of a step, in an iteration, or for a batch.
 std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   std::map<std::pair<std::string, Axes>, ShortDimension> found;
@@ -81,14 +81,14 @@ std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) 
   return dimensions;
 }
 
-/// The number of these ranks that have no index of it.
+/// The number of these ranks that have no index of the dimension.
 std::size_t explained(const ShortDimension& dimension, const std::vector<std::int64_t>& ranks, const mesh::Mesh& mesh) {
   return static_cast<std::size_t>(std::ranges::count_if(ranks, [&](std::int64_t rank) {
     return mesh::shard_of(dimension.size, dimension.axes, mesh, mesh::coordinates_of(mesh, rank)).size() == 0;
   }));
 }
 
-/// The least that any of these ranks does of the work of the busiest rank of its stage.
+/// The smallest work of any of these ranks, as a share of the work of the busiest rank of its stage.
 double least_work_share(const Forecast& forecast, const std::vector<std::int64_t>& ranks) {
   std::map<partition::StageId, double> most;
   for (const RankForecast& alike : forecast.ranks) {
@@ -103,7 +103,7 @@ double least_work_share(const Forecast& forecast, const std::vector<std::int64_t
   return least;
 }
 
-/// The settings that give fewer ranks along one or several mesh axes.
+/// The settings for fewer ranks along these mesh axes: as many as the `size` indices of the short dimension.
 std::string fewer_ranks(const job::Job& job, const mesh::Mesh& mesh, const Axes& axes, std::int64_t size) {
   const std::int64_t ranks = mesh.ranks() / parts_of(mesh, axes) * size;
   if (job.mesh.empty()) {
@@ -129,7 +129,7 @@ void explain_rows(const job::Job& job, const ShortDimension& rows, const mesh::M
   idle.remedy = fmt::format("{}", fmt::join(remedies, ", or "));
 }
 
-/// Explains stages without layers. False if every stage has one.
+/// Explains idle ranks by stages without layers. Returns false if every stage has layers.
 bool explain_stages(const job::Job& job, const compile::Compiled& compiled, IdleRanks& idle) {
   const partition::Pipeline& pipeline = compiled.partition.pipeline;
   if (!pipeline.exists() || compiled.graph.layers == 0) {

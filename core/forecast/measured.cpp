@@ -22,7 +22,7 @@ using Kind = partition::Instruction::Kind;
 
 std::string text_of(const json::value& value) { return json::value_to<std::string>(value); }
 
-/// Nothing if the event is not an instruction.
+/// The instruction that an event of a trace records. Nothing if the event records something else.
 std::optional<MeasuredSpan> span_of(const json::object& event) {
   if (event.at("ph") != "X") {
     return std::nullopt;
@@ -50,7 +50,7 @@ std::string described(const MeasuredSpan& span) {
   return fmt::format("{} in {} ({}{} bytes)", span.name, span.function, flops, span.bytes);
 }
 
-/// As in a trace.
+/// Describes an instruction by the names that a trace uses, to compare it with recorded ones. Times are not set.
 MeasuredSpan span_of(const ExecutedInstruction& at) {
   return {.function = at.program->function,
           .category = std::string(category_in_trace(*at.instruction)),
@@ -93,7 +93,7 @@ void MeasuredSteps::read(const std::filesystem::path& path) {
     }
   } catch (const Error& error) {
     refuse(error.message());
-  } catch (const std::exception&) {  // from boost::json: it is not JSON, or not a trace
+  } catch (const std::exception&) {  // boost::json threw: the file is not JSON, or not a trace
     refuse(
         fmt::format("{} is no trace of a run; name the output folder of one with [job] trace = steps", path.native()));
   }

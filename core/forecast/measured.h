@@ -10,7 +10,7 @@
 
 namespace shardrun::forecast {
 
-/// A recorded instruction. Times are seconds of one clock for all ranks.
+/// An executed instruction in a trace. Times are in seconds, by one clock for all ranks.
 struct MeasuredSpan {
   std::string function;
   std::string category;
@@ -24,7 +24,7 @@ struct MeasuredSpan {
 /// The steps of a run's trace, by rank and number, with their instructions in order of execution.
 class MeasuredSteps {
  public:
-  /// `path`: the trace, or its output folder. Throws Error{job}, beginning with `place`, if it is not a trace.
+  /// `path`: the trace, or the run's output folder. Throws Error{job}, beginning with `place`, for another file.
   MeasuredSteps(const std::filesystem::path& path, std::string place);
 
   /// Throws Error{job} if the trace does not have the rank, or if a traced step has other instructions than `step`; the

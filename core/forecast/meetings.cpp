@@ -12,11 +12,11 @@ namespace {
 
 using Kind = partition::Instruction::Kind;
 
-/// Ranks that meet: along the pipeline all of them, or the two ends of a link. Along another axis one rank stands for
-/// its alike ones.
+/// Identifies ranks that take part in the same transfers: all stages of the pipeline, or the two ends of a link. Along
+/// another axis it is a single rank, which stands for the alike ranks of its stage.
 using Group = std::tuple<mesh::AxisId, partition::Link, std::size_t>;
 
-/// Numbers of the instructions that start a group's transfers, per rank.
+/// Per rank, the numbers of the instructions that start a group's transfers.
 using Starts = std::map<std::size_t, std::vector<std::size_t>>;
 
 constexpr std::size_t all_ranks = static_cast<std::size_t>(-1);
@@ -71,7 +71,7 @@ std::vector<ExecutedInstruction> instructions_of(const RankStep& step) {
 Meetings meetings_of(const std::vector<std::vector<ExecutedInstruction>>& ranks, mesh::AxisId pipeline_axis) {
   Meetings meetings;
   std::map<Group, Starts> groups;
-  std::vector<std::map<std::size_t, std::size_t>> started_at(ranks.size());  // per wait
+  std::vector<std::map<std::size_t, std::size_t>> started_at(ranks.size());  // per wait: its transfer's start
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     meetings.at.emplace_back(ranks[rank].size());
     std::map<std::pair<const partition::Program*, partition::TransferId>, std::size_t> under_way;

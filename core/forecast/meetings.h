@@ -8,7 +8,7 @@
 
 namespace shardrun::forecast {
 
-/// One rank's part of a step: the programs that it executes, by number, in order.
+/// The programs that one rank executes in a step, in order, by their numbers.
 struct RankStep {
   const partition::Programs* programs = nullptr;
   std::vector<std::size_t> executed;
@@ -18,7 +18,7 @@ struct ExecutedInstruction {
   const partition::Program* program = nullptr;
   const partition::Instruction* instruction = nullptr;
 
-  /// REQUIRES: it starts a transfer or waits for one.
+  /// The transfer that the instruction starts or waits for. REQUIRES: it does one of these.
   [[nodiscard]] const partition::Transfer& transfer() const { return program->transfers[instruction->transfer]; }
 };
 
@@ -29,20 +29,20 @@ struct ExecutedInstruction {
 /// One execution of a transfer, on all given ranks that take part in it.
 struct Meeting {
   struct Side {
-    std::size_t rank = 0;   ///< index among the given ranks
-    std::size_t start = 0;  ///< the instruction's number in its step
+    std::size_t rank = 0;   ///< index in the list of ranks
+    std::size_t start = 0;  ///< number in the rank's step of the instruction that starts the transfer
   };
-  std::vector<Side> sides;  ///< of a message: the sender, then the receiver
+  std::vector<Side> sides;  ///< for a message: the sender, then the receiver
 };
 
 struct Meetings {
   std::vector<Meeting> all;
-  std::vector<std::vector<std::size_t>> at;  ///< per rank, and per start and wait in its step: the index of its meeting
+  std::vector<std::vector<std::size_t>> at;  ///< per rank: the index in `all` of each start and wait
 };
 
-/// Matches the transfers of several ranks. `ranks`: one of each stage of the pipeline along `pipeline_axis`, in order;
-/// or, with −1, a single one. Transfers along a link, or in one group, match in the order in which each rank starts
-/// them. Throws Error{internal} if some ranks start more than others.
+/// Matches the transfers of several ranks. `ranks`: the instructions of one rank per stage of the pipeline along
+/// `pipeline_axis`, in order; or, with −1, of a single rank. The k-th starts of ranks along a link, or in a group,
+/// match. Throws Error{internal} if some ranks start more transfers than others.
 [[nodiscard]] Meetings meetings_of(const std::vector<std::vector<ExecutedInstruction>>& ranks,
                                    mesh::AxisId pipeline_axis);
 

@@ -26,7 +26,7 @@ std::uint64_t operand_bytes(const ExecutedInstruction& at) {
   return bytes;
 }
 
-/// Bytes read and written.
+/// The bytes that an instruction of kind `move` reads and writes.
 std::uint64_t moved_bytes(const ExecutedInstruction& at) {
   const partition::Buffer& from = buffer_of(at, at.instruction->inputs.at(0));
   const std::int64_t elements = graph::element_count(from.type);
@@ -38,7 +38,7 @@ std::uint64_t moved_bytes(const ExecutedInstruction& at) {
                        : 2 * static_cast<std::uint64_t>(moved) * (from.bytes / static_cast<std::uint64_t>(elements));
 }
 
-/// Counts each buffer once, because the hook's own work is unknown.
+/// The bytes of a hook call's buffers, each counted once, because the work of the strategy's function is unknown.
 std::uint64_t hook_bytes(const ExecutedInstruction& at) {
   std::uint64_t bytes = 0;
   for (const partition::Region& region : at.instruction->hook->buffers) {
@@ -73,7 +73,7 @@ struct Span {
   double end = 0;
 };
 
-/// The union as disjoint spans, ascending.
+/// The union of time spans, as disjoint spans in ascending order.
 std::vector<Span> union_of(std::vector<Span> spans) {
   std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
   std::vector<Span> disjoint;
@@ -87,7 +87,7 @@ std::vector<Span> union_of(std::vector<Span> spans) {
   return disjoint;
 }
 
-/// Seconds that are in both. REQUIRES: each list is disjoint and ascending.
+/// Seconds that lie in spans of both lists. REQUIRES: each list is disjoint and ascending.
 double overlap(const std::vector<Span>& some, const std::vector<Span>& others) {
   double seconds = 0;
   for (std::size_t s = 0, o = 0; s < some.size() && o < others.size();) {
@@ -98,7 +98,7 @@ double overlap(const std::vector<Span>& some, const std::vector<Span>& others) {
   return seconds;
 }
 
-/// Advances the rank that is furthest behind, so that transfers start in the order of time.
+/// Simulates ranks. Always advances the rank with the smallest time, so transfers start in the order of time.
 class StepSimulation {
  public:
   StepSimulation(const std::vector<RankStep>& ranks, const partition::Pipeline& pipeline, const StepCosts& costs)
@@ -145,15 +145,15 @@ class StepSimulation {
   }
 
  private:
-  /// The transfer of a meeting.
+  /// The state of the transfer of one meeting.
   struct UnderWay {
-    std::size_t started = 0;  ///< of the sides that must start before it is under way
-    double from = 0;          ///< when the last of them did
+    std::size_t started = 0;  ///< participants that have started the transfer
+    double from = 0;          ///< time of the latest of these starts
     double seconds = 0;
     double end = 0;
   };
 
-  /// Advances a rank until another is further behind, or until it waits or ends.
+  /// Advances a rank until another rank has a smaller time, or until it has to wait or its step ends.
   void go_on(std::size_t rank) {
     while (next_[rank] < instructions_[rank].size()) {
       if (!behind_.empty() && *behind_.begin() < std::pair{now_[rank], rank}) {
@@ -168,7 +168,7 @@ class StepSimulation {
     }
   }
 
-  /// When a rank's transfers were under way. Those over axes without a rate take no time here.
+  /// The spans in which a rank's transfers were under way. Transfers over axes without a rate have no length.
   [[nodiscard]] std::vector<Span> under_way_of(std::size_t rank) const {
     std::vector<Span> spans;
     for (std::size_t i = 0; i < instructions_[rank].size(); ++i) {
@@ -180,7 +180,7 @@ class StepSimulation {
     return spans;
   }
 
-  /// False if it waits for a transfer that is not yet under way.
+  /// Executes the rank's next instruction. Returns false if it waits for a transfer that is not under way yet.
   bool advance(std::size_t rank) {
     const ExecutedInstruction& at = instructions_[rank][next_[rank]];
     const double cost = costs_.seconds[rank][next_[rank]];
@@ -236,7 +236,7 @@ class StepSimulation {
     }
   }
 
-  /// Queues the transfer behind what its senders already send over this axis.
+  /// Lets the transfer begin when its senders have finished their earlier transfers over this axis.
   void send(UnderWay& it, const Meeting& meeting, const partition::Transfer& transfer) {
     const std::size_t senders = is_message(transfer) ? 1 : meeting.sides.size();
     double begin = it.from;
@@ -260,7 +260,7 @@ class StepSimulation {
     return under_way_[meeting].started == (waits_in_transport ? 1 : meetings_.all[meeting].sides.size());
   }
 
-  /// How long it waits; nothing if that is not known yet.
+  /// Executes a wait. Returns its seconds, or nothing if the transfer's end is not known yet.
   std::optional<double> wait(std::size_t rank, const ExecutedInstruction& at, double cost) {
     const std::size_t number = meetings_.at[rank][next_[rank]];
     const UnderWay& it = under_way_[number];
@@ -283,14 +283,14 @@ class StepSimulation {
   const StepCosts& costs_;
   std::vector<std::vector<ExecutedInstruction>> instructions_;
   Meetings meetings_;
-  std::vector<UnderWay> under_way_;                              ///< per meeting
-  std::map<std::pair<mesh::AxisId, std::size_t>, double> free_;  ///< when a rank can next send over an axis
-  std::vector<std::vector<Span>> computing_;                     ///< per rank, in order
+  std::vector<UnderWay> under_way_;                              ///< the transfer of each meeting
+  std::map<std::pair<mesh::AxisId, std::size_t>, double> free_;  ///< per axis and rank: when its sends have ended
+  std::vector<std::vector<Span>> computing_;                     ///< spans of computing of each rank, ascending
   std::vector<std::size_t> next_;
   std::vector<double> now_;
-  std::vector<bool> waits_;  ///< per rank: whether it waits for a transfer that is not yet under way
-  std::set<std::pair<double, std::size_t>> behind_;  ///< ranks that may be able to advance, by their time
-  std::vector<std::vector<double>> action_seconds_;  ///< per rank, by the number of the action in its list
+  std::vector<bool> waits_;  ///< per rank: whether it waits for participants to start a transfer
+  std::set<std::pair<double, std::size_t>> behind_;  ///< ranks that may be able to advance, ordered by time
+  std::vector<std::vector<double>> action_seconds_;  ///< per rank: seconds of each action in its list
   Prediction result_;
 };
 

@@ -12,8 +12,8 @@ namespace {
 
 using Kind = partition::Instruction::Kind;
 
-/// Keeps only the order of execution and which transfers belong together; once costs are known, this is enough. It is a
-/// copy, so that the original can be freed as a whole. Small remains inside it would keep its memory from being reused.
+/// A copy with only what predict() reads: the order of instructions, and which share a transfer. Because it is a copy,
+/// the original can be freed as a whole: small remains would keep its memory from being reused.
 partition::Programs without_operands(const partition::Programs& programs, const std::vector<std::size_t>& executed) {
   partition::Programs kept{
       .device = programs.device, .threads = programs.threads, .mesh = programs.mesh, .rank = programs.rank};

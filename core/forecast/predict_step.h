@@ -12,25 +12,25 @@
 
 namespace shardrun::forecast {
 
-/// The predicted step of a job with [cluster].
+/// The predicted time of a step of a job with [cluster].
 struct StepForecast {
   Prediction prediction;
-  std::vector<std::int64_t> ranks;    ///< the simulated rank of each stage
-  bool measured = false;              ///< whether the costs are measured, or else computed from rates
-  double samples_per_s = 0;           ///< in training and predictions
-  double tokens_per_s = 0;            ///< 0: samples are not tokens
-  double model_flops_per_s = 0;       ///< per rank, without what backward computes again
-  std::optional<double> utilisation;  ///< model_flops_per_s over [cluster] flops
+  std::vector<std::int64_t> ranks;    ///< the rank of each stage that was simulated
+  bool measured = false;              ///< whether costs come from a measured trace; otherwise they come from rates
+  double samples_per_s = 0;           ///< of training or predictions; otherwise 0
+  double tokens_per_s = 0;            ///< 0 if samples are not tokens
+  double model_flops_per_s = 0;       ///< FLOPs per second of a rank, without those that recompute activations
+  std::optional<double> utilisation;  ///< model_flops_per_s divided by [cluster] flops
 };
 
-/// Takes the programs of ranks that differ, and keeps for each stage the rank with the most work: the others wait for
-/// it.
+/// Collects the programs of ranks that differ, and keeps the rank with the most work of each stage: the stage's other
+/// ranks wait for it.
 class StepPredictor {
  public:
   /// Throws Error{job} if the trace is invalid. REQUIRES: the job has [cluster]; job and compiled outlive this.
   StepPredictor(const job::Job& job, const compile::Compiled& compiled);
 
-  /// `executed`: numbers, one per execution in a step. Throws Error{job} if the trace is of another job.
+  /// `executed`: the program numbers of a step, in order. Throws Error{job} if the measured trace is of another job.
   void add(partition::Programs programs, const std::vector<std::size_t>& executed);
 
   /// REQUIRES: a rank of each stage has been added.
@@ -38,10 +38,10 @@ class StepPredictor {
 
  private:
   struct Busiest {
-    partition::Programs programs;  ///< one per stage, without the parts that costs do not depend on
+    partition::Programs programs;  ///< programs of the rank, without what predict() does not read
     std::vector<std::size_t> executed;
-    std::vector<double> seconds;  ///< per instruction, if they are not measured
-    double busy = -1;             ///< seconds
+    std::vector<double> seconds;  ///< cost of each instruction, if costs are not measured
+    double busy = -1;             ///< seconds of computing in a step; −1: no rank yet
   };
 
   [[nodiscard]] std::vector<double> compute_seconds(const RankStep& step) const;

@@ -26,12 +26,12 @@ using plan::Action;
 
 constexpr std::int64_t compute_row = 1;
 
-/// Rows of spans that may overlap: each is given the first row of its kind that is free.
+/// Rows of a trace, in each of which no spans overlap: a span goes to the first free row of its kind.
 class Rows {
  public:
   explicit Rows(metrics::Trace& trace) : trace_(trace) {}
 
-  /// `place`: of the kind below the row `compute`, from 1 on. REQUIRES: asked in the order of `begin`.
+  /// `place`: the kind's position below the row `compute`, from 1 on. REQUIRES: calls are in the order of `begin`.
   std::int64_t row_of(const std::string& kind, std::int64_t place, std::int64_t begin, std::int64_t end) {
     std::vector<std::int64_t>& free_from = free_from_[place];
     std::size_t row = 0;
@@ -48,10 +48,10 @@ class Rows {
   }
 
  private:
-  static constexpr std::int64_t most_alike = 1000;  ///< rows of a kind; fewer transfers are under way at once
+  static constexpr std::int64_t most_alike = 1000;  ///< a limit for the rows of a kind; few are used
 
   metrics::Trace& trace_;
-  std::map<std::int64_t, std::vector<std::int64_t>> free_from_;  ///< per row of a kind, by its place
+  std::map<std::int64_t, std::vector<std::int64_t>> free_from_;  ///< per kind's place: when each row is free
 };
 
 std::string transfer_name(const Transfer& transfer) {
@@ -95,7 +95,7 @@ class StepTrace {
   StepTrace(metrics::Trace& trace, Rows& rows, const partition::Programs& programs)
       : trace_(trace), rows_(rows), programs_(programs), at_(mesh::coordinates_of(programs.mesh, programs.rank)) {}
 
-  /// What an engine has done in a step that was added.
+  /// Adds the calls and transfers of an engine in this step. REQUIRES: add() was called for the step.
   void add_engine(const TracedStep& step, const runtime::Timeline& timeline) {
     step_ = step.step;
     const auto is_in = [&](std::int64_t time) { return step.begin <= time && time <= step.end; };
@@ -122,7 +122,7 @@ class StepTrace {
     }
   }
 
-  /// `spans`: the step's, in order. `left_out`: how many more there were.
+  /// Adds a step. `spans`: its instructions, in order. `left_out`: the number of instructions that were not recorded.
   void add(const TracedStep& step, std::span<const InstructionSpan> spans, std::size_t left_out) {
     step_ = step.step;
     microbatch_ = 0;
@@ -158,15 +158,15 @@ class StepTrace {
     std::int64_t end;
   };
 
-  /// One execution of a transfer.
+  /// An execution of a transfer that is recorded.
   struct UnderWay {
     const Program* program = nullptr;
     const Instruction* start = nullptr;
     std::int64_t begin = 0;
     std::int64_t end = 0;
     bool is_complete = false;
-    std::int64_t microbatch = 0;  ///< of the function's call
-    std::string message;          ///< names a message, the same at both ends; empty: a collective
+    std::int64_t microbatch = 0;  ///< number in the step of the function call's first microbatch
+    std::string message;          ///< the message's name, equal at sender and receiver; empty: a collective
   };
 
   void add_span(const Event& event, std::vector<metrics::JsonField> arguments) {
@@ -193,7 +193,7 @@ class StepTrace {
     arguments.push_back({"microbatch", std::int64_t{action.microbatch}});
   }
 
-  /// Adds the instruction's action: of the schedule, `update` for what follows it, or else the function's name.
+  /// Adds the instruction's action: of the schedule, or `update` outside of it; in other functions, their name.
   void add_action_of(std::vector<metrics::JsonField>& arguments, const Program& program, const Instruction& at,
                      std::int64_t first) const {
     if (at.action.exists()) {
@@ -204,7 +204,7 @@ class StepTrace {
     }
   }
 
-  /// One run of a function.
+  /// Adds one execution of a function.
   void add_call(std::span<const InstructionSpan> spans) {
     const Program& program = programs_.programs[spans.front().program];
     add_function(program, spans.front().begin, spans.back().end);
@@ -235,7 +235,7 @@ class StepTrace {
     add_span({compute_row, program.function, "function", begin, end}, std::move(arguments));
   }
 
-  /// An action lasts from the first op that it computes to the last instruction that is no message.
+  /// Adds the schedule's actions. Each lasts from its first op to its last instruction that is not a message.
   void add_actions(const Program& program, std::span<const InstructionSpan> spans) {
     partition::ActionId now;
     Event event{.row = compute_row, .name = {}, .category = "action", .begin = 0, .end = 0};
@@ -285,7 +285,7 @@ class StepTrace {
     add_span(event, std::move(arguments));
   }
 
-  /// Messages along a link meet in the order in which each end starts them.
+  /// The name of a message, equal at sender and receiver, which both count a link's messages; empty for a collective.
   std::string next_message(const Program& program, const Instruction& start) {
     const Transfer& transfer = program.transfers[start.transfer];
     if (!transfer.link.from.exists()) {
@@ -307,10 +307,10 @@ class StepTrace {
     transfers_.push_back(std::move(transfer));
   }
 
-  /// Between its operations the engine computes. `calls`: in the order of their begins.
+  /// Adds the calls of an engine. The time between its operations is shown as computing. `calls`: ascending by begin.
   void add_engine_calls(const std::vector<EngineCall>& calls) {
     const EngineCall* function = nullptr;
-    std::int64_t since = 0;  // the function's operations before have ended
+    std::int64_t since = 0;  // end of the function's latest operation
     const auto compute_until = [&](std::int64_t time) {
       if (function != nullptr && function->kind == EngineCall::Kind::engine && since < time) {
         add_span({compute_row, "compute", "compute", since, time}, engine_arguments("compute", function->name));
@@ -339,7 +339,7 @@ class StepTrace {
     compute_until(function == nullptr ? 0 : function->end);
   }
 
-  /// `function`: "" outside of all.
+  /// `function`: the function that makes the call; "" if there is none.
   static std::vector<metrics::JsonField> engine_arguments(std::string_view op, std::string_view function) {
     std::vector<metrics::JsonField> arguments = {{"op", op}};
     if (!function.empty()) {
@@ -349,7 +349,7 @@ class StepTrace {
     return arguments;
   }
 
-  /// The start of a transfer or the wait for it.
+  /// Adds a span for starting a transfer, or for waiting for it.
   void add_part_of(const EngineTransfer& moved, std::string_view what, std::string_view category, std::int64_t begin,
                    std::int64_t end) {
     add_span({compute_row, fmt::format("{}{}", what, moved.name), category, begin, end},
@@ -377,7 +377,7 @@ class StepTrace {
                            moved.message});
     }
     constexpr std::array<std::string_view, 3> kinds = {"collectives", "send", "receive"};
-    constexpr std::array<std::int64_t, 3> places = {3, 1, 2};  // as those of the transfers of programs
+    constexpr std::array<std::int64_t, 3> places = {3, 1, 2};  // the same places as for transfers of programs
     const auto kind = static_cast<std::size_t>(moved.kind);
     add_span({rows_.row_of(fmt::format("{} {}", kinds.at(kind), axis_name), places.at(kind), begin, end), moved.name,
               "communication", begin, end},
@@ -414,7 +414,8 @@ class StepTrace {
     const std::int64_t place = 1 + 3 * transfer.axis.number() + (sends ? 0 : receives ? 1 : 2);
     const std::string kind =
         fmt::format("{} {}", sends || receives ? to_string(transfer.collective) : "collectives", axis_name);
-    const std::int64_t end = std::max(under_way.end, under_way.begin + 1);  // an arrow needs something to begin at
+    // Not empty, so that an arrow can start at it.
+    const std::int64_t end = std::max(under_way.end, under_way.begin + 1);
     add_span({rows_.row_of(kind, place, under_way.begin, end), transfer_name(transfer), "communication",
               under_way.begin, end},
              std::move(arguments));
@@ -425,10 +426,11 @@ class StepTrace {
   const partition::Programs& programs_;
   const mesh::Coordinates at_;
   std::int64_t step_ = 0;
-  std::int64_t microbatch_ = 0;  ///< of the next call
+  std::int64_t microbatch_ = 0;  ///< number in the step of the next call's first microbatch
   std::map<partition::Link, std::int64_t> messages_;
-  std::map<std::pair<std::uint32_t, partition::TransferId>, UnderWay> started_;  ///< by program and transfer
-  std::vector<UnderWay> transfers_;                                              ///< the step's that have ended
+  /// Transfers that have not ended, by program.
+  std::map<std::pair<std::uint32_t, partition::TransferId>, UnderWay> started_;
+  std::vector<UnderWay> transfers_;  ///< ended transfers of this step
 };
 
 }  // namespace

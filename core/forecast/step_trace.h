@@ -11,7 +11,7 @@
 
 namespace shardrun::forecast {
 
-/// A recorded step: its time, and the start of its instructions in the timeline.
+/// A recorded step: its times, and the index of its first instruction in the timeline.
 struct TracedStep {
   std::int64_t step = 0;  ///< counted from 1
   std::int64_t begin = 0;
@@ -22,13 +22,13 @@ struct TracedStep {
 /// The name and the category of an instruction's spans in a trace.
 [[nodiscard]] std::string name_in_trace(const partition::Program& program, const partition::Instruction& instruction);
 [[nodiscard]] std::string_view category_in_trace(const partition::Instruction& instruction) noexcept;
-/// Bytes of the operands, of the copied elements, or of the transfer. They differ between element types.
+/// Bytes of an instruction's operands, of its copied elements, or of its transfer.
 [[nodiscard]] std::int64_t bytes_in_trace(const partition::Program& program, const partition::Instruction& instruction);
 
-/// One rank's steps as a trace. The row `compute` has computing, moving and waiting, nested in the action of the
-/// schedule, the function and the step. Each mesh axis has rows for sends, for receives and for collectives, as many as
-/// there were concurrent transfers. A transfer lasts as long as the transport says, or from its start to where it was
-/// found complete.
+/// The recorded steps of one rank as a trace. The row `compute` has spans of computing, copying and waiting, nested in
+/// the schedule's action, the function and the step. Each mesh axis has rows for sends, for receives and for
+/// collectives, as many as there were concurrent transfers. A transfer's span is the one that the transport reports, or
+/// else lasts from its start to the end of the wait for it.
 [[nodiscard]] metrics::Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,
                                       const partition::Programs& programs);
 

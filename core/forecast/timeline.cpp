@@ -28,7 +28,7 @@ class Simulation {
   }
 
  private:
-  /// When the action's inputs from other actions are there; nothing if not known yet.
+  /// The time at which the inputs from other actions exist; nothing if it is not known yet.
   [[nodiscard]] std::optional<double> ready(const Action& action) const {
     switch (action.kind) {
       case Action::Kind::forward:

@@ -9,14 +9,14 @@
 
 namespace shardrun::forecast {
 
-/// An action of a stage, with its time in the unit of the costs.
+/// An action of a stage, with its begin and end, in the unit of the costs.
 struct TimedAction {
   plan::Action action;
   double begin = 0;
   double end = 0;
 };
 
-/// A pipeline's actions in time. Each starts as soon as its stage is free and its inputs are there.
+/// When each action of a pipeline runs. An action starts as soon as its stage is free and its inputs exist.
 struct Timeline {
   IdVector<partition::StageId, std::vector<TimedAction>> stages;
   double end = 0;
@@ -27,32 +27,32 @@ struct Timeline {
   [[nodiscard]] double working() const noexcept;
 };
 
-/// The largest share of the time that stages can work, if all chunks take as long.
+/// The largest share of the time that stages can work if all chunks take equally long.
 struct MostWorking {
   double share = 0;
   std::string formula;  ///< "m / (m + s - 1), m = 8, s = 4"
-  std::string source;   ///< "arXiv:2104.04473, section 2.2", and what else is said of it
+  std::string source;   ///< the paper and section, such as "arXiv:2104.04473, section 2.2", and remarks
 };
 
-/// The closed form of the papers. Nothing if chunk c is not on stage c mod s, or stages have different numbers of them.
+/// The closed form of the papers. Nothing if some chunk c is not on stage c mod s, or stages differ in chunks.
 [[nodiscard]] std::optional<MostWorking> most_working(const partition::Pipeline& pipeline);
 
-/// The cost of an action.
+/// Returns the cost of an action, in any unit.
 using ActionCost = std::function<double(const plan::Action& action)>;
 
-/// 1 for a forward and for each part of backward.
+/// Costs 1 for a forward or for one of the two parts of a backward, and 2 for a whole backward.
 [[nodiscard]] double unit_cost(const plan::Action& action) noexcept;
 
-/// Transfers take no time. REQUIRES: the actions are complete and free of deadlock.
+/// When each action runs if transfers take no time. REQUIRES: the actions are complete and free of deadlock.
 [[nodiscard]] Timeline timeline_of(const partition::Pipeline& pipeline, const ActionCost& cost);
 
-/// The largest number of forwards (of a microbatch and a chunk) that a stage has done without all of their backward.
+/// The most forwards (per microbatch and chunk) that are done on a stage before their backward is complete.
 [[nodiscard]] int most_live_forwards(const std::vector<plan::Action>& actions);
 
-/// Draws a row per stage, with actions as cells whose widths are their costs, and a legend. If the cells are wider than
-/// `width` columns, the microbatches' numbers are left out; if still too wide, the middle of the step. No cell is drawn
-/// in part. Of more than `most_rows` stages, the first and every n-th have a row. REQUIRES: width >= 20, most_rows >=
-/// 2.
+/// Draws a row per stage, with actions as cells whose widths are proportional to their costs, and a legend. If the
+/// drawing is wider than `width` columns, first the numbers of microbatches are left out, then the middle of the step.
+/// No cell is cut. If there are more than `most_rows` stages, only the first and every n-th are drawn. REQUIRES: width
+/// >= 20, most_rows >= 2.
 [[nodiscard]] std::string draw(const Timeline& timeline, std::size_t width, std::size_t most_rows);
 
 }  // namespace shardrun::forecast

@@ -30,7 +30,7 @@ const T& get(const Attributes& attributes, std::string_view name) {
   throw Error(ErrorCode::shape_mismatch, fmt::format("attribute '{}' {}", name, why));
 }
 
-/// The alternatives of Attributes::Scalar, which AttributeSpec::Type numbers.
+/// Names of the alternatives of Attributes::Scalar, in the order of AttributeSpec::Type.
 constexpr const char* type_names[] = {"an integer", "a real number", "a text", "a list of real numbers",
                                       "a list of integers"};
 

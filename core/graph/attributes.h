@@ -19,7 +19,7 @@ class Attributes {
   Attributes() = default;
   Attributes(std::initializer_list<std::pair<std::string, Scalar>> entries) : entries_(entries) {}
 
-  /// Throw Error{internal} when the attribute is absent or of another type.
+  /// These throw Error{internal} if the attribute is absent or of another type.
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
   [[nodiscard]] double real(std::string_view name) const;
   [[nodiscard]] const std::string& text(std::string_view name) const;
@@ -65,20 +65,20 @@ struct AttributeSpec {
   std::string name;
   Type type = Type::real;
   std::string help = {};
-  std::int64_t minimum = std::numeric_limits<std::int64_t>::min();  ///< of an integer
+  std::int64_t minimum = std::numeric_limits<std::int64_t>::min();  ///< smallest value of an integer
   std::int64_t maximum = std::numeric_limits<std::int64_t>::max();
-  std::vector<std::string> choices = {};  ///< of a text; none: any
+  std::vector<std::string> choices = {};  ///< allowed values of a text; empty: any text
   bool optional = false;
 };
 
-/// Throws Error{shape_mismatch} unless these are the declared attributes, each with a value that it may have. Reals
-/// have to be finite.
+/// Throws Error{shape_mismatch} unless the attributes are the declared ones and have allowed values. Real numbers must
+/// be finite.
 void check_attributes(const std::vector<AttributeSpec>& specs, const Attributes& attributes);
 
-/// "dim, an integer from 0 to 7: the dimension"
+/// For example "dim, an integer from 0 to 7: the dimension".
 [[nodiscard]] std::string describe(const AttributeSpec& spec);
 
-/// "{contract=1, transpose=0}", or nothing when there are none.
+/// For example "{contract=1, transpose=0}"; empty if there are no attributes.
 [[nodiscard]] std::string to_string(const Attributes& attributes);
 
 }  // namespace shardrun::graph

@@ -129,7 +129,7 @@ void FunctionBuilder::keep_outputs(const std::string& suffix) {
     }
     const StateId state =
         graph_.states.push_back({.name = port.name, .type = type(port.value), .kind = StateKind::output});
-    // A state may be written in the same call, perhaps before the output.
+    // A state may be written earlier in the same call, so its value at the start is copied.
     const bool is_state = function_.values[port.value].state.exists();
     const ValueId kept = is_state ? call("copy", {port.value}, {}, "copy/" + port.name) : port.value;
     write(state, kept, StateWrite::Mode::assign);

@@ -12,22 +12,22 @@
 
 namespace shardrun::graph {
 
-/// Builds one function. `call` makes values; the open scopes prefix their names.
+/// Builds one function. call() adds nodes; the open scopes are a prefix of their names.
 class FunctionBuilder {
  public:
   FunctionBuilder(Graph& graph, std::string name, Role role, std::int64_t rows);
 
   [[nodiscard]] ValueId input(std::string name, TensorType type);
-  /// The value of a state at the start of the function.
+  /// The value that a state has when the function begins.
   [[nodiscard]] ValueId state(StateId id);
   [[nodiscard]] ValueId state(std::string_view name);
 
   /// Adds a node of the named op. The first form is for ops with one result. The node's name is `name`, prefixed by the
-  /// open scopes. Without `name` it is the first that exists of
+  /// open scopes. Without `name` it is the first of these that exists:
   /// - the name set by name_unnamed();
   /// - the unit of the first parameter that the node reads: `layer.0/mlp/up` for `layer.0/mlp/up/weights`;
   /// - the op's name, prefixed by the open scopes.
-  /// A name that is taken gets the op's name or a number appended. Random numbers do not depend on it. Throws
+  /// If the name is taken, the op's name or a number is appended. Random numbers do not depend on names. Throws
   /// Error{shape_mismatch} naming the node and its operands.
   [[nodiscard]] ValueId call(std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {},
                              std::string name = {});
@@ -35,26 +35,26 @@ class FunctionBuilder {
                                               Attributes attributes = {}, std::string name = {});
 
   void output(std::string name, ValueId value);
-  /// Makes a state of each output, which the function writes: kept in place, as any state, for the host to save. Its
-  /// name is the output's and `suffix`.
-  /// Throws Error{shape_mismatch} for a name that a state has, and for integers.
+  /// Adds a state for each output, to which the function writes it, so that the host can save it. The state's name is
+  /// the output's name followed by `suffix`.
+  /// Throws Error{shape_mismatch} if a state has that name already, or if the output has integers.
   void keep_outputs(const std::string& suffix = "");
   void write(StateId state, ValueId value, StateWrite::Mode mode);
-  /// Names a value and its node as a place whose placement a strategy may decide. Throws Error{shape_mismatch} for a
-  /// name that another value of the function has.
+  /// Names a value, so that a strategy may decide its placement. Throws Error{shape_mismatch} if another value of the
+  /// function has that name.
   void cut_point(std::string name, ValueId value);
 
   [[nodiscard]] const TensorType& type(ValueId value) const;
   [[nodiscard]] const Function& function() const noexcept { return function_; }
   [[nodiscard]] Graph& graph() noexcept { return graph_; }
 
-  /// Sets the name of nodes without one, until it is set to "".
+  /// Sets the name that unnamed nodes get from now on; "" for none.
   void name_unnamed(std::string name) { unnamed_ = std::move(name); }
   [[nodiscard]] Phase phase() const noexcept { return phase_; }
   void set_phase(Phase phase) noexcept { phase_ = phase; }
   [[nodiscard]] std::int32_t layer() const noexcept { return layer_; }
   void set_layer(std::int32_t layer) noexcept { layer_ = layer; }
-  /// Replaces all open scopes; "" for none.
+  /// Replaces all open scopes by this one; "" for none.
   void set_scope(std::string_view scope);
 
   /// Adds the function to the graph. Call once, last.
@@ -70,11 +70,11 @@ class FunctionBuilder {
   Function function_;
   std::string prefix_;
   std::unordered_map<StateId, ValueId> state_values_;
-  std::unordered_map<std::string, StateId> state_ids_;  ///< of the graph's states before `next_unindexed_`
+  std::unordered_map<std::string, StateId> state_ids_;  ///< ids of the graph's states before `next_unindexed_`
   StateId next_unindexed_ = StateId(0);
   std::string unnamed_;
   std::unordered_map<std::string, int> names_;  ///< names of nodes, and how often each was requested
-  std::unordered_set<std::string> cut_points_;  ///< of the graph
+  std::unordered_set<std::string> cut_points_;  ///< names of the graph's cut points
   Phase phase_ = Phase::forward;
   std::int32_t layer_ = -1;
 };
@@ -92,20 +92,20 @@ class Scope {
   std::size_t length_;
 };
 
-/// The parts of a model's loss.
+/// The parts of which a model's loss is computed.
 struct Losses {
-  ValueId values = {};  ///< of the samples, the same number for each
-  ValueId counts = {};  ///< the sum of the values is divided by the sum of these; none: by the number of values
+  ValueId values = {};  ///< values of the loss; equally many for each sample
+  ValueId counts = {};  ///< the sum of `values` is divided by the sum of these; none: by the number of values
 };
 
 /// Adds backward nodes for the scalar `loss`, then one `accumulate` write per contribution to a parameter's gradient.
-/// Declares the state `gradients/<parameter>`. Contributions to a tied parameter are added one by one, so that none has
-/// to be kept.
+/// Declares the state `gradients/<parameter>`. A parameter that several layers share gets several contributions. They
+/// are written one by one, so that none has to be kept.
 void differentiate(FunctionBuilder& builder, ValueId loss);
 
-/// Adds nodes for the gradient of a scalar with respect to each value of `of`, and returns them. They are nodes of the
-/// builder's phase. A gradient is zero where nothing flows. Throws Error{shape_mismatch} if `scalar` is none, or if an
-/// op between it and a value has no gradient.
+/// Adds nodes for the gradient of a scalar with respect to each value of `of`, and returns the gradients. The nodes
+/// have the builder's current phase. A gradient is zero if the scalar does not depend on the value. Throws
+/// Error{shape_mismatch} if `scalar` is not a scalar, or if an op between it and a value has no gradient.
 [[nodiscard]] std::vector<ValueId> gradients(FunctionBuilder& builder, ValueId scalar, const std::vector<ValueId>& of);
 
 }  // namespace shardrun::graph

@@ -12,7 +12,7 @@
 namespace shardrun::graph {
 namespace {
 
-/// Why nothing is differentiated through an op.
+/// The message for an op that has no gradient.
 std::string without_gradient(const std::string& op) {
   constexpr std::string_view suffix = "_gradient";
   const std::string_view first =
@@ -24,8 +24,8 @@ std::string without_gradient(const std::string& op) {
 /// Reverse-mode differentiation of the function built so far (Griewank & Walther 2008, section 3.2).
 class Differentiation {
  public:
-  /// `of`: the values whose gradients are wanted. `states`: the gradients of parameters are added to states, and their
-  /// nodes have the phases of training.
+  /// `of`: the values whose gradients are wanted. `states`: whether to train, so that the gradients of parameters are
+  /// added to states and nodes have the phases of training.
   Differentiation(FunctionBuilder& builder, ValueId scalar, const std::vector<ValueId>& of, bool states)
       : builder_(builder), forward_nodes_(builder.function().nodes.size()), states_(states), layer_(builder.layer()) {
     const std::size_t values = builder.function().values.size();
@@ -52,7 +52,7 @@ class Differentiation {
     builder_.set_layer(states_ ? builder_.graph().layers : layer_);
   }
 
-  /// None if nothing flows from the value to the scalar.
+  /// The gradient of a value; none if the scalar does not depend on it.
   [[nodiscard]] ValueId gradient(ValueId of) const { return gradients_[of]; }
 
  private:
@@ -70,7 +70,7 @@ class Differentiation {
     }
   }
 
-  /// A value's gradient is wanted, too, if a wanted value flows into it.
+  /// Marks the values whose gradients are computed: those that are wanted, and those computed from them.
   void mark_wanted() {
     const Function& function = builder_.function();
     for (const Node& node : function.nodes) {
@@ -89,7 +89,7 @@ class Differentiation {
                 fmt::format("function {}, node {}: {}", builder_.function().name, node.name, why));
   }
 
-  /// Throws if a result that is a mere statistic has a gradient.
+  /// Throws if a result that is only a statistic has a gradient: no derivative of it is defined.
   void require_differentiated(const Node& node) const {
     for (std::size_t o = node.op->differentiated; o < node.outputs.size(); ++o) {
       if (gradients_[node.outputs[o]].exists()) {
@@ -116,7 +116,7 @@ class Differentiation {
   }
 
   void visit(NodeId n) {
-    // Copies: building nodes moves the vectors that a reference would point into.
+    // A copy, because adding nodes moves the vectors that a reference would point into.
     const Node node = builder_.function().nodes[n];
     std::vector<ValueId> output_gradients;
     bool reached = false;
@@ -128,7 +128,7 @@ class Differentiation {
       return;
     }
     builder_.set_layer(states_ ? node.layer : layer_);
-    // Parameters first: the activation that a weight gradient needs is then free before the next one is made.
+    // Parameters first: then the activation that a weight gradient reads is free before the next gradient is made.
     for (const bool parameters : {true, false}) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         const ValueId input = node.inputs[i];
@@ -191,10 +191,10 @@ class Differentiation {
   FunctionBuilder& builder_;
   std::size_t forward_nodes_;
   bool states_;
-  std::int32_t layer_;  ///< of the nodes before
+  std::int32_t layer_;  ///< the builder's layer before differentiation
   IdVector<ValueId, bool> wanted_;
   IdVector<ValueId, ValueId> gradients_;
-  std::unordered_map<StateId, StateId> gradient_states_;  ///< of each parameter that has one
+  std::unordered_map<StateId, StateId> gradient_states_;  ///< the gradient's state of each parameter that has one
 };
 
 }  // namespace

@@ -5,14 +5,15 @@
 
 namespace shardrun::graph {
 
-/// A contraction of two tensors: "bqhd,bkhd->bhqk". A letter is an index; those that the result lacks are summed over.
+/// A contraction of two tensors, such as "bqhd,bkhd->bhqk". Letters are indices; letters that the result lacks are
+/// summed.
 struct Einsum {
   std::string a;
   std::string b;
   std::string result;
 };
 
-/// Throws Error{shape_mismatch} that says what is wrong with the text. Spaces are skipped.
+/// Parses the text; skips spaces. Throws Error{shape_mismatch}, which says what is wrong with the text.
 [[nodiscard]] Einsum parse_einsum(std::string_view text);
 
 /// The letters that the result lacks, in the order of the operands.

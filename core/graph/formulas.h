@@ -6,18 +6,18 @@
 #include "core/base/on_device.h"
 #include "core/graph/attributes.h"
 
-/// Elementwise ops, each declared in one place: name, formula, derivative. From it the graph makes rule and gradient
-/// (ops/formulas.cpp), and each device its kernels.
+/// Elementwise ops, each declared once by its name, formula and derivative. The graph derives the op's sharding rule
+/// and gradient from this (ops/formulas.cpp), and each device its kernels.
 ///
-/// A formula is a template over the numbers that it computes with. `Math::Number` is a double on the reference device
+/// A formula is a template over the numbers that it computes with. `Math::Number` is a double on the reference device,
 /// and a vector of floats in fast kernels, where `condition ? a : b` chooses per element. `Math::exp` and the like are
-/// functions of such numbers. A literal ends in F and is exact in float32; other constants are `Math::constant(…)`.
+/// functions of such numbers. Literals end in F and are exact in float32; other constants are `Math::constant(…)`.
 ///
 /// The derivative of a formula of one operand is one of
 /// - `backward(dy, x)`
-/// - `backward_from_result(dy, y)`, for the op whose result is y.
-/// A formula of two operands has `backward_a(dy, a, b)` and `backward_b(dy, a, b)`. A formula without any has no
-/// gradient, or one that ops/formulas.cpp makes of other ops.
+/// - `backward_from_result(dy, y)`, where y is the op's result.
+/// A formula of two operands has `backward_a(dy, a, b)` and `backward_b(dy, a, b)`. A formula without these has no
+/// gradient, or one that ops/formulas.cpp builds from other ops.
 namespace shardrun::graph::formulas {
 
 #define SHARDRUN_FORMULA_MEMBER [[gnu::always_inline]] SHARDRUN_ON_BOTH
@@ -31,8 +31,9 @@ struct RealAttribute {
 
 struct Unary {
   static constexpr std::size_t operands = 1;
-  static constexpr std::initializer_list<std::size_t> linear_in = {};  ///< operands in each of which it is linear
-  static constexpr bool linear_together = false;                       ///< whether it is in all of them jointly
+  static constexpr std::initializer_list<std::size_t> linear_in = {};  ///< the operands in which the formula is linear
+  /// Whether it is linear in all these operands jointly.
+  static constexpr bool linear_together = false;
 };
 struct Binary : Unary {
   static constexpr std::size_t operands = 2;
@@ -50,7 +51,7 @@ template <typename Math, typename Number = typename Math::Number>
 struct Relu : Unary {
   static constexpr const char* name = "relu";
   static constexpr const char* formula = "x where x > 0, else 0";
-  SHARDRUN_FORMULA Number value(Number x) { return x <= 0.0F ? Number{} : x; }  // NaN stays NaN
+  SHARDRUN_FORMULA Number value(Number x) { return x <= 0.0F ? Number{} : x; }  // the comparison lets NaN stay NaN
   SHARDRUN_FORMULA Number backward_from_result(Number dy, Number y) { return y > 0.0F ? dy : Number{}; }
 };
 
@@ -215,7 +216,7 @@ struct Power : Binary {
   }
 };
 
-/// NaN where one of them is. Equal operands share the gradient.
+/// The result is NaN if an operand is. Equal operands share the gradient.
 template <typename Math, typename Number = typename Math::Number>
 struct Minimum : Binary {
   static constexpr const char* name = "minimum";
@@ -294,7 +295,7 @@ using All =
     List<Negate, Relu, Sin, Cos, Exp, Log, Sqrt, Rsqrt, Tanh, Sigmoid, Erf, Silu, Abs, Sign, Clamp, Add, Subtract,
          Multiply, Divide, Power, Minimum, Maximum, Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual, Where>;
 
-/// A formula, made of the attributes that it has.
+/// Makes a formula from the values of its attributes.
 template <typename Formula>
 [[gnu::always_inline]] inline Formula made_of([[maybe_unused]] const Attributes& attributes) {
   if constexpr (requires { Formula(attributes); }) {

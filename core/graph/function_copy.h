@@ -6,10 +6,10 @@
 
 namespace shardrun::graph {
 
-/// Copies a function node by node, so that a rewriting can add nodes in between and change the copied ones.
+/// Copies a function node by node, so that a transformation can add nodes in between and change the copied ones.
 class FunctionCopy {
  public:
-  /// REQUIRES: `function` outlives this.
+  /// REQUIRES: `function` outlives the copy.
   explicit FunctionCopy(const Function& function) : function_(function), values_(function.values.size()) {
     made_.name = function.name;
     made_.role = function.role;
@@ -17,13 +17,13 @@ class FunctionCopy {
     made_.gathers_again = function.gathers_again;
   }
 
-  /// The number in the copy of a value of the original, once it is copied.
+  /// By value of the original: its copy, once it exists.
   [[nodiscard]] IdVector<ValueId, ValueId>& values() noexcept { return values_; }
   [[nodiscard]] Function& made() noexcept { return made_; }
   [[nodiscard]] const TensorType& type(ValueId made) const { return made_.values[made].type; }
 
-  /// Copies the inputs and state reads before value `end` of the original that are not copied yet. They keep their
-  /// places between the nodes.
+  /// Copies the inputs and state reads that precede value `end` of the original, unless they are copied already. So
+  /// they keep their places between the nodes.
   void add_given_before(ValueId end) {
     for (const ValueId id : IdRange(next_given_, end)) {
       if (!function_.values[id].producer.exists()) {
@@ -33,8 +33,8 @@ class FunctionCopy {
     next_given_ = end;
   }
 
-  /// Adds a node of the original, whose operands are already numbers of the copy. `results`: gets the copy's value for
-  /// each of its results. `prefix`: of the names.
+  /// Adds a node of the original. REQUIRES: its operands are values of the copy. `results`: receives the copy of each
+  /// of its results. `prefix`: is put before the names.
   void append(Node node, IdVector<ValueId, ValueId>& results, const std::string& prefix = {}) {
     node.name = prefix + node.name;
     for (ValueId& id : node.outputs) {
@@ -47,7 +47,7 @@ class FunctionCopy {
     made_.nodes.push_back(std::move(node));
   }
 
-  /// Copies ports and writes. Call once, last.
+  /// Copies ports and writes, and returns the function. Call once, last.
   [[nodiscard]] Function finish() {
     add_given_before(function_.values.next());
     for (const Port& port : function_.inputs) {

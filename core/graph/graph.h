@@ -19,36 +19,37 @@ enum class StateKind : std::uint8_t {
   optimizer,
   metric,
   field,
-  output,      ///< given by a function for the host to save; nothing reads it
-  hook_state,  ///< kept by a strategy's hook with a parameter, or with its gradient
+  output,      ///< an output that a function leaves for the host to save; no function reads it
+  hook_state,  ///< a state that a strategy's hook keeps for a parameter or for its gradient
 };
 
-/// The first values of a state. Normal draws are keyed by (seed, name of a state, element index), so they do not depend
-/// on the sharding.
+/// Rule for a state's first values. Random numbers are keyed by (seed, state name, element index), so they do not
+/// depend on the sharding.
 struct Initializer {
   enum class Kind : std::uint8_t {
     constant,
     normal,
     gaussian_bump,
-    uniform,   ///< from 0 to `value`
-    chance,    ///< 1 with probability `value`, else 0
+    uniform,   ///< uniform between 0 and `value`
+    chance,    ///< 1 with probability `value`, otherwise 0
     counting,  ///< 1, 2, 3, … times `value`
   } kind = Kind::constant;
   double value = 0;  ///< the constant, the standard deviation (normal), or the width as a share of the axis (bump)
-  std::string stream = {};  ///< the state whose random stream it uses; empty: its own
+  std::string stream = {};  ///< the state whose random numbers it uses; empty: its own
 };
 
-/// A tensor that lives between calls of functions.
+/// A tensor that lasts between calls of functions.
 struct State {
   std::string name = {};
   TensorType type = {};
   StateKind kind = StateKind::parameter;
   Initializer initializer = {};
-  bool decay = false;         ///< weight decay applies: matrices and embeddings, not gains and biases
-  std::int32_t layer = -1;    ///< the repeated layer it belongs to, or -1
-  StateId of_parameter = {};  ///< the parameter of a gradient, optimizer state or hook state
-  StateId master = {};        ///< of a bf16 parameter: its float32 copy, which the optimizer updates
-  bool of_gradient = false;  ///< a hook state that is kept with the gradient and placed like it, not like the parameter
+  /// Whether weight decay applies: true for matrices and embeddings, false for gains and biases.
+  bool decay = false;
+  std::int32_t layer = -1;    ///< the repeated layer to which it belongs; −1: none
+  StateId of_parameter = {};  ///< for a gradient, optimizer state or hook state: its parameter
+  StateId master = {};        ///< for a bf16 parameter: its float32 copy, which the optimizer updates
+  bool of_gradient = false;   ///< for a hook state: whether it is placed like the gradient instead of the parameter
 };
 
 /// The part of training that a node belongs to. A schedule may separate the two parts of backward.
@@ -67,10 +68,10 @@ struct Node {
 
 struct Value {
   std::string name = {};
-  std::string cut_point = {};  ///< the value's cut point; empty: none
+  std::string cut_point = {};  ///< name of the value's cut point; empty: none
   TensorType type = {};
-  NodeId producer = {};  ///< none: an input, or a state read
-  StateId state = {};    ///< the state that this reads, as of the start of the function
+  NodeId producer = {};  ///< the node that makes it; none: it is an input or a state
+  StateId state = {};    ///< the state that it reads, at the start of the function
 };
 
 /// How a function changes a state at its end.
@@ -79,7 +80,7 @@ struct StateWrite {
     assign,      ///< state = value
     accumulate,  ///< state = (first microbatch ? 0 : state) + value
     add,         ///< state = state + value
-    first,       ///< state = value, before other writes add to it
+    first,       ///< state = value, before other writes of the function add to it
   };
   StateId state = {};
   ValueId value = {};
@@ -96,12 +97,12 @@ struct Port {
 enum class Role : std::uint8_t {
   repeated,   ///< for each microbatch of a step
   once,       ///< once a step, after the microbatches
-  on_demand,  ///< when it is requested by its name
+  on_demand,  ///< when a command or setting asks for it by its name
 };
 
-/// A pure function of inputs, state and run-time scalars: values in order of definition, without ranks and buffers.
-/// Functions may share a name and differ in `rows` (a batch that does not divide evenly). A graph has at most one name
-/// in each of the roles `repeated` and `once`.
+/// A pure function of inputs, states and run-time scalars, as values in the order of their definition. It knows no
+/// ranks and no buffers. Functions that share a name differ in `rows`, because a batch may not divide evenly. A graph
+/// has at most one name for each of the roles `repeated` and `once`.
 struct Function {
   std::string name;
   Role role = Role::on_demand;
@@ -111,10 +112,11 @@ struct Function {
   std::vector<Port> inputs;
   std::vector<Port> outputs;
   std::vector<StateWrite> writes;
-  bool gathers_again = false;  ///< backward gathers again what ranks have gathered of forward's results
+  /// Whether backward gathers results of forward again, so that ranks do not keep gathered values.
+  bool gathers_again = false;
 };
 
-/// A value that a strategy may place by name: `layer.3/residual`.
+/// A value whose placement a strategy may decide by its name, such as `layer.3/residual`.
 struct CutPoint {
   std::string name = {};
   std::int32_t layer = -1;
@@ -127,15 +129,15 @@ struct Graph {
   std::vector<CutPoint> cut_points;
   std::int32_t layers = 0;  ///< number of repeated layers, as the model marks them
 
-  /// Null if there is none.
+  /// The function with this name and number of rows; null if there is none.
   [[nodiscard]] const Function* find(std::string_view function, std::int64_t rows) const noexcept;
-  /// REQUIRES: not on_demand.
+  /// The function with this role. REQUIRES: the role is not on_demand.
   [[nodiscard]] const Function* find(Role role, std::int64_t rows = 0) const noexcept;
-  /// The default id if there is none.
+  /// Returns the default id if no state has the name.
   [[nodiscard]] StateId find_state(std::string_view name) const noexcept;
-  /// Adds a state of the model. Throws Error{plugin}, naming both, if the graph has one of that name.
+  /// Adds a state. Throws Error{plugin}, naming both states, if the graph already has one of that name.
   StateId add_state(State state);
-  /// The float32 copy of a parameter that the optimizer updates (mixed precision); without one, the parameter.
+  /// In mixed precision: the float32 copy of the parameter that the optimizer updates. Otherwise the parameter itself.
   [[nodiscard]] StateId master_of(StateId parameter) const noexcept;
 };
 
@@ -144,9 +146,9 @@ struct Graph {
 [[nodiscard]] const char* to_string(Role role) noexcept;
 [[nodiscard]] std::string to_string(const Graph& graph);
 
-/// Elements of all parameters. A tied tensor counts once.
+/// Number of elements of all parameters. A tied tensor counts once.
 [[nodiscard]] std::int64_t parameter_count(const Graph& graph) noexcept;
 [[nodiscard]] std::int64_t flops(const Function& function, const Node& node);
-[[nodiscard]] double flops(const Function& function);  ///< may exceed 64 bits
+[[nodiscard]] double flops(const Function& function);  ///< a double, because the sum may exceed 64 bits
 
 }  // namespace shardrun::graph

@@ -32,10 +32,10 @@ std::string names_of_types(const std::vector<TensorType>& types) {
 
 struct Entry {
   std::string name;
-  std::vector<std::pair<std::string, std::string>> lines;  ///< what each says, and its text
+  std::vector<std::pair<std::string, std::string>> lines;  ///< pairs of a title and its text
 };
 
-/// Operands of real numbers are bf16, so that results that are f32 for all of them show.
+/// Real operands are bf16 here, so that results which are f32 for all types of operands become visible.
 Entry entry_of(const Op& op) {
   std::vector<TensorType> operands = op.example.operands;
   for (TensorType& type : operands) {
@@ -67,7 +67,7 @@ std::vector<Entry> entries(std::string_view model) {
   return made;
 }
 
-/// The ops that models do not call, in lines that fit a terminal.
+/// The names of ops that models cannot call, in lines that fit a terminal.
 std::string inner_ops() {
   constexpr std::size_t width = 100;
   std::string text;

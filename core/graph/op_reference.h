@@ -5,11 +5,11 @@
 
 namespace shardrun::graph {
 
-/// The ops that every model can call, from their declarations; with `model`, those that this one brings. For a
-/// terminal.
+/// The documentation of ops, for a terminal: of those that every model can call, or with `model` of those that it
+/// defines.
 [[nodiscard]] std::string op_reference(std::string_view model = {});
 
-/// The same in Markdown. Without `model` it is the page docs/ops.md.
+/// The documentation of ops in Markdown. Without `model` it is the page docs/ops.md.
 [[nodiscard]] std::string op_reference_markdown(std::string_view model = {});
 
 }  // namespace shardrun::graph

@@ -11,8 +11,8 @@
 namespace shardrun::graph {
 namespace {
 
-/// Copies a function and gives every value the element type that it has in mixed precision. The states of `graph` have
-/// theirs already.
+/// Copies a function and gives every value its element type in mixed precision. REQUIRES: the states of `graph` already
+/// have their types.
 class Retyping {
  public:
   Retyping(const Graph& graph, const Function& function)
@@ -39,7 +39,7 @@ class Retyping {
       outputs.push_back(as(DType::f32, copy_.values()[port.value], graph_.layers));
     }
     for (std::size_t w = 0; w < written_.size(); ++w) {
-      if (!written_[w].exists()) {  // a state or an input is written as it is
+      if (!written_[w].exists()) {  // a state or an input, which no node makes
         written_[w] = as(type_of_write(w), copy_.values()[function_.writes[w].value], graph_.layers);
       }
     }
@@ -67,8 +67,8 @@ class Retyping {
 
   void add(Node node) {
     std::vector<TensorType> types;
-    bool decided = updates_;  // an update computes in float32: its states decide
-    bool casts = false;       // back to bf16 behind an op that computes in float32
+    bool decided = updates_;  // an update computes in float32, the type of its states
+    bool casts = false;       // whether results are cast back to bf16, because the op computes in float32
     for (ValueId& id : node.inputs) {
       const ValueId original = std::exchange(id, copy_.values()[id]);
       if (!decided && is_real(copy_.type(id).dtype)) {
@@ -84,7 +84,7 @@ class Retyping {
     const std::vector<ValueId> originals = node.outputs;
     ShardingRule rule = node.op->rule(node.attributes, types);
     const std::vector<TensorType> results = infer_types(rule, types, node.name);
-    const bool sums = node.op->accumulates && !updates_;  // into the type of the sum
+    const bool sums = node.op->accumulates && !updates_;  // whether operands are cast to the type of the sum
     const Phase phase = node.phase;
     const std::int32_t layer = node.layer;
     copy_.append(std::move(node), copy_.values());
@@ -130,8 +130,8 @@ class Retyping {
     return inputs_[input];
   }
 
-  /// The value in an element type: itself, or the result of a cast that is added here. `reader`: the node that it is
-  /// for, where several may have casts of their own.
+  /// The value in an element type: the value itself, or a cast that is added here. `reader`: the node that needs the
+  /// cast, where each reader may have its own.
   ValueId as(DType dtype, ValueId id, std::int32_t layer, Phase phase = Phase::forward,
              const std::string& reader = {}) {
     Function& made = copy_.made();
@@ -157,9 +157,9 @@ class Retyping {
   const Function& function_;
   const bool updates_;
   FunctionCopy copy_;
-  IdVector<ValueId, ValueId> inputs_;                      ///< of an input: its cast
-  IdVector<ValueId, std::vector<std::size_t>> writes_of_;  ///< of a value: which writes of the function take it
-  std::vector<ValueId> written_;                           ///< of each write: the value in the state's type
+  IdVector<ValueId, ValueId> inputs_;                      ///< by input: its cast
+  IdVector<ValueId, std::vector<std::size_t>> writes_of_;  ///< by value: the indices of its writes
+  std::vector<ValueId> written_;                           ///< by write: the value in the state's type
 };
 
 void add_master(Graph& graph, StateId id) {
@@ -175,7 +175,7 @@ void add_master(Graph& graph, StateId id) {
 }  // namespace
 
 void mix_precision(Graph& graph, DType gradients) {
-  for (const StateId id : IdRange(StateId(0), graph.states.next())) {  // the states that there are now
+  for (const StateId id : IdRange(StateId(0), graph.states.next())) {  // a copy of the range: the loop adds states
     if (graph.states[id].kind == StateKind::parameter) {
       add_master(graph, id);
     } else if (graph.states[id].kind == StateKind::gradient) {

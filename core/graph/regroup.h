@@ -6,20 +6,20 @@
 
 namespace shardrun::graph {
 
-/// Consecutive dimensions [from, from_end) of a tensor that a reshape makes into dimensions [to, to_end).
+/// Consecutive dimensions [from, from_end) of the operand that a reshape turns into dimensions [to, to_end).
 struct Regrouped {
   std::size_t from;
   std::size_t from_end;
   std::size_t to;
   std::size_t to_end;
 
-  /// Otherwise it is a dimension of one index that is added or removed.
+  /// Whether the group has dimensions on both sides. If not, a dimension of size 1 is added or removed.
   [[nodiscard]] bool has_both() const noexcept { return from < from_end && to < to_end; }
   [[nodiscard]] bool is_kept() const noexcept { return from_end - from == 1 && to_end - to == 1; }
 };
 
-/// Calls `visit` with the smallest groups, in order. REQUIRES: both shapes have the same number of elements, at least
-/// one.
+/// Divides a reshape into the smallest groups, and calls `visit` with each in order. REQUIRES: both shapes have the
+/// same number of elements, at least one.
 template <typename Visit>
 void for_each_group(std::span<const std::int64_t> from, std::span<const std::int64_t> to, const Visit& visit) {
   for (std::size_t i = 0, j = 0; i < from.size() || j < to.size();) {

@@ -12,7 +12,7 @@ bool is_backward(const Node& node) noexcept {
   return node.phase == Phase::backward_input || node.phase == Phase::backward_weight;
 }
 
-/// Of each value, whether backward reads it.
+/// Per value: whether backward reads it.
 IdVector<ValueId, bool> read_by_backward(const Function& function) {
   IdVector<ValueId, bool> read(function.values.size(), false);
   for (const Node& node : function.nodes) {
@@ -23,7 +23,7 @@ IdVector<ValueId, bool> read_by_backward(const Function& function) {
   return read;
 }
 
-/// Per value, whether forward reads it outside of its own layer.
+/// Per value: whether a forward node outside of its layer reads it.
 IdVector<ValueId, bool> leaving_layers(const Function& function) {
   IdVector<ValueId, bool> leaving(function.values.size(), false);
   for (const Node& node : function.nodes) {
@@ -37,11 +37,12 @@ IdVector<ValueId, bool> leaving_layers(const Function& function) {
   return leaving;
 }
 
-/// Of each value, whether backward reads it as forward left it.
+/// Per value: whether backward reads forward's result instead of recomputing it.
 IdVector<ValueId, bool> choose_kept(const Function& function, Remat remat, std::int32_t layers) {
   const IdVector<ValueId, bool> leaving = leaving_layers(function);
   IdVector<ValueId, bool> kept(function.values.size(), true);
-  // Values that backward has without keeping more: states, values that it reads anyway, and values computed from both.
+  // Values that backward can read without keeping more: states, values that it reads anyway, and values computed from
+  // these.
   IdVector<ValueId, bool> available = read_by_backward(function);
   for (const ValueId v : function.values.ids()) {
     available[v] = available[v] || function.values[v].state.exists();
@@ -103,7 +104,7 @@ class Rematerialization {
   const Function& function_;
   const IdVector<ValueId, bool>& kept_;
   FunctionCopy copy_;
-  IdVector<ValueId, ValueId> again_;  ///< of each value, the result of its clone
+  IdVector<ValueId, ValueId> again_;  ///< by value: the result of its clone
 };
 
 }  // namespace

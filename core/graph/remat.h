@@ -6,17 +6,17 @@
 
 namespace shardrun::graph {
 
-/// Which results of repeated layers backward computes again, so that they are not kept from forward to backward.
+/// Which results of repeated layers are recomputed in backward instead of being kept since forward.
 enum class Remat : std::uint8_t {
   none,
-  gathers,    ///< nothing, but ranks gather again what they gathered in forward, and keep their parts
-  layer,      ///< all that no other layer reads (Chen et al. 2016, arXiv:1604.06174, section 3)
-  selective,  ///< results of cheap ops, computed from kept values (Korthikanti et al. 2022, arXiv:2205.05198)
+  gathers,    ///< none is recomputed; ranks keep only their parts of gathered values, and gather them again
+  layer,      ///< all results that no other layer reads (Chen et al. 2016, arXiv:1604.06174, section 3)
+  selective,  ///< results of cheap ops on kept values (Korthikanti et al. 2022, arXiv:2205.05198)
 };
 
-/// Rewrites backward to compute the same numbers without the results that are not kept: it reads the results of clones
-/// of their nodes. A clone is named `recompute/…` and stands before its first reader. Each node is cloned at most once,
-/// and only if needed. A clone has phase backward_input and the layer of its original. `layers`: of the graph.
+/// Makes backward read recomputed results where forward's are not kept; its numbers stay the same. The nodes of such
+/// results are cloned. A clone is named `recompute/…`, has phase backward_input and its original's layer, and stands
+/// before its first reader. A node is cloned at most once. `layers`: number of layers of the graph.
 [[nodiscard]] Function rematerialize(const Function& function, Remat remat, std::int32_t layers);
 
 }  // namespace shardrun::graph

@@ -15,29 +15,29 @@
 namespace shardrun::graph {
 namespace {
 
-// The words of a rule's text (rule_text.h), before they mean factors.
+// Splits a rule's text (rule_text.h) into words, and gives these a meaning.
 
 using Words = std::vector<std::string>;
 
-/// A dimension of an operand that is written as a window of its factor.
+/// A dimension of an operand that the text writes as a window of its factor.
 struct WrittenWindow {
   std::size_t operand;
   std::string factor;
   Window window;
 };
 
-/// A rule's words, as they are written. A word with a window has only its factor's name here.
+/// The words of a rule. A word with a window is stored as its factor's name only.
 struct WrittenRule {
   std::vector<Words> operands;
   std::vector<WrittenWindow> windows;
   std::vector<Words> results;
-  std::vector<Words> classes;  ///< each begins with its class
+  std::vector<Words> classes;  ///< each list begins with the name of a class
 };
 
 constexpr const char* form =
     "expected such as 'b t k, k n -> b t n; reduced k', 'b* d, d -> b* d; whole d' or 'b x[-1..1] -> b x'";
 
-/// Throws Error{shape_mismatch}: "the rule 'TEXT' WHY".
+/// Throws Error{shape_mismatch} with the text "the rule 'TEXT' WHY".
 [[noreturn]] void refuse_rule(std::string_view text, const std::string& why) {
   throw Error(ErrorCode::shape_mismatch, fmt::format("the rule '{}' {}", text, why));
 }
@@ -72,7 +72,7 @@ bool is_name(std::string_view word) {
 /// Whether a word stands for any number of dimensions: "b*".
 bool is_group(std::string_view word) { return word.ends_with('*') && is_name(word.substr(0, word.size() - 1)); }
 
-/// Takes a number from the beginning of the text.
+/// Removes a number from the beginning of the text and returns it; nothing if there is none.
 std::optional<std::int64_t> take_number(std::string_view& text) {
   std::int64_t number = 0;
   const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -89,7 +89,8 @@ bool take(std::string_view& text, std::string_view expected) {
   return begins;
 }
 
-/// Leaves the factor's name of "x[-1..1]", "2x[0..1]" or "x/2[-1..0]". Nothing for other words.
+/// Removes the window from "x[-1..1]", "2x[0..1]" or "x/2[-1..0]", so that `word` becomes "x", and returns it. Nothing
+/// for other words.
 std::optional<Window> take_window(std::string& word) {
   constexpr std::int64_t most = 1 << 20;
   std::string_view rest = word;
@@ -110,7 +111,7 @@ std::optional<Window> take_window(std::string& word) {
   return Window{.stride = stride, .divisor = divisor, .first = *first, .last = *last};
 }
 
-/// `windows`: null in results, which have none.
+/// The words of each tensor. `windows`: receives the windows; null for results, which have none.
 std::vector<Words> tensors_of(std::string_view text, std::string_view rule, std::vector<WrittenWindow>* windows) {
   std::vector<Words> tensors;
   for (const std::string_view part : parts_of(text, ',')) {
@@ -136,7 +137,7 @@ std::vector<Words> tensors_of(std::string_view text, std::string_view rule, std:
   return tensors;
 }
 
-/// Throws Error{shape_mismatch} for a text of another form.
+/// Reads a rule into words. Throws Error{shape_mismatch} for malformed text.
 WrittenRule read_rule(std::string_view text) {
   const std::size_t arrow = text.find("->");
   if (arrow == std::string_view::npos) {
@@ -156,7 +157,7 @@ WrittenRule read_rule(std::string_view text) {
   return written;
 }
 
-using Groups = std::map<std::string, std::size_t>;  ///< how many dimensions "b*" stands for
+using Groups = std::map<std::string, std::size_t>;  ///< by name: how many dimensions "b*" stands for
 
 Groups sizes_of_groups(const WrittenRule& written, const std::vector<TensorType>& operands, std::string_view text) {
   Groups sizes;
@@ -185,7 +186,7 @@ Groups sizes_of_groups(const WrittenRule& written, const std::vector<TensorType>
   return sizes;
 }
 
-/// The names of the factors that a word stands for.
+/// The names of the factors that a word stands for: of a group, one per dimension.
 Words expanded(const std::string& word, const Groups& groups, std::string_view text) {
   if (!is_group(word)) {
     return {word};
@@ -201,7 +202,7 @@ Words expanded(const std::string& word, const Groups& groups, std::string_view t
   return names;
 }
 
-/// The factors of each tensor. `adds`: those that are not known yet, otherwise they are refused.
+/// The factors of each tensor. `adds`: whether unknown factors are added to the rule; otherwise they are refused.
 std::vector<std::vector<FactorId>> factors_of(const std::vector<Words>& tensors, ShardingRule& rule,
                                               const Groups& groups, bool adds, std::string_view text) {
   std::vector<std::vector<FactorId>> made;
@@ -229,7 +230,7 @@ Reduction reduction_from(const std::string& word, std::string_view text) {
   refuse_rule(text, fmt::format("reduces by '{}', expected (sum), (max) or (min)", word));
 }
 
-/// Factors of operands that are left out are passed over.
+/// Gives factors the classes in `words`. Skips factors of operands that are missing.
 void classify(ShardingRule& rule, const Words& words, const WrittenRule& written, const Groups& groups,
               std::string_view text) {
   const FactorClass kind = words.front() == "whole" ? FactorClass::whole : FactorClass::reduced;
@@ -257,7 +258,7 @@ void classify(ShardingRule& rule, const Words& words, const WrittenRule& written
   }
 }
 
-/// Whether an operand has the factor, and not a window of it.
+/// Whether an operand has the factor as a dimension, without a window.
 bool is_dimension(const ShardingRule& rule, FactorId factor) {
   for (std::size_t i = 0; i < rule.inputs.size(); ++i) {
     for (std::size_t d = 0; d < rule.inputs[i].size(); ++d) {
@@ -269,7 +270,8 @@ bool is_dimension(const ShardingRule& rule, FactorId factor) {
   return false;
 }
 
-/// Adds the windows of the operands that are given. A factor that no operand has itself gets its size from the first.
+/// Adds the windows of the operands that are present. A factor that is only read through windows gets its size from the
+/// first one.
 void add_windows(ShardingRule& rule, const std::vector<WrittenWindow>& windows, const std::vector<TensorType>& operands,
                  std::string_view text) {
   for (const auto& [i, name, window] : windows) {

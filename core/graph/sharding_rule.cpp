@@ -21,7 +21,7 @@ std::vector<std::string_view> split_on(std::string_view text, char separator) {
   return parts;
 }
 
-/// "i" → {"i"}; "a*2" → {"a0", "a1"}; "." → {}.
+/// Expands a word: "i" → {"i"}; "a*2" → {"a0", "a1"}; "." → {}.
 std::vector<std::string> expand(std::string_view word) {
   if (word.empty() || word == ".") {
     return {};
@@ -76,7 +76,7 @@ std::string operand_list(const std::vector<TensorType>& operands) {
   return text;
 }
 
-/// "x", "x[-1..1]", "2x[0..1]", "x/2[-1..0]"
+/// A dimension as text: "x", "x[-1..1]", "2x[0..1]", "x/2[-1..0]".
 std::string dimension_text(const std::string& factor, const Window* window) {
   if (window == nullptr) {
     return factor;

@@ -13,83 +13,86 @@
 
 namespace shardrun::graph {
 
-/// What happens to an op when one of its factors is sharded (the factor rules of Shardy).
+/// What it means for an op that one of its factors is split (the factor rules of Shardy).
 enum class FactorClass : std::uint8_t {
   pass_through,  ///< each shard computes its part of the results by itself
-  reduced,       ///< each shard computes a part of a sum (or max, or min): results that lack the factor are partial
-  whole,         ///< every shard needs all of the factor
+  reduced,       ///< each shard computes part of a sum, max or min: results that lack the factor are partial
+  whole,         ///< each shard needs the whole factor, so it is not split
 };
 
 using shardrun::Reduction;
 
-/// One factor: a loop of the op. Dimensions of operands and results are instances of factors.
+/// A factor: one of the op's loops. Each dimension of an operand or result belongs to a factor.
 struct Factor {
   std::string name = {};
   FactorClass kind = FactorClass::pass_through;
-  Reduction reduction = Reduction::sum;  ///< of a reduced factor
-  std::int64_t size = 0;                 ///< from the operands; given if no operand has the factor itself
-  std::string axis = {};                 ///< as for size
+  Reduction reduction = Reduction::sum;  ///< how a reduced factor is reduced
+  std::int64_t size = 0;                 ///< comes from the operands; declared if all operands read it through windows
+  std::string axis = {};                 ///< axis name; comes from the same operand as the size
 };
 
 using FactorId = Id<struct FactorTag>;
 
 /// How a partial operand may pass through an op without being reduced first.
 enum class Linearity : std::uint8_t {
-  none,      ///< it may not
-  each,      ///< linear in each operand of `linear`: the result is partial as that operand is
+  none,      ///< it may not: it is reduced first
+  each,      ///< linear in each operand of `linear`: if that operand is partial, so is the result
   together,  ///< linear in all operands jointly: partial only if all are partial over the same mesh axes
 };
 
-/// A dimension of an operand that is not its factor itself: index i of the factor reads a window of it. If the factor
-/// is split, a shard needs an interval of the dimension: its own part and edges of its neighbours' (the halo).
-/// Or a dimension of a result: index i of the factor adds to a window of it. If the factor is split, a shard makes an
-/// interval, and several shards' intervals are to be added where they overlap.
+/// A dimension that is not a factor itself, but a window of one.
+/// In an operand: index i of the factor reads a window of the dimension. If the factor is split, a shard reads an
+/// interval: its own part and the edges of its neighbours' parts (the halo).
+/// In a result: index i of the factor adds to a window of the dimension. If the factor is split, a shard computes an
+/// interval, and where shards' intervals overlap their values are added.
 struct WindowedDimension {
-  std::size_t operand = 0;  ///< or result
+  std::size_t operand = 0;  ///< number of the operand or result
   std::size_t dim = 0;
   Window window = {};
 };
 
-/// The loops of an op, and which loop each dimension of its operands and results is: `inputs[i][d]`, `outputs[i][d]`.
+/// The loops (factors) of an op, and the loop of each dimension d of operand i, `inputs[i][d]`, and result i,
+/// `outputs[i][d]`.
 struct ShardingRule {
   IdVector<FactorId, Factor> factors;
   std::vector<std::vector<FactorId>> inputs;
   std::vector<std::vector<FactorId>> outputs;
   std::vector<WindowedDimension> windows;
-  /// Of results. Some operand reads the same factor through the same window; that dimension gives the size and axis.
+  /// Windows of results. Some operand reads the same factor through an equal window; its dimension gives the result's
+  /// size and axis.
   std::vector<WindowedDimension> result_windows = {};
   Linearity linearity = Linearity::none;
-  std::vector<std::size_t> linear;  ///< operands of Linearity::each
-  /// The element type of each result; none: the type of the first operand with real numbers. Empty: none for all.
+  std::vector<std::size_t> linear;  ///< the operands meant by Linearity::each
+  /// The element type of each result; none: that of the first real operand. Empty: none for all results.
   std::vector<std::optional<DType>> dtypes;
 
-  /// The default id if there is none.
+  /// The factor of this name; the default id if there is none.
   [[nodiscard]] FactorId find(std::string_view factor) const noexcept;
-  /// Null: the dimension is its factor itself.
+  /// The window of an operand's dimension; null: the dimension is a factor itself.
   [[nodiscard]] const Window* window(std::size_t operand, std::size_t dim) const noexcept;
   [[nodiscard]] const Window* result_window(std::size_t result, std::size_t dim) const noexcept;
-  /// Whether some operand reads the factor through a window.
+  /// Whether an operand reads the factor through a window.
   [[nodiscard]] bool is_windowed(FactorId factor) const noexcept;
 };
 
-/// Parses einsum-like text: "i k, k j -> i j". Commas separate operands, spaces dimensions. "a*3" stands for three
-/// factors a0 a1 a2, so that one rule serves every rank. A scalar is ".".
+/// Parses text in the style of einsum: "i k, k j -> i j". Commas separate operands, and spaces separate dimensions.
+/// "a*3" stands for three factors a0 a1 a2, so that one function serves tensors of any rank. A scalar is ".".
 [[nodiscard]] ShardingRule parse_rule(std::string_view text);
 
-/// Classes of a rule's factors: `reduced` and `whole` name factors (or "a*3" groups), separated by spaces.
+/// Classes of a rule's factors. `reduced` and `whole` list factors, or groups such as "a*3", separated by spaces.
 struct FactorClasses {
   std::string_view reduced = {};
   std::string_view whole = {};
 };
 [[nodiscard]] ShardingRule parse_rule(std::string_view text, const FactorClasses& classes);
 
-/// Fills sizes and axis names of the factors from the operands and returns the results' types. A result whose element
-/// type the rule leaves open has f32 if no operand holds real numbers. Throws Error{shape_mismatch} naming `what`, the
-/// operands and the factor.
+/// Fills in the factors' sizes and axis names from the operands, and returns the types of the results. If the rule
+/// leaves a result's element type open and no operand is real, the type is f32. Throws Error{shape_mismatch} naming
+/// `what`, the operands and the factor.
 [[nodiscard]] std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<TensorType>& operands,
                                                   const std::string& what);
 
-/// "b t k, k n -> b t n; reduced k", "n c 2l[-1..1], o c k -> n o l; reduced c; whole k"
+/// For example "b t k, k n -> b t n; reduced k", or "n c 2l[-1..1], o c k -> n o l; reduced c; whole k".
 [[nodiscard]] std::string to_string(const ShardingRule& rule);
 
 }  // namespace shardrun::graph

@@ -19,12 +19,13 @@ struct Sliding {
   std::int64_t low = 0;   ///< padding before the first index
   std::int64_t high = 0;  ///< padding after the last index
 
-  /// From the first tap to the last, both included.
+  /// The number of operand indices from the first tap to the last, both included.
   [[nodiscard]] std::int64_t reach() const noexcept { return (size - 1) * dilation + 1; }
   [[nodiscard]] std::int64_t result_size(std::int64_t operand) const noexcept {
     return (operand + low + high - reach()) / stride + 1;
   }
-  /// How many taps of result index i are in an operand of this size, and not in the padding. REQUIRES: dilation 1.
+  /// The number of taps of result index i that are in an operand of this size, and not in the padding. REQUIRES:
+  /// dilation 1.
   [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t taps_within(std::int64_t i, std::int64_t operand) const noexcept {
     const std::int64_t begin = i * stride - low;
     return std::min(begin + size, operand) - std::max<std::int64_t>(begin, 0);
@@ -32,8 +33,8 @@ struct Sliding {
   [[nodiscard]] Window window() const noexcept { return {.stride = stride, .first = -low, .last = reach() - 1 - low}; }
 };
 
-/// Of each dimension that slides, from the attributes `strides`, `padding` (low and high of each dimension) and, if
-/// there is one, `dilation`. REQUIRES: they have as many entries as `sizes` asks for.
+/// One Sliding for each dimension that slides, from the attributes `strides`, `padding` (low and high of each
+/// dimension) and, if present, `dilation`. REQUIRES: these have as many entries as `sizes` requires.
 [[nodiscard]] inline std::vector<Sliding> sliding_of(const Attributes& attributes,
                                                      const std::vector<std::int64_t>& sizes) {
   std::vector<Sliding> slidings;

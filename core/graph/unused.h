@@ -4,8 +4,8 @@
 
 namespace shardrun::graph {
 
-/// The function without the nodes that no write, output or cut point needs: a scalar, say, that was computed for its
-/// gradient alone.
+/// Removes the nodes that no write, output or cut point needs, such as a scalar that was computed only for its
+/// gradient.
 [[nodiscard]] Function without_unused(const Function& function);
 
 }  // namespace shardrun::graph

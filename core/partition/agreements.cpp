@@ -9,7 +9,7 @@
 namespace shardrun::partition {
 namespace {
 
-/// Numbers become the largest along each of the axes, one after the other.
+/// A program that reduces the numbers to their maximum over all ranks: along one mesh axis after the other.
 Program largest(std::string function, std::int64_t numbers, const std::vector<mesh::AxisId>& axes,
                 const mesh::Mesh& mesh, const RankSettings& settings, const IdVector<graph::StateId, Buffer>& states) {
   Program program{.function = std::move(function), .call_rows = {0}, .counts = false};

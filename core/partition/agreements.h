@@ -7,21 +7,21 @@
 
 namespace shardrun::partition {
 
-// Programs with which ranks exchange a few 32-bit integers between others: `input` numbers, the largest of the ranks'
-// in place. They use the room of the other programs' transients.
+// Programs by which ranks agree on a few 32-bit integers: each rank gives `input` numbers, and each is replaced by the
+// largest one on any rank. They share the memory for transients with the other programs.
 
-/// One number, over all ranks; a barrier too.
+/// The agreement of all ranks on one number; also used as a barrier.
 inline constexpr const char* agreement_function = "agreement";
 
-/// Numbers that each set of replicas gives to a comparison.
+/// Count of numbers that each set of replicas contributes to a comparison.
 inline constexpr std::int64_t numbers_per_replica_set = 4;
 
-/// The comparison of all sets of replicas along one mesh axis.
+/// The name of the program that compares all sets of replicas along one mesh axis.
 [[nodiscard]] std::string comparison_function(const mesh::Mesh& mesh, mesh::AxisId axis);
 
 inline constexpr const char* agreed_numbers = "numbers";
 
-/// All of them, the same on all ranks, without offsets. None with one rank.
+/// All agreement programs, the same on all ranks; their buffers have no offsets yet. Empty for a single rank.
 [[nodiscard]] std::vector<Program> agreements_of(const graph::Graph& graph, const Partition& partition,
                                                  const RankSettings& settings,
                                                  const IdVector<graph::StateId, Buffer>& states);

@@ -26,7 +26,7 @@ std::set<Sized> parts_of(const graph::Graph& graph, const Partition& partition, 
   return parts;
 }
 
-/// Mesh axes along which ranks with equal parts exchange different amounts: at the ends there is less.
+/// Mesh axes along which ranks with equal parts send different amounts: the outer ranks have fewer neighbours.
 std::set<mesh::AxisId> exchanged_axes(const Partition& partition) {
   std::set<mesh::AxisId> axes;
   for (const SplitFunction& function : partition.sharded.functions) {
@@ -79,7 +79,7 @@ std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, co
 
 SentTable sent_table(const Programs& programs, const std::vector<std::size_t>& executed) {
   IdVector<mesh::AxisId, std::map<Collective, std::vector<std::uint64_t>>> sums(
-      programs.mesh.axes.size());  // per member
+      programs.mesh.axes.size());  // bytes per member
   for (const std::size_t program : executed) {
     for (const Transfer& transfer : programs.programs[program].transfers) {
       const std::int64_t members = programs.mesh.size(transfer.axis);

@@ -9,19 +9,19 @@
 
 namespace shardrun::partition {
 
-/// Groups ranks of one stage whose programs differ only in where their parts start: all their parts have the same
-/// sizes. Sorted by first rank; each group ascending.
+/// Groups the ranks of one stage whose parts have the same sizes: their programs differ only in the parts' positions.
+/// Groups are sorted by their first rank; the ranks in a group ascend.
 [[nodiscard]] std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, const Partition& partition,
                                                                  const StageFunctions& stage);
 
-/// Bytes that one execution of a program sends, for every rank that is alike to the one it was made for: by mesh axis,
-/// and by coordinate along it.
+/// Bytes that one execution of programs sends, by mesh axis and by the rank's coordinate along that axis. A table is
+/// valid for all ranks that are alike.
 using SentTable = IdVector<mesh::AxisId, std::vector<SentBytes>>;
 
-/// `programs`: numbers, one per execution.
+/// Adds up programs. `executed`: the number of the program of each execution.
 [[nodiscard]] SentTable sent_table(const Programs& programs, const std::vector<std::size_t>& executed);
 
-/// For the rank at these coordinates.
+/// The bytes that the rank at these coordinates sends.
 [[nodiscard]] SentBytes sent_of(const SentTable& table, const mesh::Coordinates& at);
 
 }  // namespace shardrun::partition

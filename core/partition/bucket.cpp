@@ -23,8 +23,8 @@ bool is_metric(const graph::Graph& graph, graph::StateId state) {
   return graph.states[state].kind == graph::StateKind::metric;
 }
 
-/// The states that a function adds to and this rank finalizes, in the order of their last contributions. Metrics are
-/// together, at the place of the metric that is completed last.
+/// The states that a function adds to and this rank finalizes, in the order of their last contributions. All metrics
+/// stand where the last metric is completed.
 std::vector<graph::StateId> in_order_of_completion(const graph::Graph& graph, const SplitFunction& function,
                                                    const IdVector<graph::StateId, Finalization>& finalizations,
                                                    const std::function<bool(graph::StateId)>& finalizes) {
@@ -75,8 +75,8 @@ std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& f
            (filled[bucket] + state_bytes[state] <= bytes || (is_metric(graph, first) && is_metric(graph, state)));
   };
   for (const graph::StateId state : in_order_of_completion(graph, function, finalizations, finalizes)) {
-    // A state without a hook can only join the last bucket. A state with a hook can join any earlier bucket, because
-    // tensors of different groups of the hook alternate.
+    // A state without a hook may only join the last bucket. A state with a hook may join any bucket, because tensors of
+    // different hook groups alternate.
     std::size_t bucket = buckets.size();
     const std::size_t open = is_hooked(finalizations[state]) || buckets.empty() ? 0 : buckets.size() - 1;
     while (bucket > open && !takes(bucket - 1, state)) {

@@ -21,11 +21,11 @@ struct BucketHook {
 struct Bucket {
   std::vector<graph::StateId> states;             ///< in the order of their buffers
   std::vector<Transition> steps;                  ///< the first state's; other states may have other dimensions
-  std::optional<BucketHook> hook = std::nullopt;  ///< if a step is a hook; empty: this rank has nothing to do
+  std::optional<BucketHook> hook = std::nullopt;  ///< set if a step is a hook and this rank has elements
 };
 
-/// Facts that all tensors of a hook's group share, beside their collectives: the mesh axes that split them, and the
-/// mesh axes over which they vary. So ranks that hold the same part of one of them hold the same part of all.
+/// Two tensors with equal keys can be in one group of a hook: ranks that hold the same part of one hold the same part
+/// of the other. The key has the mesh axes that split the tensor, and those over which it varies.
 struct GroupKey {
   std::set<mesh::AxisId> split;
   std::vector<mesh::AxisId> varying;
@@ -37,9 +37,8 @@ struct GroupKey {
 
 /// Groups the partial states that a function adds to into buckets, in the order of their last contributions.
 ///  - A bucket takes states up to `bytes` together, but at least one. `state_bytes`: the bytes of each state.
-///  - All metrics come behind the last metric's contribution, because the stages of a pipeline complete them at
-///    different nodes but finalize them together. Metrics with the same collectives share one bucket, whatever their
-///    size.
+///  - Metrics are placed after the last contribution to any metric: stages of a pipeline complete them at different
+///    nodes, but finalize them together. Metrics with the same collectives share one bucket of any size.
 /// `finalizes`: whether this rank takes part in the finalization of a state.
 [[nodiscard]] std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& function,
                                              const IdVector<graph::StateId, Finalization>& finalizations,

@@ -59,7 +59,7 @@ mesh::Box Blocks::at(std::size_t member) const {
 }
 
 std::vector<std::int64_t> counts(const Blocks& parts) {
-  std::int64_t each = 1;  // elements of one index
+  std::int64_t each = 1;  // number of elements per index of `dim`
   for (std::size_t d = 0; d < parts.box.shape.size() && parts.dim != mesh::flattened; ++d) {
     each *= d == parts.dim ? 1 : parts.box.shape[d];
   }

@@ -15,7 +15,7 @@ namespace shardrun::partition {
 /// One part of a tensor for each member of a group. The parts differ along one dimension only, or are runs of the
 /// flattened elements.
 struct Blocks {
-  mesh::Box box;  ///< common to all parts; its extent along `dim` has no meaning
+  mesh::Box box;  ///< the common dimensions of all parts; its extent along `dim` is not used
   std::size_t dim = 0;
   std::vector<mesh::Interval> along = {};  ///< the interval of each member along `dim`
 
@@ -28,7 +28,7 @@ struct Blocks {
 
 [[nodiscard]] mesh::Interval common(mesh::Interval a, mesh::Interval b);
 [[nodiscard]] mesh::Box common(const mesh::Box& a, const mesh::Box& b);
-/// The indices of a box along a dimension.
+/// The interval of indices that a box has along a dimension.
 [[nodiscard]] mesh::Interval along(const mesh::Box& box, std::size_t dim);
 
 /// The number of elements of each part.
@@ -38,14 +38,14 @@ struct Blocks {
 [[nodiscard]] Copy gather_copy(const std::vector<std::int64_t>& shape, const mesh::Box& whole, const mesh::Box& part,
                                std::int64_t to);
 
-/// Copies the common elements of two boxes of a tensor from one's buffer to the other's.
+/// Copies the elements that two boxes of a tensor have in common, from the buffer of `from` to that of `to`.
 [[nodiscard]] Copy shared_copy(const mesh::Box& from, const mesh::Box& to);
 
-/// Copies the parts out of `whole`. Empty parts are left out.
+/// Copies the parts from `whole` to the packed blocks. Leaves out empty parts.
 [[nodiscard]] std::vector<Copy> pack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
                                      const Blocks& parts);
 
-/// Copies the parts into `whole`. Empty parts are left out.
+/// Copies the packed blocks to their parts of `whole`. Leaves out empty parts.
 [[nodiscard]] std::vector<Copy> unpack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
                                        const Blocks& parts);
 

@@ -23,7 +23,7 @@ class Exchange {
   Exchange(const IdVector<StageId, std::vector<StageMessage>>& stages, std::size_t most)
       : stages_(stages), most_(most), meetings_(stages.size()) {}
 
-  /// For each stage that did not finish, names what it waits for. Empty if all finished.
+  /// Runs the simulation. Returns what each unfinished stage waits for; empty if all stages finish.
   std::string run(const std::function<MessageName(const StageMessage&)>& name) {
     const IdVector<StageId, std::size_t> done = walk(stages_, [&](StageId stage, const StageMessage& message) {
       return message.kind == Kind::meet ? meetings_.pass(stage) : passes(message);

@@ -13,7 +13,7 @@ namespace shardrun::partition {
 /// Builds a program step by step. Until finish(), the lifetimes of transient buffers are counted in steps.
 class Emitter {
  public:
-  /// `end`: the number of steps.
+  /// `end`: the number of steps of the function.
   Emitter(const LowerSettings& settings, StepId end) : settings_(settings), end_(end) {
     program_.buffers = IdVector<BufferId, Buffer>(std::vector(settings.states.begin(), settings.states.end()));
   }
@@ -25,7 +25,7 @@ class Emitter {
   /// Adds a buffer for packed blocks or for a library's scratch memory.
   BufferId add_staging(const std::string& name, graph::DType dtype, std::int64_t elements, Span span);
 
-  /// Adds a scratch buffer too if the transport asks for one.
+  /// Adds a transfer, and a scratch buffer if the transport needs one.
   TransferId add_transfer(Transfer transfer, Span span);
 
   void append(Instruction instruction, StepId step);
@@ -33,7 +33,7 @@ class Emitter {
   /// Extends the lifetime of a buffer to step `until` at least.
   void extend(BufferId buffer, StepId until);
 
-  /// Returns the program with lifetimes counted in instructions, since a step may have become several.
+  /// Returns the program. Lifetimes of buffers are now counted in instructions: a step may have become several.
   [[nodiscard]] Program finish();
 
  private:

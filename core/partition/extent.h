@@ -7,7 +7,7 @@
 
 namespace shardrun::partition {
 
-/// Bytes of the arena.
+/// A range of bytes in the arena.
 struct Extent {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;

@@ -12,44 +12,43 @@ namespace shardrun::partition {
 /// The mesh axes that each factor of a node is split over.
 class FactorAxes {
  public:
-  /// REQUIRES: the arguments outlive this. The kernels of an update do not depend on where their elements are in the
-  /// tensor.
+  /// For an update, elements may be split in any way: its kernels do not depend on the position of an element.
+  /// REQUIRES: the arguments outlive this.
   FactorAxes(const graph::Function& function, const graph::Node& node, const mesh::Mesh& mesh);
 
-  /// Gives each factor of `dims` the mesh axes that split it in `placement`. A factor is skipped if it may not be split
-  /// or already has axes; an axis is skipped if another factor has it. A windowed factor takes more than one axis only
-  /// if its parts need no halo, because halos are exchanged along one axis. The flattened elements of an update may be
-  /// split too. With the axes the factor takes the placement's halo: shards compute the halo's intervals.
+  /// Gives each factor of `dims` the mesh axes that split its dimension in `placement`, and that dimension's halo.
+  /// Skips factors that may not be split or already have axes, and axes that another factor has. A windowed factor
+  /// takes more than one axis only if its parts need no halo, because halos are exchanged along one axis. The flattened
+  /// elements of an update may be split too.
   void follow(const std::vector<graph::FactorId>& dims, const mesh::Placement& placement);
 
   [[nodiscard]] bool uses(mesh::AxisId axis) const { return used_.contains(axis); }
 
-  /// The transition that brings the halos, if the node's op shifts along a dimension that is split.
+  /// The halo exchange, if the node's op shifts along a dimension that is split.
   [[nodiscard]] std::optional<Transition> exchange() const;
 
-  /// The placement in which the node reads an operand, unless the node's op shifts. It has a halo where some rank's own
-  /// part lacks something that the rank reads.
+  /// The placement in which the node reads an operand, unless the node's op shifts. It has a halo if some rank reads
+  /// elements outside of its own part.
   [[nodiscard]] mesh::Placement of_operand(std::size_t operand) const;
 
-  /// Whether an operand is a sum over an axis that splits one of the node's factors through a halo, as it splits the
-  /// operand.
+  /// Whether the axis splits the operand, which is a sum over it, by the same halo as one of the node's factors.
   [[nodiscard]] bool shares(std::size_t operand, const mesh::Placement& placement, mesh::AxisId axis) const;
 
-  /// Leaves each shard those indices that it has alone, for factors along which a result is reduced.
+  /// For factors along which a result is reduced: each index stays on one shard only, so that no element counts twice.
   void own_reduced();
 
-  /// The placement in which the node makes a result. It is partial over axes that split a factor that it lacks, and
-  /// over those along which shards add to the same indices.
+  /// The placement in which the node makes a result. It is partial over axes that split a factor which the result
+  /// lacks, and over axes along which several shards add to the same indices.
   [[nodiscard]] mesh::Placement of_result(std::size_t result) const;
 
  private:
-  /// The placement of a value with these factors.
+  /// The placement of a value whose dimensions are these factors.
   [[nodiscard]] mesh::Placement of(const std::vector<graph::FactorId>& dims) const;
 
-  /// The sums in which a result with these factors is partial, because a factor that it lacks is summed over and split.
+  /// The sums in which a result with these factors is partial, because another factor is summed over and split.
   [[nodiscard]] std::vector<mesh::Partial> partial(const std::vector<graph::FactorId>& dims) const;
-  /// Whether some rank lacks elements that its window reads, if the factor is split over these axes. Windows that lie
-  /// side by side often need no halo.
+  /// Whether some rank would read elements outside of its own part if the factor were split over these axes. Adjacent
+  /// windows that do not overlap often need no halo.
   [[nodiscard]] bool lacks(graph::FactorId factor, const std::vector<mesh::AxisId>& axes) const;
   [[nodiscard]] bool lacks(const mesh::Halo& read, std::int64_t size, const std::vector<mesh::AxisId>& axes) const;
   [[nodiscard]] bool takes(graph::FactorId factor, mesh::AxisId axis) const;
@@ -61,12 +60,12 @@ class FactorAxes {
   const mesh::Mesh& mesh_;
   const graph::ShardingRule& rule_;
   bool shifts_;
-  /// The factors of every operand and result that is not a scalar, if these are all the same. Then the op works by
-  /// element, or sums all elements up. Null otherwise.
+  /// The factors of all operands and results, if these are equal except for scalars: the op is elementwise, or sums up
+  /// all elements. Null otherwise.
   const std::vector<graph::FactorId>* elementwise_ = nullptr;
   IdVector<graph::FactorId, std::vector<mesh::AxisId>> axes_;
-  IdVector<graph::FactorId, std::optional<mesh::Halo>> halos_;  ///< of factors whose shards are not their parts
-  std::vector<mesh::AxisId> flat_;                              ///< the axes that split the flattened elements
+  IdVector<graph::FactorId, std::optional<mesh::Halo>> halos_;  ///< halos of factors whose shards overlap
+  std::vector<mesh::AxisId> flat_;                              ///< the mesh axes that split the flattened elements
   std::set<mesh::AxisId> used_;
 };
 

@@ -102,7 +102,7 @@ Finalizer::Finalizer(const LowerSettings& settings, const mesh::Coordinates& at,
     for (const graph::StateId state : settings_.buckets[b].states) {
       complete = std::max(complete, complete_at[state]);
     }
-    // Stages complete their shared sums at different places among their messages.
+    // Stages reach their common sums at different points of their programs. In device memory these start at the end.
     const mesh::AxisId stages = settings_.partition.pipeline.axis;
     if (settings_.rank.is_direct(stages) &&
         std::ranges::any_of(settings_.buckets[b].steps, [&](const Transition& step) { return step.axis == stages; })) {
@@ -137,7 +137,7 @@ void Finalizer::begin_step(UnderWay& bucket, StepId s) {
   }
 }
 
-/// Starts the hook's next exchange. Returns whether there was one.
+/// Starts the next exchange of the bucket's hook. Returns false if there is none left.
 bool Finalizer::go_on(UnderWay& bucket, StepId s) {
   bucket.transfers.clear();
   const TransferId transfer = bucket.hook->go_on(s);
@@ -179,7 +179,7 @@ void Finalizer::finish(StepId end) {
   }
 }
 
-/// Writes the parameters whose master weights the bucket has finalized.
+/// Writes the bf16 parameters from the master weights that the bucket has finalized.
 void Finalizer::round_masters(const Bucket& bucket, StepId s) {
   for (const graph::StateId master : bucket.states) {
     const graph::StateId parameter = settings_.graph.states[master].of_parameter;

@@ -12,8 +12,9 @@
 
 namespace shardrun::partition {
 
-/// Emits the collectives that finalize a function's buckets. Each bucket starts as soon as it is complete, so that it
-/// overlaps with computing; one that is summed over stages in the device's memory starts at the end (launch_order.h).
+/// Emits the collectives that finalize a function's buckets. A bucket starts as soon as it is complete, so that its
+/// collectives overlap with computing. If it is summed over stages in device memory, it starts at the end
+/// (launch_order.h).
 class Finalizer {
  public:
   /// `complete_at`: the step of the last write to each state. REQUIRES: the arguments outlive this.
@@ -32,7 +33,7 @@ class Finalizer {
     const Bucket* bucket = nullptr;
     std::size_t step = 0;  ///< index of the finalization's current step
     std::vector<TransferId> transfers;
-    std::optional<HookSteps> hook;  ///< if the current step is a hook
+    std::optional<HookSteps> hook;  ///< set if the current step is a hook
   };
 
   void begin_step(UnderWay& bucket, StepId s);
@@ -43,7 +44,7 @@ class Finalizer {
   const LowerSettings& settings_;
   const mesh::Coordinates& at_;
   Emitter& emitter_;
-  /// Per bucket: the step after which it is complete, and its index.
+  /// Each bucket's index and the step after which it is complete, sorted.
   std::vector<std::pair<StepId, std::size_t>> order_;
   std::size_t next_ = 0;  ///< index in order_ of the next bucket to start
   std::deque<UnderWay> under_way_;

@@ -14,27 +14,28 @@
 
 namespace shardrun::partition {
 
-/// A function whose nodes have stages.
+/// A function with a stage for each node, and the values that stages exchange.
 struct CutFunction {
   SplitFunction split;
-  IdVector<graph::ValueId, std::set<StageId>> readers;              ///< stages other than the value's own that need it
-  IdVector<graph::ValueId, std::vector<graph::StateWrite>> writes;  ///< the value's writes to states
+  IdVector<graph::ValueId, std::set<StageId>> readers;              ///< per value: the other stages that read it
+  IdVector<graph::ValueId, std::vector<graph::StateWrite>> writes;  ///< per value: its writes to states
 };
 
-/// Nodes that one stage executes in order.
+/// Nodes that one stage executes one after the other.
 struct SegmentNodes {
   std::vector<graph::NodeId> all;
-  std::vector<graph::NodeId> meeting;  ///< those with inputs from, results for, or collectives with other stages
+  /// Nodes with inputs from other stages, results for them, or collectives with them.
+  std::vector<graph::NodeId> meeting;
 };
 
-/// One action of a stage, or all of its part of a function.
+/// The part of a function that a stage executes in one action, or outside of actions the stage's whole part.
 struct Segment {
   std::size_t call = 0;
   const SegmentNodes* nodes = nullptr;
   std::optional<plan::Action> action = std::nullopt;
 };
 
-/// One function, or all of its calls in a step, cut for all stages.
+/// One function, cut for all stages. If it is called for each microbatch, all calls of a step are cut as one function.
 struct FunctionCut {
   bool repeated = false;
   mesh::AxisId axis = {};  ///< the pipeline's mesh axis
@@ -43,9 +44,9 @@ struct FunctionCut {
   std::vector<const CutFunction*> calls;                  ///< the function of each call
   IdVector<StageId, std::vector<Segment>> segments;       ///< per stage, in execution order
   IdVector<StageId, std::vector<StageMessage>> messages;  ///< per stage, in execution order
-  std::vector<std::int64_t> call_rows = {};               ///< per call, if repeated
-  std::vector<Tie> ties = {};                             ///< of all stages
-  std::size_t under_way = 1;                              ///< the most messages in flight along a link, in host memory
+  std::vector<std::int64_t> call_rows = {};               ///< if repeated: the rows of each call
+  std::vector<Tie> ties = {};                             ///< ties of all stages
+  std::size_t under_way = 1;                              ///< most messages in flight per link, in host memory
 };
 
 /// Finds the values that one stage makes and another needs. REQUIRES: every node has a stage.
@@ -57,19 +58,20 @@ struct FunctionCut {
 /// Whether a stage has to receive this value from another stage.
 [[nodiscard]] bool is_foreign(const SplitFunction& function, graph::ValueId value, StageId stage);
 
-/// Whether a node is a collective of all stages. `axis`: the pipeline's. REQUIRES: messages are not nodes yet.
+/// Whether a node is a collective of all stages. `axis`: the pipeline's mesh axis. REQUIRES: the function has no
+/// message nodes yet.
 [[nodiscard]] bool is_meeting(const SplitNode& node, mesh::AxisId axis) noexcept;
 
-/// The nodes among `all` that take part in messages and collectives of a stage with others.
+/// The nodes among `all` by which a stage takes part in messages or in collectives of stages.
 [[nodiscard]] std::vector<graph::NodeId> meeting_of(const CutFunction& function, const std::vector<graph::NodeId>& all,
                                                     StageId stage, mesh::AxisId axis);
 
-/// Fills in cut.messages. A send stands right behind the node that makes the value. A receive stands before the first
-/// node that needs the value, behind the receives of everything sent earlier along its link.
+/// Fills in cut.messages. A send comes right after the node that makes the value. A receive comes before the first node
+/// that needs the value, and after the receives of everything that was sent earlier along its link.
 void order_messages(FunctionCut& cut, const graph::Graph& graph, const StateStages& states);
 
-/// One stage's part of the function, with its messages. REQUIRES: `messages` equal cut.messages, except that they may
-/// have places, and outlive the call.
+/// One stage's part of the function, with its messages. `messages`: those of cut.messages, with StageMessage::place set
+/// if they move device memory. REQUIRES: `messages` outlives the call.
 [[nodiscard]] SplitFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states,
                                         StageId stage, const std::vector<StageMessage>& messages);
 

@@ -19,8 +19,8 @@ Collective collective_of(plan::HookStep::Kind kind) {
   }
 }
 
-/// The number of rows on the ranks with the coordinate of `at` along `axis`. `axes`: the mesh axes that split the rows;
-/// every combination of their coordinates has its own rows.
+/// The number of rows on the ranks that have the coordinate of `at` along `axis`. `axes`: the mesh axes that split the
+/// rows; ranks whose coordinates along them differ have different rows.
 std::int64_t rows_at(const std::vector<mesh::AxisId>& axes, std::int64_t rows, mesh::AxisId axis,
                      const Partition& partition, mesh::Coordinates at) {
   const mesh::Mesh& mesh = partition.placements.mesh;
@@ -42,8 +42,8 @@ std::int64_t rows_at(const std::vector<mesh::AxisId>& axes, std::int64_t rows, m
   return found;
 }
 
-/// The samples of a step: all of them, and the samples of the ranks with this rank's coordinate along `axis`. The
-/// latter's gradients have been summed when the hook is called.
+/// Counts the samples of a step: those of all ranks, and those of the ranks with this rank's coordinate along `axis`,
+/// whose gradients are already summed when the hook is called.
 HookSamples samples_of(const Partition& partition, mesh::AxisId axis, const mesh::Coordinates& at) {
   HookSamples samples;
   for (const std::int64_t rows : partition.microbatch_rows) {

@@ -15,7 +15,7 @@ namespace shardrun::partition {
 [[nodiscard]] Region region_of(const std::vector<graph::StateId>& states,
                                const IdVector<graph::StateId, Buffer>& buffers);
 
-/// Emits, part by part, a hook's work on one bucket on one rank.
+/// Emits a hook's calls and exchanges for one bucket on one rank, one exchange at a time.
 class HookSteps {
  public:
   /// `span`: the steps in which the hook's buffers live. REQUIRES: the arguments outlive this; one of the bucket's
@@ -39,8 +39,8 @@ class HookSteps {
   HookSamples samples_;
   std::string name_;
   std::vector<Region> regions_;
-  std::vector<graph::DType> dtypes_;   ///< in memory
-  std::vector<graph::DType> rounded_;  ///< see Transfer
+  std::vector<graph::DType> dtypes_;   ///< element types in memory
+  std::vector<graph::DType> rounded_;  ///< element types in the graph; see Transfer::rounded
   std::size_t next_ = 0;               ///< index in the steps of the hook's plan
 };
 

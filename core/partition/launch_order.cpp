@@ -17,8 +17,8 @@ namespace {
 using Kind = StageMessage::Kind;
 using Time = std::size_t;
 
-/// Gives each message the time at which it is received, if receives and collectives take one unit and all else takes
-/// none. A stage launches its part of all messages in the order of their times.
+/// Computes the time at which each message is received, if a receive or a collective takes one unit of time and a send
+/// takes none. All stages launch messages in the order of these times.
 class Clocks {
  public:
   Clocks(const IdVector<StageId, std::vector<StageMessage>>& stages, std::size_t most)
@@ -35,7 +35,7 @@ class Clocks {
     }));
   }
 
-  /// When each message of a stage happens.
+  /// When each message of a stage is received, and when each collective happens.
   [[nodiscard]] std::vector<Time> times_of(StageId stage) const {
     std::map<std::pair<Link, Kind>, std::size_t> seen;
     std::size_t meetings = 0;
@@ -59,7 +59,7 @@ class Clocks {
     if (times.sent.size() >= times.received.size() + most_) {
       return false;
     }
-    if (times.sent.size() >= most_) {  // it uses an earlier message's buffer
+    if (times.sent.size() >= most_) {  // the send reuses an earlier message's buffer
       clocks_[stage] = std::max(clocks_[stage], times.received[times.sent.size() - most_]);
     }
     times.sent.push_back(clocks_[stage]);
@@ -76,7 +76,7 @@ class Clocks {
     return true;
   }
 
-  /// The last stage that comes passes first, and sets the time.
+  /// Returns whether the stage passes its next collective. The last stage that arrives passes first, and sets the time.
   bool meet(StageId stage) {
     if (!meetings_.pass(stage)) {
       return false;
@@ -106,7 +106,7 @@ void order_launches(IdVector<StageId, std::vector<StageMessage>>& stages, std::s
   for (const StageId stage : stages.ids()) {
     std::vector<StageMessage>& messages = stages[stage];
     const std::vector<Time> times = clocks.times_of(stage);
-    std::vector<std::tuple<Time, Link, std::size_t>> order;  // the same ties on all stages
+    std::vector<std::tuple<Time, Link, std::size_t>> order;  // the link breaks ties equally on all stages
     for (std::size_t m = 0; m < messages.size(); ++m) {
       order.emplace_back(times[m], messages[m].link, m);
     }
@@ -139,7 +139,7 @@ void require_one_order(const std::string& function, const IdVector<StageId, std:
   for (std::vector<Launch>& launches : along) {
     std::erase_if(launches, [&](const Launch& launch) { return launch.axis != axis; });
   }
-  // The next launch of each stage. Two stages go on together when both have come to the launch that they share.
+  // The index of each stage's next launch. Two stages advance together when both have reached their common launch.
   IdVector<StageId, std::size_t> next(along.size(), 0);
   const auto at = [&](StageId stage) {
     return next[stage] < along[stage].size() ? &along[stage][next[stage]] : nullptr;

@@ -92,7 +92,7 @@ void Lowering::emit_op(graph::NodeId n, StepId s) {
                           .call = made.call,
                           .action = made.action};
   if (made.transition) {
-    /// The kernel leaves out the elements that the halo exchange brings.
+    /// The kernel computes only the elements that need no halo; the exchange brings the others.
     instruction.attributes.add("missing", "received");
   }
   instruction.inputs.reserve(made.inputs.size());
@@ -139,7 +139,7 @@ void Lowering::emit_move(const SplitNode& node, BufferId from, BufferId to, std:
                   s);
 }
 
-/// Computed once for alike nodes.
+/// The cost of a node. Nodes that are alike share it.
 Lowering::Cost Lowering::cost_of(const SplitNode& node, const graph::Attributes& attributes) {
   std::optional<Cost>& cost = costs_[node.alike];
   cost = cost ? cost : reckon(node, attributes);
@@ -161,7 +161,7 @@ Lowering::Cost Lowering::reckon(const graph::Node& node, const graph::Attributes
           .scratch_bytes = device_.scratch_bytes(kernel, shape, settings_.rank.threads)};
 }
 
-/// Copies for the state writes after step s that the step's op does not make itself.
+/// Emits the copies for state writes that are made after step s, except those that an op makes itself.
 void Lowering::copy_to_states(StepId s) {
   for (const graph::StateWrite* write : usage_.copies_after[s]) {
     check_source(*write);
@@ -178,7 +178,7 @@ void Lowering::copy_to_states(StepId s) {
   }
 }
 
-/// If a state is copied to another, nothing may write to it in the same call before the copy.
+/// Throws if the call writes to a state before it copies that state to another one.
 void Lowering::check_source(const graph::StateWrite& write) const {
   const graph::StateId source = value(write.value).state;
   if (source.exists() && usage_.writes_to[source] > 0) {

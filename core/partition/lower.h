@@ -12,21 +12,21 @@
 
 namespace shardrun::partition {
 
-/// The inputs of lowering.
+/// What lower() reads: the graph, its partition, this rank's states and buckets, and the rank's settings.
 struct LowerSettings {
   const graph::Graph& graph;
   const RankSettings& rank;
   const Partition& partition;
-  const IdVector<graph::StateId, Buffer>& states;  ///< become the first buffers
+  const IdVector<graph::StateId, Buffer>& states;  ///< the states become the first buffers
   const IdVector<graph::StateId, Buffer>& finalized;
   const IdVector<StepId, Step>& steps;
-  const std::vector<Bucket>& buckets;  ///< finalized as soon as they are complete; empty: sums stay partial
+  const std::vector<Bucket>& buckets;  ///< the buckets to finalize; empty: sums stay partial
 };
 
-/// The function's instructions on one rank, step by step. Buffers have no offsets yet.
-///  - A state write is fused into the instruction that makes the value if its op can add to, or overwrite, the state's
-///    buffer and nothing reads the old contents later. Otherwise it is a copy.
-///  - The finalization of buckets overlaps with computing. It is waited for at the end.
+/// Lowers a function to the instructions of one rank. Buffers have no offsets yet.
+///  - A state write becomes part of the instruction that makes the value, if the op can add to or overwrite the state's
+///    buffer and no later instruction reads the old contents. Otherwise it becomes a copy.
+///  - Buckets are finalized while other instructions compute. The program waits for them at its end.
 [[nodiscard]] Program lower(const SplitFunction& function, const LowerSettings& settings);
 
 }  // namespace shardrun::partition

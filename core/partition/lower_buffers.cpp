@@ -51,7 +51,7 @@ BufferId Lowering::add_buffer(const std::string& name, ValueId id, StepId first)
                        .last = first.number()});
 }
 
-/// A view for a value that reads a state: the part that is complete on this rank once the state is finalized.
+/// A view of the state that a value reads: the part that is complete on this rank once the state is finalized.
 BufferId Lowering::add_view(ValueId id) {
   const graph::StateId state = value(id).state;
   Buffer view = settings_.finalized[state];
@@ -98,7 +98,7 @@ BufferId Lowering::result_buffer(graph::NodeId n, std::size_t result, std::vecto
   return add_buffer(value(id).name, id, usage_.spans[n].begin);
 }
 
-/// The buffer of an operand that the result may overwrite, or nothing.
+/// The buffer of an operand that the result may overwrite; nothing if there is none.
 std::optional<BufferId> Lowering::reusable(graph::NodeId n, std::size_t result) const {
   const SplitNode& made = node(n);
   const Span span = usage_.spans[n];
@@ -113,7 +113,7 @@ std::optional<BufferId> Lowering::reusable(graph::NodeId n, std::size_t result) 
     const bool transient = !is_state(buffer) && value(operand).producer.exists();
     const bool once = std::count(made.inputs.begin(), made.inputs.end(), operand) == 1;
     const bool last = usage_.last_use[operand] == span.end && usage_.copied_at[operand] < span.begin;
-    // Readers of the result see the buffer's shape.
+    // Readers see the buffer's shape, so the result must have the operand's type.
     const bool same_type = program_.buffers[buffer].bytes == bytes && value(operand).type.dtype == type.dtype &&
                            value(operand).type.shape == type.shape;
     if (transient && once && last && same_type) {

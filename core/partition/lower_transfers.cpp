@@ -31,7 +31,7 @@ void Lowering::start_transfers(const Step& step, StepId s) {
   }
 }
 
-/// Starts transfers that have places in their order: a send may have to come after later receives.
+/// Starts transfers in the order of their places: a send may have to wait for receives that come later in the program.
 void Lowering::start_in_order(graph::NodeId n, StepId s) {
   const Transition& transition = *node(n).transition;
   const bool is_direct =
@@ -71,8 +71,8 @@ void Lowering::finish_transfers(const Step& step, StepId s) {
   }
 }
 
-/// Adds what members sent to this rank's own elements, in the members' order. The blocks lie in the result with other
-/// elements between them, so each is added apart.
+/// Adds what other members sent to this rank's elements, in the order of the members. The blocks are not adjacent in
+/// the result, so each block is added on its own.
 void Lowering::add_received_blocks(graph::NodeId n, const std::vector<Copy>& blocks, StepId s) {
   const SplitNode& made = node(n);
   const BufferId result = buffer_of_[made.outputs[0]];
@@ -105,7 +105,7 @@ void Lowering::add_received_blocks(graph::NodeId n, const std::vector<Copy>& blo
   }
 }
 
-/// Copies the elements of the result of a halo exchange, or of a sum, that this rank has itself.
+/// Copies those elements of a result that this rank already has: of a halo exchange, or of a sum of shared indices.
 void Lowering::move_own(graph::NodeId n, StepId s) {
   const ValueId from = node(n).inputs[0];
   const ValueId to = node(n).outputs[0];
@@ -127,7 +127,7 @@ Instruction Lowering::transfer_step(Instruction::Kind kind, graph::NodeId n) con
           .action = made.action};
 }
 
-/// The transfer of a value between two stages.
+/// Prepares the transfer of a value between two stages.
 void Lowering::prepare_message(graph::NodeId n) {
   const SplitNode& made = node(n);
   const Transition& transition = *made.transition;
@@ -187,8 +187,8 @@ void Lowering::prepare_collective(graph::NodeId n) {
   transfer_of_[n] = emitter_.add_transfer(std::move(transfer), span);
 }
 
-/// Gradients that several stages contribute to: the stages that do not update them send their sums, and the one that
-/// does adds them up.
+/// For gradients with contributions from several stages: sends this stage's sum to the stage that updates the
+/// parameter, or, on that stage, receives the sums and adds them up.
 void Lowering::exchange_ties() {
   for (const Tie& tie : function_.ties) {
     exchange_tie(tie);

@@ -22,7 +22,7 @@ class Lowering {
   Program run();
 
  private:
-  /// A rank's part of a value.
+  /// The box and the type of this rank's part of a value.
   struct Part {
     mesh::Box box;
     graph::TensorType type;
@@ -42,7 +42,7 @@ class Lowering {
 
   [[nodiscard]] bool is_state(BufferId buffer) const { return buffer < buffer_of(graph_.states.next()); }
 
-  // lower_buffers.cpp
+  // These functions are in lower_buffers.cpp.
   void find_parts();
   void bind_states_and_inputs();
   BufferId add_buffer(const std::string& name, graph::ValueId id, StepId first);
@@ -54,7 +54,7 @@ class Lowering {
   [[nodiscard]] BufferId result_buffer(graph::NodeId n, std::size_t result, std::vector<BufferId>& taken);
   [[nodiscard]] std::optional<BufferId> reusable(graph::NodeId n, std::size_t result) const;
 
-  // lower.cpp
+  // These functions are in lower.cpp.
   void emit_step(const Step& step, StepId s);
   void emit_op(graph::NodeId n, StepId s);
   void emit_slice(graph::NodeId n, StepId s);
@@ -64,7 +64,7 @@ class Lowering {
   [[nodiscard]] Cost cost_of(const SplitNode& node, const graph::Attributes& attributes);
   [[nodiscard]] Cost reckon(const graph::Node& node, const graph::Attributes& attributes) const;
 
-  // lower_transfers.cpp
+  // These functions are in lower_transfers.cpp.
   void start_transfers(const Step& step, StepId s);
   void start_in_order(graph::NodeId n, StepId s);
   void finish_transfers(const Step& step, StepId s);
@@ -75,7 +75,7 @@ class Lowering {
   [[nodiscard]] Instruction transfer_step(Instruction::Kind kind, graph::NodeId n) const;
   void exchange_ties();
   void exchange_tie(const Tie& tie);
-  /// The call that instructions at the function's end count towards.
+  /// The call that instructions at the end of the function belong to.
   [[nodiscard]] std::size_t last_call() const { return program_.call_rows.size() - 1; }
 
   const graph::Graph& graph_;
@@ -90,12 +90,12 @@ class Lowering {
   Program& program_;  ///< owned by emitter_
   Finalizer finalizer_;
   IdVector<graph::ValueId, BufferId> buffer_of_;
-  IdVector<graph::ValueId, Part> parts_;                 ///< this rank's part, stored at the first of alike values
-  IdVector<graph::NodeId, std::optional<Cost>> costs_;   ///< stored at the first of alike nodes
-  std::map<graph::NodeId, TransferId> transfer_of_;      ///< of transitions that have started
-  std::map<std::size_t, graph::NodeId> held_back_;       ///< by place: transitions that are prepared, not started
+  IdVector<graph::ValueId, Part> parts_;                 ///< stored at the first of several alike values
+  IdVector<graph::NodeId, std::optional<Cost>> costs_;   ///< stored at the first of several alike nodes
+  std::map<graph::NodeId, TransferId> transfer_of_;      ///< the transfers of prepared transitions
+  std::map<std::size_t, graph::NodeId> held_back_;       ///< by place: prepared, not yet started
   std::size_t next_place_ = 0;                           ///< the place of the next transition to start
-  std::map<graph::NodeId, std::vector<Copy>> unpacked_;  ///< copies to make when the transfer has ended
+  std::map<graph::NodeId, std::vector<Copy>> unpacked_;  ///< copies from staging to make when the transfer has ended
 };
 
 }  // namespace shardrun::partition

@@ -8,14 +8,15 @@
 
 namespace shardrun::partition {
 
-/// Whether all of these are sums, over axes that split no factor of the node.
+/// Whether all of these partial values are sums over mesh axes that split no factor of the node.
 [[nodiscard]] bool only_free_sums(const std::vector<mesh::Partial>& partial, const FactorAxes& factors);
 
 /// Tells which operands of a node may stay partial, so that its result is partial instead. The node must be linear in
 /// them.
 class PartialOperands {
  public:
-  /// `partial`: per operand. `read_once`: per input of the node, whether it has no other reader.
+  /// `partial`: the sums in which each operand is partial. `read_once`: for each input of the node, whether this node
+  /// is its only reader.
   PartialOperands(const graph::Node& node, std::vector<std::vector<mesh::Partial>> partial, std::vector<bool> read_once,
                   const FactorAxes& factors);
 

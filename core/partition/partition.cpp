@@ -31,7 +31,7 @@ Category category_of(graph::StateKind kind) noexcept {
   return Category::activations;
 }
 
-/// An empty part of the same tensor.
+/// An empty box of the same tensor.
 mesh::Box nothing_of(mesh::Box box) {
   std::fill(box.origin.begin(), box.origin.end(), 0);
   std::fill(box.shape.begin(), box.shape.end(), 0);
@@ -125,7 +125,7 @@ std::uint64_t sum(const IdVector<graph::StateId, Buffer>& states, Category categ
   return bytes;
 }
 
-/// Bytes of the arena's pages that any buffer or scratch of any program touches.
+/// Bytes of all pages of the arena that a buffer or scratch of any program overlaps.
 std::uint64_t touched(const Programs& programs) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
   for (const Buffer& state : programs.states) {
@@ -150,7 +150,7 @@ std::uint64_t touched(const Programs& programs) {
   return memory::touched_bytes(std::move(ranges));
 }
 
-/// Bytes of staging memory that programs touch.
+/// Bytes of staging memory that the programs use.
 std::uint64_t touched_staging(const Programs& programs) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges = {
       {programs.host_offset, programs.staging_bytes - programs.host_offset}};
@@ -268,7 +268,7 @@ Partition split(const graph::Graph& graph, const plan::Plan& plan, const std::ve
 
 namespace {
 
-/// Which variants of a function are called: the one that finalizes, for a step's last call, and the one for its other
+/// Which programs of a function a step calls: `last` for its last call, which finalizes, and the other one for earlier
 /// calls.
 struct Variants {
   bool last = false;
@@ -281,7 +281,7 @@ Variants variants_of(const SplitFunction& function, bool finalizes, const Partit
   }
   const std::vector<std::int64_t>& rows =
       function.role == graph::Role::repeated ? partition.microbatch_rows : partition.evaluation_rows;
-  if (std::ranges::find(rows, function.rows) == rows.end()) {  // whoever calls it may have several calls or one
+  if (std::ranges::find(rows, function.rows) == rows.end()) {  // the number of calls is the caller's choice
     return {.last = true, .others = true};
   }
   return {.last = rows.back() == function.rows,

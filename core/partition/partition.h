@@ -17,11 +17,11 @@
 
 namespace shardrun::partition {
 
-/// The functions that the ranks of one stage execute, each rank for its parts.
+/// The functions that one stage executes. All its ranks execute the same functions, each on its own parts.
 struct StageFunctions {
   StageId stage = StageId(0);
   std::vector<SplitFunction> functions;
-  std::vector<IdVector<StepId, Step>> steps;  ///< per function
+  std::vector<IdVector<StepId, Step>> steps;  ///< one list per function
 };
 
 /// A graph split by a plan: the same for all ranks.
@@ -30,10 +30,10 @@ struct Partition {
   ShardedGraph sharded;
   Pipeline pipeline;
   Stages stages;
-  std::shared_ptr<const StageFunctions> whole;  ///< of all ranks; null if there is a pipeline
+  std::shared_ptr<const StageFunctions> whole;  ///< the functions of all ranks; null if there is a pipeline
   std::uint64_t bucket_bytes = 0;
-  std::vector<std::int64_t> microbatch_rows;  ///< per call of the repeated function in a step; empty: unknown
-  std::vector<std::int64_t> evaluation_rows;  ///< per call of an evaluation; empty: unknown
+  std::vector<std::int64_t> microbatch_rows;  ///< rows of each call of the repeated function in a step; empty: unknown
+  std::vector<std::int64_t> evaluation_rows;  ///< rows of each call of an evaluation; empty: unknown
 
   /// The stage of the rank at these coordinates.
   [[nodiscard]] StageId stage_at(const mesh::Coordinates& at) const;
@@ -42,16 +42,16 @@ struct Partition {
   [[nodiscard]] bool hook_follows(std::int64_t step) const noexcept;
 };
 
-/// Splits a graph by a plan. `microbatch_rows`: the rows of each microbatch of a step; a pipeline executes all of them
-/// in one call. `evaluation_rows`: the rows of each call of an evaluation. If they are empty, any function of the graph
-/// may be called. Throws Error{job} if this graph cannot be split by the plan.
+/// Splits a graph by a plan. `microbatch_rows`: the rows of each microbatch of a step; with a pipeline, one call
+/// executes all of them. `evaluation_rows`: the rows of each call of an evaluation. If either is empty, any function of
+/// the graph may be called. Throws Error{job} if the plan cannot split this graph.
 [[nodiscard]] Partition split(const graph::Graph& graph, const plan::Plan& plan,
                               const std::vector<std::int64_t>& microbatch_rows = {},
                               const std::vector<std::int64_t>& evaluation_rows = {});
 
 /// The functions of one stage. With a pipeline each call makes them anew, and they are long: keep the result while you
-/// need the programs of several ranks of a stage. `memory`: as RankSettings::is_direct() says of the pipeline's axis.
-/// REQUIRES: `graph` is the one that was split.
+/// need programs of several ranks of the stage. `memory`: device if RankSettings::is_direct() holds for the pipeline's
+/// axis. REQUIRES: `graph` is the one that was split.
 [[nodiscard]] std::shared_ptr<const StageFunctions> functions_of(const graph::Graph& graph, const Partition& partition,
                                                                  StageId stage,
                                                                  MessageMemory memory = MessageMemory::host);
@@ -59,13 +59,13 @@ struct Partition {
 /// All links between stages, in the same order on all ranks.
 [[nodiscard]] std::vector<Link> links_of(const Partition& partition);
 
-/// The function made for the hook after_step, if the plan has one. It has no ops and takes the tensors of all ranks.
+/// The function, without ops, that is made for the hook after_step if the plan has one: its program runs the hook.
 inline constexpr const char* after_step_function = "after_step";
 
-/// Scratch bytes that the transport of a transfer's axis asks for. `members`: ranks along that axis.
+/// Scratch bytes that the transport of the transfer's mesh axis needs. `members`: the number of ranks along that axis.
 using TransferScratch = std::function<std::uint64_t(const Transfer& transfer, std::int64_t members)>;
 
-/// Bytes that a member sends in addition to a transfer's data, to check the data that arrives.
+/// Bytes of hashes that a member sends in addition to a transfer's data, so that receivers can check the data.
 using TransferChecks =
     std::function<std::uint64_t(const Transfer& transfer, std::int64_t member, std::int64_t members)>;
 
@@ -76,31 +76,31 @@ struct RankSettings {
   const device::Device& device;
   int threads = 1;
   std::int64_t rank = 0;
-  TransferScratch transfer_scratch = {};  ///< empty: none
-  TransferChecks transfer_checks = {};    ///< empty: none
-  /// Whether the transport of a mesh axis moves the device's memory. Empty: none does.
+  TransferScratch transfer_scratch = {};  ///< empty: no transport needs scratch
+  TransferChecks transfer_checks = {};    ///< empty: transfers have no hashes
+  /// Whether the transport of each mesh axis moves device memory. Empty: none does.
   IdVector<mesh::AxisId, bool> moves_device_memory = {};
   PlanHook plan_hook = {};  ///< may be empty if the plan has no hooks
-  bool agreements = false;  ///< whether there are the programs of agreements.h
-  bool comparisons = true;  ///< and with them those that compare replicas
-  bool watches = false;     ///< whether states that last are watched: see watch.h
+  bool agreements = false;  ///< whether to make the programs of agreements.h
+  bool comparisons = true;  ///< whether these include the ones that compare replicas
+  bool watches = false;     ///< whether states that last between steps are watched (watch.h)
 
-  /// Whether transfers along an axis move the device's memory, which the host cannot address.
+  /// Whether transfers along an axis move device memory that the host cannot address.
   [[nodiscard]] bool is_direct(mesh::AxisId axis) const {
     return !device.is_addressable() && moves_device_memory.contains(axis) && moves_device_memory[axis];
   }
 };
 
-/// The programs of one rank: the graph's functions over the rank's parts, in one arena. A function whose states are
-/// partial within a step has two programs. One is for the last call of a step and finalizes the states. The other is
-/// for all earlier calls.
+/// The programs of one rank: the graph's functions on the rank's parts, in one arena. A function whose states are
+/// partial within a step has two programs: one for the last call of a step, which finalizes the states, and one for all
+/// earlier calls.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings);
 
-/// As above, with the functions of the rank's stage.
+/// programs_of() for a caller that already has the functions of the rank's stage.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage,
                                    const RankSettings& settings);
 
-/// The programs of the whole graph on one rank.
+/// The programs of a graph that is not split, for a single rank.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const device::Device& device, int threads);
 
 }  // namespace shardrun::partition

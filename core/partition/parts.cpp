@@ -6,8 +6,8 @@
 namespace shardrun::partition {
 namespace {
 
-/// The parts of the members of a rank's group along `axis`, which splits dimension `dim` (or the flattened elements).
-/// `box`: the part of the rank at these coordinates, which gives the other dimensions.
+/// The parts of all members of a rank's group along `axis`, which splits dimension `dim` (or the flattened elements).
+/// `box`: the rank's own part, whose other dimensions all parts share.
 Blocks blocks_along(mesh::AxisId axis, const std::vector<std::int64_t>& shape, const mesh::Placement& placement,
                     std::size_t dim, const mesh::Box& box, const mesh::Mesh& mesh, mesh::Coordinates at) {
   Blocks blocks{.box = box, .dim = dim};
@@ -19,7 +19,7 @@ Blocks blocks_along(mesh::AxisId axis, const std::vector<std::int64_t>& shape, c
   return blocks;
 }
 
-/// The intersections of the blocks with `box`.
+/// Cuts the blocks to `box`.
 Blocks within(const mesh::Box& box, Blocks blocks) {
   blocks.box = common(box, blocks.box);
   for (mesh::Interval& interval : blocks.along) {
@@ -28,9 +28,9 @@ Blocks within(const mesh::Box& box, Blocks blocks) {
   return blocks;
 }
 
-/// The indices of a result, shifted by `shift.first`, that one member gets from another's operand. `result`: the
-/// indices that the one has. `source`: the indices that the other has. They are one interval: without wrapping of
-/// course, and with it because two shards of a dimension are at most all of it.
+/// The indices of one member's result that come from another member's operand by a shift. `result`: the first member's
+/// indices. `source`: the second member's indices. They form one interval, also if the shift wraps, because two shards
+/// of a dimension are together at most all of it.
 mesh::Interval missing_from(mesh::Interval result, mesh::Interval source, const Window& shift, std::int64_t size) {
   mesh::Interval missing{result.begin, result.begin};
   const std::int64_t around = shift.wraps ? std::abs(shift.first) / size + 1 : 0;
@@ -52,8 +52,8 @@ mesh::Interval origin_of(mesh::Interval missing, const Window& shift, std::int64
   return {begin, begin + missing.size()};
 }
 
-/// A halo exchange. Each member sends the elements of its operand that the others' results need. Sent blocks are parts
-/// of the operand, and received blocks are parts of the result.
+/// A halo exchange. Each member sends the elements of its operand that other members' results need. Sent blocks are
+/// parts of the operand; received blocks are parts of the result.
 Parts halos(const Window& shift, std::int64_t size, const Blocks& sources, const Blocks& results, std::size_t me) {
   Parts parts{.collective = Collective::halo,
               .sent = {sources.box, sources.dim},
@@ -71,8 +71,8 @@ Parts halos(const Window& shift, std::int64_t size, const Blocks& sources, const
   return parts;
 }
 
-/// The sums of what several members have. Each member sends the elements that others keep. Sent blocks are parts of the
-/// operand, and received blocks are parts of the result, which are to be added to it.
+/// Sums indices that several members have. Each member sends its values of the indices that others keep. Sent blocks
+/// are parts of the operand; received blocks are parts of the result, to which they are added.
 Parts shared_parts(const Blocks& sources, const Blocks& results, std::size_t me) {
   Parts parts{.collective = Collective::all_to_all,
               .sent = {sources.box, sources.dim},

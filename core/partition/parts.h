@@ -12,7 +12,7 @@ namespace shardrun::partition {
 /// The type of a rank's part of a tensor, as stored in memory.
 [[nodiscard]] graph::TensorType part_type(const graph::TensorType& whole, const mesh::Box& part);
 
-/// The parts of the whole tensor that a collective sends to, and receives from, each member of a rank's group.
+/// The parts of a tensor that a rank sends to each member of its group in a collective, and those that it receives.
 struct Parts {
   Collective collective = Collective::all_reduce;
   Blocks sent;

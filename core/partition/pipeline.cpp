@@ -17,7 +17,7 @@ using plan::Action;
   throw Error(ErrorCode::job, fmt::format("strategy {}: {}", plan.strategy, text));
 }
 
-/// The parts of a chunk and microbatch that are done.
+/// Which parts of a chunk and microbatch have been executed.
 struct Done {
   bool forward = false;
   bool input = false;
@@ -54,14 +54,15 @@ class Checking {
     if (action.microbatch >= static_cast<std::uint32_t>(microbatches_)) {
       fail(action, fmt::format("a step has {} microbatches, numbered from 0: see [data] microbatches", microbatches_));
     }
-    Done& done = done_[{action.chunk, action.microbatch}];  // a std::map, so the reference stays valid below
+    // Stays valid: std::map does not move elements.
+    Done& done = done_[{action.chunk, action.microbatch}];
     const bool forward = action.kind == Action::Kind::forward;
     const bool input = action.kind == Action::Kind::backward || action.kind == Action::Kind::backward_input;
     const bool weight = action.kind == Action::Kind::backward || action.kind == Action::Kind::backward_weight;
     if ((forward && done.forward) || (input && done.input) || (weight && done.weight)) {
       fail(action, "it has been done already");
     }
-    // If the neighbouring chunk is on this stage, its result must be made already. A result of another stage is waited
+    // If the neighbouring chunk is on this stage, its result must exist already. Results of other stages are waited
     // for.
     if (forward && action.chunk > 0 && on_stage(action.chunk - 1) &&
         !done_[{action.chunk - 1, action.microbatch}].forward) {
@@ -107,7 +108,7 @@ class Checking {
   const plan::Plan& plan_;
   StageId stage_;
   std::int32_t microbatches_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Done> done_;  ///< by chunk and microbatch
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Done> done_;  ///< per chunk and microbatch
 };
 
 std::vector<Action> forwards_of(const plan::Pipeline& pipeline, StageId stage) {

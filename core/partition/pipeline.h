@@ -15,7 +15,7 @@ namespace shardrun::partition {
 
 /// Assigns layers and microbatches to the stages of a pipeline. Nothing else is split over the pipeline's mesh axis.
 struct Pipeline {
-  mesh::AxisId axis = {};  ///< of the stages, if there is a pipeline
+  mesh::AxisId axis = {};  ///< the mesh axis of the stages, if there is a pipeline
   std::vector<plan::Chunk> chunks;
   IdVector<StageId, std::vector<plan::Action>> actions;  ///< per stage, in execution order
 
@@ -27,9 +27,9 @@ struct Pipeline {
   [[nodiscard]] StageId stage_of(std::int32_t layer) const noexcept;
 };
 
-/// The pipeline of a plan. Without a number of microbatches nothing is trained: the plan's actions do not count, and
-/// each stage has one forward of each of its chunks. Throws Error{job} if the plan's actions leave something out, do
-/// something twice, or do something before its inputs are made. The message names the action.
+/// The pipeline of a plan. `microbatches`: of a training step; nothing: the job does not train, so the plan's actions
+/// are ignored and each stage executes one forward of each of its chunks. Throws Error{job}, naming the action, if the
+/// plan's actions leave one out, repeat one, or execute one before its inputs exist.
 [[nodiscard]] Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh,
                                    std::optional<std::int32_t> microbatches);
 

@@ -25,8 +25,8 @@ std::vector<mesh::AxisId> axes_of(const mesh::Mesh& mesh, const std::vector<std:
   return axes;
 }
 
-/// Whether ranks have several indices in common, or no part of them, because they have what their parts of the axis
-/// that is grouped need. Otherwise they have the parts of the dimension itself.
+/// Whether the indices that some rank needs, for its part of the grouped axis, differ from an equal part of the
+/// dimension.
 bool has_halo(const mesh::Placement& placement, const mesh::Halo& halo, std::int64_t size, const mesh::Mesh& mesh) {
   mesh::Placement grouped = placement;
   grouped.halos = {halo};
@@ -46,9 +46,9 @@ bool has_halo(const mesh::Placement& placement, const mesh::Halo& halo, std::int
   return false;
 }
 
-/// Gives split dimensions that group an axis the indices that a rank's part of that axis needs. Halos run along one
-/// mesh axis, so with halos a dimension is split over its first axis alone. `shared`: whether all ranks that need an
-/// index have it, or only the first of them.
+/// For split dimensions that group another axis: gives each rank the indices that its part of the other axis needs.
+/// Halos run along one mesh axis, so with halos a dimension is split over its first axis only. `shared`: whether all
+/// ranks that need an index have it, or only the first of them.
 void group(mesh::Placement& placement, const graph::TensorType& type, bool shared, const mesh::Mesh& mesh) {
   placement.halos.clear();
   for (std::size_t d = 0; d < placement.dims.size(); ++d) {
@@ -74,8 +74,8 @@ mesh::Placement placement_of(const mesh::Mesh& mesh, const plan::DimSplits& dims
   return placement;
 }
 
-/// Throws Error{job} if `mesh_axis` is the pipeline's: ranks along it hold different tensors, so nothing can vary, or
-/// be synchronized, along it.
+/// Throws Error{job} if `mesh_axis` is the pipeline's axis. Ranks along it hold different tensors, so no tensor can
+/// vary or be synchronized along it.
 void require_no_pipeline(const plan::Plan& plan, const std::string& mesh_axis, const std::string& what) {
   if (plan.pipeline.mesh_axis == mesh_axis) {
     throw Error(ErrorCode::job,
@@ -87,8 +87,8 @@ void require_no_pipeline(const plan::Plan& plan, const std::string& mesh_axis, c
 
 using RoleKey = std::pair<std::string, TensorRole>;
 
-/// A parameter's placement in a role: by the plan, or else as in the role that it is derived from (store for use and
-/// gradient, gradient for optimizer).
+/// The placement of each parameter in each role. If the plan gives none, a role follows another one: use and gradient
+/// follow store, and optimizer follows gradient.
 class Roles {
  public:
   Roles(const plan::Plan& plan, const Placements& placements) : placements_(placements) {
@@ -108,7 +108,7 @@ class Roles {
 
   [[nodiscard]] mesh::Placement of(const graph::State& tensor, TensorRole role) const {
     mesh::Placement placement = split_of(tensor, role);
-    // Whatever follows from sums over all elements, or is divided among ranks, has each element once.
+    // In other roles each element is on a single rank, because sums over all elements must count it once.
     const bool is_read = role == TensorRole::store || role == TensorRole::use;
     group(placement, tensor.type, is_read && placement.flat.empty(), placements_.mesh);
     const auto axes = varying_.find(tensor.name);
@@ -149,7 +149,7 @@ class Roles {
   std::map<std::string, std::set<mesh::AxisId>> varying_;
 };
 
-/// Gathers by tensor. Units are numbered in the order in which they occur.
+/// When each tensor is gathered, by its name. Units are numbered in the order in which they occur.
 std::map<std::string, Gather> gathers_of(const plan::Plan& plan) {
   std::map<std::string, std::int32_t> units;
   std::map<std::string, Gather> gathers;
@@ -169,7 +169,7 @@ TensorRole role_of(const graph::State& state) noexcept {
   }
 }
 
-/// Throws TrainKeyError if the hook would be given gradients that are not float32.
+/// Throws TrainKeyError if the hook would get gradients that are not float32.
 void require_float32(const graph::Graph& graph, const plan::Plan& plan, const PlacedHook& hook) {
   for (const graph::State& state : graph.states) {
     if (hook.kind == plan::HookKind::sync_gradients && state.kind == graph::StateKind::gradient &&
@@ -257,7 +257,8 @@ mesh::Placement Placements::by_axes(const graph::TensorType& type) const {
 
 namespace {
 
-/// Throws Error{job} if the hook after_step would get parts: all members have to get the same whole tensors.
+/// Throws Error{job} if tensors of the hook after_step are split over its axis: all members must get the same whole
+/// tensors.
 void require_whole_for_hook(const graph::Graph& graph, const Placements& placements) {
   const PlacedHook* hook = placements.find_hook(plan::HookKind::after_step);
   for (const auto& [parameter, number] : hook == nullptr ? decltype(hook->numbers){} : hook->numbers) {
@@ -313,7 +314,7 @@ Placements place(const graph::Graph& graph, const plan::Plan& plan) {
     const bool elsewhere = placements.uses.back() != stored;
     placements.gathers.push_back(elsewhere && gather != gathers.end() ? gather->second : Gather{});
     if (elsewhere && placements.stages && placements.gathers.back().unit < 0) {
-      // If it were gathered once a call, only one stage would gather it, and send it on.
+      // If it were gathered once per call, a single stage would gather it and send it to the others.
       placements.gathers.back().unit = static_cast<std::int32_t>(graph.states.size() + placements.gathers.size());
     }
   }

@@ -12,7 +12,7 @@
 
 namespace shardrun::partition {
 
-/// An Error{job} that a key of [train] resolves. The partitioner does not know the key's place.
+/// An Error{job} that a setting of [train] can resolve. The partitioner does not know where the job file has that key.
 class TrainKeyError : public Error {
  public:
   TrainKeyError(std::string key, std::string message)
@@ -26,8 +26,8 @@ class TrainKeyError : public Error {
 
 /// When a split state is gathered for the ops that read it.
 struct Gather {
-  std::int32_t unit = -1;  ///< gathered at use, together with the other states of this unit; −1: gathered once a call
-  bool keep = false;       ///< whether it stays gathered from its first use in a call to its last
+  std::int32_t unit = -1;  ///< states of the same unit are gathered together, at use; −1: gathered once per call
+  bool keep = false;       ///< whether the gathered state is kept from its first use in a call to its last
 };
 
 /// A hook of the plan over a mesh axis that has several ranks.
@@ -38,8 +38,8 @@ struct PlacedHook {
   /// The parameters whose gradients it processes. For after_step: the float32 states that it processes: the parameters,
   /// or their master weights in mixed precision.
   std::vector<graph::StateId> parameters;
-  std::map<graph::StateId, std::size_t> numbers;  ///< the index that belongs to each parameter in `parameters`
-  /// The graph's hook states: for each state that the hook keeps, one per parameter.
+  std::map<graph::StateId, std::size_t> numbers;  ///< each parameter's index in `parameters`
+  /// The graph's hook states: a list for each state that the hook keeps, with an element for each parameter.
   std::vector<std::vector<graph::StateId>> states;
 };
 
@@ -47,20 +47,20 @@ struct PlacedHook {
 /// axes of size 1 split nothing and occur in no placement.
 struct Placements {
   mesh::Mesh mesh;
-  IdVector<graph::StateId, mesh::Placement> states;   ///< between calls: the roles store, gradient and optimizer
-  IdVector<graph::StateId, mesh::Placement> uses;     ///< as the ops read a state; mostly equal to `states`
-  IdVector<graph::StateId, mesh::Placement> updates;  ///< as the update reads a state; mostly equal to `states`
+  IdVector<graph::StateId, mesh::Placement> states;   ///< between calls, by the roles store, gradient and optimizer
+  IdVector<graph::StateId, mesh::Placement> uses;     ///< as other ops read the state; mostly equal to `states`
+  IdVector<graph::StateId, mesh::Placement> updates;  ///< as the update reads the state; mostly equal to `states`
   IdVector<graph::StateId, Gather> gathers;
-  bool stages = false;  ///< whether there is a pipeline: then a backward may not directly follow its forward
-  std::map<std::string, std::vector<mesh::AxisId>> axes;  ///< mesh axes of each logical axis
+  bool stages = false;  ///< whether there is a pipeline; other actions may then run between a forward and its backward
+  std::map<std::string, std::vector<mesh::AxisId>> axes;  ///< by logical axis: the mesh axes that split it
   std::map<std::string, mesh::Placement> cut_points;
   std::vector<PlacedHook> hooks;
 
-  /// Null if there is none.
+  /// The hook of this kind over several ranks; null if there is none.
   [[nodiscard]] const PlacedHook* find_hook(plan::HookKind kind) const noexcept;
 
-  /// The placement of a value by the rules of its axes alone. A mesh axis goes to the first dimension that asks for it.
-  /// An axis "heads/3" follows the rule of "heads": see graph::GroupedAxis.
+  /// The placement of a value by the plan's rules for its logical axes alone. If dimensions compete for a mesh axis,
+  /// the first gets it. An axis "heads/3" follows the rule of "heads": see graph::GroupedAxis.
   [[nodiscard]] mesh::Placement by_axes(const graph::TensorType& type) const;
 };
 

@@ -12,7 +12,7 @@ namespace shardrun::partition {
 /// part of each state. With a pipeline, only ranks on `stages` hold the states.
 struct ReplicaSet {
   std::vector<mesh::AxisId> axes;
-  IdVector<StageId, bool> stages;  ///< whether a stage holds the states
+  IdVector<StageId, bool> stages;  ///< whether each stage holds the states
   std::vector<graph::StateId> states;
 
   [[nodiscard]] bool runs_along(mesh::AxisId axis) const noexcept;

@@ -84,13 +84,13 @@ class Scheduler {
     }
   }
 
-  /// Whether a node's result is not computed with. Not so of an op that shifts: its kernel needs the exchange's end.
+  /// Whether only state writes read a node's result. False for an op that shifts, whose kernel needs the halo.
   [[nodiscard]] bool is_only_for_state(NodeId n) const {
     const graph::Node& node = function_.nodes[n];
     return !node.op->shifts && for_states_[node.outputs[0]];
   }
 
-  /// Collects consecutive exchanges. One that shifts the result of a collected one has to wait for it.
+  /// Collects consecutive exchanges. An exchange of a value that a collected one makes has to wait until that one ends.
   void exchange(NodeId n) {
     const graph::ValueId shifted = function_.nodes[n].inputs[0];
     if (std::any_of(exchanges_.begin(), exchanges_.end(),
@@ -139,7 +139,7 @@ class Scheduler {
     }
   }
 
-  /// Starts the gathers that read states. A unit over several mesh axes continues from their results.
+  /// Starts gathers whose operands are states. Units over several mesh axes continue from the results of these.
   void start_gather(const Nodes& nodes) {
     if (begun_.insert(nodes.front()).second) {
       start(of_round(nodes, 0));
@@ -158,7 +158,7 @@ class Scheduler {
     }
   }
 
-  /// The nodes of a unit that depend on a chain of `round` other nodes of the unit.
+  /// The nodes of a unit that depend on a chain of `round` other nodes of the same unit.
   [[nodiscard]] Nodes of_round(const Nodes& nodes, std::size_t round) const {
     std::map<graph::ValueId, std::size_t> rounds;
     Nodes found;
@@ -196,7 +196,7 @@ class Scheduler {
     return transition(a)->kind == transition(b)->kind && transition(a)->axis == transition(b)->axis;
   }
 
-  /// Bytes of the operand or of the result, whichever is larger, on the rank with the largest part.
+  /// Bytes of a node's operand or result, whichever is larger, on the rank with the largest part.
   [[nodiscard]] std::uint64_t bytes_of(NodeId n) const {
     const graph::Node& node = function_.nodes[n];
     const mesh::Coordinates first(mesh_.axes.size(), 0);
@@ -214,11 +214,11 @@ class Scheduler {
   const std::uint64_t bucket_bytes_;
   IdVector<StepId, Step> steps_;
   IdVector<graph::ValueId, bool> for_states_;
-  std::map<std::int32_t, Nodes> gathers_;  ///< by number: in the order of their first uses
+  std::map<std::int32_t, Nodes> gathers_;  ///< by number of the gather, which follows the order of first uses
   std::map<std::int32_t, Nodes>::const_iterator next_gather_;
   std::set<NodeId> begun_;  ///< first nodes of gathers that have started
   std::map<Link, std::deque<NodeId>> sending_;
-  Nodes exchanges_;  ///< collected, not yet started
+  Nodes exchanges_;  ///< exchanges that are collected but not yet started
   Nodes filling_;
   std::uint64_t filled_ = 0;
   Nodes under_way_;

@@ -10,17 +10,17 @@
 
 namespace shardrun::partition {
 
-/// The collectives that finalize a partial state, in place, at a step's last call. First come the reduce_scatters,
-/// which leave each rank the part that its update reads. Then come the all_reduces, then the strategy's hook.
+/// The collectives that finalize a partial state in place at a step's last call: first reduce_scatters, which leave
+/// each rank the part that its update reads, then all_reduces, then the strategy's hook.
 struct Finalization {
   std::vector<Transition> steps;
-  mesh::Placement after;  ///< of the part that is complete afterwards
+  mesh::Placement after;  ///< the placement of the part that is complete afterwards
 };
 
-/// A graph's functions with their transitions, and how they leave the states.
+/// A graph's functions with their transitions, and the placements in which they leave the states.
 struct ShardedGraph {
-  std::vector<SplitFunction> functions;  ///< as in the graph
-  /// The mesh axes over which each state is partial within a step: before the step's last call a rank has only its own
+  std::vector<SplitFunction> functions;  ///< in the order of the graph
+  /// The sums in which each state is partial within a step: before the step's last call, a rank has only its own
   /// contribution.
   IdVector<graph::StateId, std::vector<mesh::Partial>> partial;
   IdVector<graph::StateId, Finalization> finalizations;
@@ -28,10 +28,10 @@ struct ShardedGraph {
 
 /// Propagates the placements through every function and inserts transitions where they differ.
 ///
-/// Each node's factors get mesh axes first from the placements that are wanted for its results (by a cut point, else by
-/// the axes' rules), then from the placements of its operands, larger operands first. The operands are resharded to
-/// match; the results' placements follow. A partial value stays partial through ops that are linear in it while it has
-/// one reader. It is reduced once for all readers.
+/// Each node's factors take mesh axes first from the placements that are wanted for its results (by a cut point,
+/// otherwise by the axes' rules), then from the placements of its operands, larger operands first. The operands are
+/// resharded to these axes, from which the results' placements follow. A partial value stays partial through ops that
+/// are linear in it, as long as it has one reader. With several readers it is reduced once for all of them.
 [[nodiscard]] ShardedGraph shard(const graph::Graph& graph, const Placements& placements);
 
 [[nodiscard]] std::string to_string(const ShardedGraph& sharded, const graph::Graph& graph, const mesh::Mesh& mesh);

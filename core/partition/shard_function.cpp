@@ -66,7 +66,7 @@ class Sharder {
   }
 
  private:
-  /// The current version of a value, in the placement in which a node of this phase reads it.
+  /// The current version of a value, in the placement in which nodes of this phase read it.
   ValueId read(ValueId old, graph::Phase phase) {
     ValueId& id = current_[old];
     const graph::Value& value = function_.values[old];
@@ -120,8 +120,8 @@ class Sharder {
     add_made(node, std::move(made), factors, of_all);
   }
 
-  /// Gives the node's factors the axes that its results want. An update follows the optimizer's states instead; the
-  /// axes' rules are for values that are computed from them.
+  /// Gives the node's factors the axes that are wanted for its results. The nodes of an update have none: they follow
+  /// the placements of the optimizer's states.
   void follow_results(const Node& node, FactorAxes& factors) const {
     for (std::size_t o = 0; o < node.outputs.size() && node.phase != graph::Phase::update; ++o) {
       const std::optional<Placement>& wanted = wanted_[node.outputs[o]];
@@ -144,15 +144,15 @@ class Sharder {
     return {node, std::move(partial), std::move(read_once), factors};
   }
 
-  /// The sums over axes that split a value, because several ranks have some of its indices.
+  /// The sums over axes that split the value: several ranks have parts of the same index, in a halo.
   [[nodiscard]] std::vector<Partial> shared_of(ValueId id) const {
     std::vector<Partial> shared = out_.placement(id).partial;
     std::erase_if(shared, [&](const Partial& each) { return !out_.placement(id).splits(each.axis); });
     return shared;
   }
 
-  /// The shared sums that operands stay and all results become, however many ops read the operands: the node is linear
-  /// in them, and its shards compute the operands' intervals. Otherwise they are added up first.
+  /// The shared sums in which operands, and thus all results, stay partial: the node is linear in these operands and
+  /// its shards compute the same intervals. If the result is empty, shared sums must be added up before the node.
   [[nodiscard]] std::vector<Partial> shared_sums(const Node& node, const std::vector<ValueId>& operands,
                                                  const FactorAxes& factors) const {
     std::vector<Partial> all;
@@ -177,8 +177,8 @@ class Sharder {
     return fits ? all : std::vector<Partial>{};
   }
 
-  /// The axes over which results vary: the operands' axes, except axes that split the node's factors. Along these each
-  /// rank makes a part of one result.
+  /// The axes over which results vary: the operands' axes, except those that split the node's factors. Along the
+  /// latter, ranks compute parts of one result.
   [[nodiscard]] std::vector<AxisId> varying_of(const std::vector<ValueId>& operands, const FactorAxes& factors) const {
     std::set<AxisId> varying;
     for (const ValueId id : operands) {
@@ -188,8 +188,8 @@ class Sharder {
     return {varying.begin(), varying.end()};
   }
 
-  /// Reshards an operand. If this reduces a partial value, later readers get the reduced value too. A rank with the
-  /// whole value slices it as it reads it; otherwise the rank first gets its part, and halos are exchanged.
+  /// Reshards an operand. If that reduces a partial value, later readers get the reduced value too. A rank that has the
+  /// whole value slices out its part with the halo. Otherwise it first gets its part, and halos are exchanged then.
   ValueId move_operand(const Node& node, std::size_t i, ValueId operand, const Placement& to) {
     const Placement from = out_.placement(operand);
     Placement part = to;
@@ -209,8 +209,8 @@ class Sharder {
     return out_.reshard(moved, to);
   }
 
-  /// `of_all`: shared by all results: the sums in which they are partial because an operand is, and the axes over which
-  /// they vary.
+  /// Adds the node with its results. `of_all`: the sums in which all results are partial because operands are, and the
+  /// axes over which all results vary.
   void add_made(const Node& node, Node made, const FactorAxes& factors, const Placement& of_all) {
     made.outputs.clear();
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
@@ -231,8 +231,8 @@ class Sharder {
     }
   }
 
-  /// The order of operands by size, largest first. In an update, operands of one size are ordered by the number of axes
-  /// that split them, most first, then those without indices that several ranks have.
+  /// The indices of the operands, largest operand first. In an update, operands of equal size are ordered by the number
+  /// of axes that split them, most first; after that, operands without overlapping parts come first.
   [[nodiscard]] std::vector<std::size_t> larger_first(const std::vector<ValueId>& operands) const {
     std::vector<std::size_t> order(operands.size());
     std::iota(order.begin(), order.end(), 0);
@@ -250,7 +250,7 @@ class Sharder {
     return order;
   }
 
-  /// Adds up the operands of a sum that are partial over the same axes, so that there is one reduction per set of axes.
+  /// Adds up those operands of a sum that are partial over the same axes, so that each set of axes needs one reduction.
   std::vector<ValueId> sum_alike(const Node& node, const std::vector<ValueId>& operands, const FactorAxes& factors) {
     std::map<std::vector<Partial>, std::vector<ValueId>> by_partial;
     for (const ValueId id : operands) {
@@ -290,7 +290,7 @@ class Sharder {
     }
   }
 
-  /// A write keeps its index: writes to one state are made in that order.
+  /// Reshards a write's value. The write keeps its index, because writes to one state are made in that order.
   void add_write(std::size_t w) {
     const StateWrite& write = function_.writes[w];
     const ValueId value = read(write.value, graph::Phase::update);
@@ -338,7 +338,7 @@ class Sharder {
   const Placements& placements_;
   const ShardedGraph* known_;
   SplitBuilder out_;
-  IdVector<ValueId, ValueId> current_;  ///< for each value of the function, the value that stands for it now
+  IdVector<ValueId, ValueId> current_;  ///< for each original value: its current version
   IdVector<ValueId, int> readers_;
   IdVector<ValueId, std::optional<Placement>> wanted_;
   IdVector<ValueId, std::vector<std::size_t>> writes_of_;

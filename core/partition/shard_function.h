@@ -10,12 +10,12 @@ namespace shardrun::partition {
 
 struct FunctionSharding {
   SplitFunction function;
-  /// For each state that the function adds to: the sums that all added values have in common.
+  /// For each state that the function adds to: the sums in which all added values are partial.
   std::map<graph::StateId, std::vector<mesh::Partial>> partial;
 };
 
-/// Splits one function. `known`: the partial sums and the finalization of each state, from ShardedGraph. With null, a
-/// state stays partial in every sum that the added value offers.
+/// Splits one function. `known`: has the partial sums and the finalization of each state. Null: every state stays
+/// partial in all sums in which the added values are.
 [[nodiscard]] FunctionSharding shard_function(const graph::Graph& graph, const graph::Function& function,
                                               const Placements& placements, const ShardedGraph* known);
 

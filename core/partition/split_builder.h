@@ -29,28 +29,28 @@ class SplitBuilder {
 
   graph::ValueId add_value(graph::Value value, mesh::Placement placement);
 
-  /// Adds a result of the node that is added next.
+  /// Adds a result of the next node.
   graph::ValueId add_result(const std::string& name, const graph::TensorType& type, mesh::Placement placement);
   void add_node(graph::Node node, std::optional<Transition> transition);
 
-  /// Returns the value in another placement; it varies over the same axes. Reuses an earlier reshard of the same value
-  /// to the same placement; in backward one of forward only if the function does not gather again.
+  /// Returns the value in another placement; the axes over which it varies are kept. Reuses an earlier result for the
+  /// same value and placement; backward reuses forward's only if the function does not gather again.
   graph::ValueId reshard(graph::ValueId from, mesh::Placement to);
 
-  /// Returns a state's value, gathered for the current stretch. A stretch is a run of nodes of one layer in one
-  /// direction. Without a pipeline, the previous stretch's value is used again; with `gather.keep`, any earlier
-  /// stretch's. With a pipeline each stretch gathers anew, because other actions may run in between.
+  /// Returns a state's value, gathered for the current stretch: a run of nodes of one layer in one direction. Without a
+  /// pipeline, reuses the value of the previous stretch or, with `gather.keep`, of any earlier one. With a pipeline
+  /// each stretch gathers again, because other actions may run in between.
   graph::ValueId gather(graph::ValueId state, const Gather& gather, const mesh::Placement& use);
 
  private:
   struct Gathered {
     graph::ValueId value = {};
-    std::int32_t stretch = -1;  ///< the last stretch that used it
+    std::int32_t stretch = -1;  ///< the last stretch that used the value
   };
 
   graph::ValueId add_transition(graph::ValueId from, const Transition& step);
   [[nodiscard]] graph::Phase phase_of(graph::ValueId from) const;
-  /// Whether a node of backward gathers, for itself and others of backward, a result of forward.
+  /// Whether a backward node gathers a result of forward again, for all backward readers of that result.
   [[nodiscard]] bool gathers_again(graph::ValueId from, const mesh::Placement& to) const;
 
   const Placements& placements_;
@@ -58,13 +58,13 @@ class SplitBuilder {
   graph::Phase phase_ = graph::Phase::forward;
   std::int32_t layer_ = -1;
   std::int32_t stretch_ = 0;
-  /// The current stretch: whether it is backward, and its layer.
+  /// Identifies the current stretch: whether it is in backward, and its layer.
   std::pair<bool, std::int32_t> stretch_of_ = {false, -1};
   bool gathers_again_ = false;
   /// By value, placement, and whether backward gathers again.
   std::map<std::tuple<graph::ValueId, mesh::Placement, bool>, graph::ValueId> resharded_;
-  std::map<graph::ValueId, Gathered> gathered_;  ///< by the state's value
-  /// Number of each gather, by unit and stretch.
+  std::map<graph::ValueId, Gathered> gathered_;  ///< per value of a state: its gathered value
+  /// The number of each gather, by unit and stretch.
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> gathers_;
 };
 

@@ -11,7 +11,7 @@
 
 namespace shardrun::partition {
 
-/// A stage of a pipeline: a coordinate along the pipeline's mesh axis. Stage 0 is all there is without a pipeline.
+/// A stage of a pipeline: its coordinate along the pipeline's mesh axis. Without a pipeline everything is on stage 0.
 using StageId = Id<struct StageTag>;
 
 /// Index in Programs::actions.
@@ -29,7 +29,7 @@ struct Link {
 /// One step from a placement to another along one mesh axis, or the halo exchange of an op that shifts its operand.
 struct Transition {
   enum class Kind : std::uint8_t {
-    slice,           ///< replicated → split on `dim`, with a halo if there is one, or a halo → its own(); no transfer
+    slice,           ///< replicated → split on `dim`, with a halo if set, or a halo → its own(); no transfer
     all_reduce,      ///< partial → replicated
     reduce_scatter,  ///< partial → split on `dim`
     all_gather,      ///< split on `dim` → replicated
@@ -44,35 +44,35 @@ struct Transition {
   std::size_t dim = 0;
   std::size_t from_dim = 0;
   Reduction reduction = Reduction::sum;
-  /// Number of a gather at use. Transitions with the same number gather the tensors of one unit together, while the
-  /// unit before it is computed. −1: not a gather at use.
+  /// Number of a gather at use; −1: not a gather at use. Transitions with the same number gather the tensors of one
+  /// unit together, while the preceding unit is computed.
   std::int32_t gather = -1;
-  Link link = {};  ///< of send and receive
-  /// Of a transition with other stages that moves the device's memory: its place in the order in which its stage
-  /// launches them (launch_order.h).
+  Link link = {};  ///< for send and receive
+  /// For a transition with other stages in device memory: its place in the order in which the stage launches transfers
+  /// (launch_order.h).
   std::optional<std::size_t> place = {};
-  std::optional<mesh::Halo> halo = {};  ///< that the result has along `dim`
+  std::optional<mesh::Halo> halo = {};  ///< the halo of the result along `dim`
 };
 
 [[nodiscard]] const char* to_string(Transition::Kind kind) noexcept;
 
-/// The op of nodes and instructions that are transitions. Devices have no kernels for it.
+/// The op that stands for a transition in nodes and instructions. Devices have no kernel for it.
 [[nodiscard]] const graph::Op& op_of(Transition::Kind kind);
 
-/// A node of the graph, or a transition; a transition's op has the transition's name. A node of an op that shifts is
-/// both if it has an exchange: its kernel computes the elements that need no halo, and the exchange fills in the rest.
+/// A node of the graph, or a transition, whose op has the transition's name. A node of an op that shifts may be both:
+/// its kernel computes the elements that need no halo, and the halo exchange brings the others.
 struct SplitNode : graph::Node {
   std::optional<Transition> transition = {};
   StageId stage = {};                        ///< the pipeline stage that executes it; none: every stage
   std::vector<StageId> operand_stages = {};  ///< for a sum over stages: the stage that adds each operand
-  std::size_t call = 0;                      ///< its microbatch, if the function executes several in one call
-  ActionId action = {};                      ///< its stage's action; none: it belongs to none
-  graph::NodeId alike = {};                  ///< the first node, of any call, of the same op over alike values
+  std::size_t call = 0;                      ///< its microbatch, if one call executes several
+  ActionId action = {};                      ///< its action in the stage's list; may be none
+  graph::NodeId alike = {};                  ///< the first node, of any call, with the same op over alike values
 };
 
 struct SplitValue : graph::Value {
   mesh::Placement placement = {};
-  graph::ValueId alike = {};  ///< the first value, of any call, of the same type and placement
+  graph::ValueId alike = {};  ///< the first value, of any call, with the same type and placement
 };
 
 struct SplitInput : graph::Port {
@@ -85,8 +85,8 @@ struct Tie {
   Link link;
 };
 
-/// A function of the graph with all its transitions, for all ranks or for the ranks of one stage. Types are global.
-/// Ranks differ only in their coordinates.
+/// A function of the graph with all its transitions, for all ranks or for the ranks of one stage. Types are those of
+/// whole tensors. Ranks differ only in their coordinates.
 struct SplitFunction {
   std::string name;
   graph::Role role = graph::Role::on_demand;
@@ -96,11 +96,11 @@ struct SplitFunction {
   std::vector<SplitInput> inputs;
   std::vector<graph::Port> outputs;
   std::vector<graph::StateWrite> writes;
-  std::vector<std::int64_t> call_rows = {};  ///< per microbatch of a step, if one call executes all of them
+  std::vector<std::int64_t> call_rows = {};  ///< rows of each microbatch of a step, if one call executes them all
   std::vector<Tie> ties = {};
   std::size_t under_way = 1;  ///< the most messages in flight along a link
 
-  /// The stage that makes a value; none: every stage has it.
+  /// The stage on which a value is made; none if every stage makes it.
   [[nodiscard]] StageId stage_of(graph::ValueId value) const {
     const graph::NodeId producer = values[value].producer;
     return producer.exists() ? nodes[producer].stage : StageId{};

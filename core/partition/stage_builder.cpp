@@ -50,7 +50,7 @@ class StageBuilder {
   }
 
  private:
-  /// The call's function before it was cut.
+  /// A call's function before it is cut into stages.
   [[nodiscard]] const SplitFunction& from(std::size_t call) const { return cut_.calls[call]->split; }
 
   void reserve(const std::vector<Segment>& segments) {
@@ -92,7 +92,7 @@ class StageBuilder {
     }
   }
 
-  /// A zero, in place of a sum to which this stage contributes nothing.
+  /// A node that makes zero, for a sum to which this stage contributes nothing.
   static Node zero_like(const Node& sum) {
     return {.op = &graph::find_op("constant"),
             .name = sum.name,
@@ -101,7 +101,7 @@ class StageBuilder {
             .layer = sum.layer};
   }
 
-  /// The value in this stage's function that stands for a value of a call, if there is one yet.
+  /// The value in this stage's function that stands for a value of a call; none if it was not added yet.
   [[nodiscard]] ValueId& known(std::size_t call, ValueId old) {
     IdVector<ValueId, PlaceId>& places = places_[cut_.calls[call]];
     if (places.empty()) {
@@ -126,7 +126,8 @@ class StageBuilder {
                                   alike_values_.emplace(std::pair{cut_.calls[call], old}, id).first->second});
   }
 
-  /// A value on this stage: made here, a state, an input, or received now.
+  /// Adds a value to this stage's function if it is not there yet: a state or an input is added, another stage's value
+  /// is received.
   ValueId available(std::size_t call, ValueId old) {
     const graph::Value& value = from(call).values[old];
     if (value.state.exists()) {
@@ -143,7 +144,7 @@ class StageBuilder {
     return known(call, old);
   }
 
-  /// A stage that needs one of a call's inputs gets all of them, because they are fed together.
+  /// Adds all inputs of a call, even if the stage needs only one: a caller provides all of them.
   void add_inputs(std::size_t call) {
     for (const graph::Port& port : from(call).inputs) {
       const ValueId id = add_value(call, port.value, {});
@@ -163,7 +164,7 @@ class StageBuilder {
         {message.value});
   }
 
-  /// The next message of this kind. `what`: for the error.
+  /// The next message of this kind in the stage's list. `what`: names it in an error.
   const StageMessage& next_of(StageMessage::Kind kind, const std::string& what) {
     std::size_t& next = next_messages_[static_cast<std::size_t>(kind)];
     while (next < messages_.size() && messages_[next].kind != kind) {
@@ -212,7 +213,7 @@ class StageBuilder {
     out_.nodes.push_back(std::move(added));
   }
 
-  /// Gathers with the same number in one call get the same number here.
+  /// The number of a gather in this stage's function. Gathers with the same number in one call share it.
   std::int32_t gather_number(std::size_t call, std::int32_t old) {
     return gathers_.emplace(std::pair{call, old}, static_cast<std::int32_t>(gathers_.size())).first->second;
   }
@@ -226,8 +227,8 @@ class StageBuilder {
     out_.writes.push_back(write);
   }
 
-  /// At the end: receives what states and outputs need from other stages, and contributes zero to metrics that other
-  /// stages accumulate.
+  /// Ends a call: receives the values of other stages that states and outputs need, and contributes zero to metrics
+  /// that other stages accumulate.
   void finish(std::size_t call) {
     for (const StateWrite& write : from(call).writes) {
       const bool here = states_.holds(write.state, stage_);
@@ -250,7 +251,7 @@ class StageBuilder {
     }
   }
 
-  /// A value of a function that this stage uses. Each call of the function has its own value for it.
+  /// Identifies a value of a function that this stage uses. Each call of the function has its own value for it.
   using PlaceId = Id<struct PlaceTag>;
 
   const FunctionCut& cut_;
@@ -258,12 +259,12 @@ class StageBuilder {
   const StateStages& states_;
   const StageId stage_;
   const std::vector<StageMessage>& messages_;
-  std::array<std::size_t, 3> next_messages_{};  ///< by kind
-  ActionId action_;                             ///< the current action; none: the segment is not an action
+  std::array<std::size_t, 3> next_messages_{};  ///< per kind of message: the index of the next one
+  ActionId action_;                             ///< the current action; none: the segment is not one
   SplitFunction out_;
-  std::map<const CutFunction*, IdVector<ValueId, PlaceId>> places_;  ///< by function
+  std::map<const CutFunction*, IdVector<ValueId, PlaceId>> places_;  ///< per function: the places of its values
   std::size_t places_used_ = 0;
-  std::vector<IdVector<PlaceId, ValueId>> values_;  ///< by call
+  std::vector<IdVector<PlaceId, ValueId>> values_;  ///< per call: its values, by place
   IdVector<StateId, ValueId> state_values_;
   std::map<std::pair<const CutFunction*, ValueId>, ValueId> alike_values_;
   std::map<std::pair<const CutFunction*, NodeId>, NodeId> alike_nodes_;

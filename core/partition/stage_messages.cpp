@@ -16,7 +16,7 @@ using graph::StateId;
 using graph::StateWrite;
 using graph::ValueId;
 
-/// A value of one call.
+/// A call's number and a value of its function.
 using CallValue = std::pair<std::size_t, ValueId>;
 
 /// The values sent along each link, in order.
@@ -79,7 +79,8 @@ class Ordering {
     });
   }
 
-  /// Receives a value, after everything that was sent before it along its link.
+  /// Adds the receive of a value that another stage makes, after the receives of everything sent earlier along its
+  /// link.
   void need(std::size_t call, ValueId id) {
     if (!is_foreign(function(call), id, stage_) || had_.contains({call, id})) {
       return;
@@ -104,7 +105,7 @@ class Ordering {
                                                  from.values[id].name, link.from.number(), from.name, stage_.number()));
   }
 
-  /// Receives what states and outputs need at the end, in the same order as build_stage().
+  /// Adds the receives of values that states and outputs need at the end, in the order of build_stage().
   void finish(const Segment& first) {
     const SplitFunction& from = function(first.call);
     std::set<StateId> written = written_by_nodes();
@@ -152,7 +153,7 @@ class Ordering {
   const StateStages& states_;
   const StageId stage_;
   std::map<Link, std::deque<CallValue>> arriving_;
-  std::set<CallValue> had_;  ///< values of other stages that were received already
+  std::set<CallValue> had_;  ///< values of other stages that were received
   std::size_t segment_ = 0;
   std::vector<StageMessage> messages_;
 };

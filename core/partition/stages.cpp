@@ -130,7 +130,7 @@ class NodesOfActions {
   std::map<std::tuple<const CutFunction*, std::uint32_t, Action::Kind>, const SegmentNodes*> known_;
 };
 
-/// How errors name the messages of a function. `cut` outlives the result.
+/// Returns a function that names a message for error texts. `cut` must outlive it.
 std::function<MessageName(const StageMessage&)> namer(const FunctionCut& cut) {
   return [&cut](const StageMessage& message) {
     const SplitFunction& function = cut.calls[message.call]->split;
@@ -246,7 +246,8 @@ class Cutting {
   Stages stages_;
 };
 
-/// The messages of all stages in the order in which queues of a device launch them, and how many may be under way.
+/// The messages of all stages in the order in which device queues launch them, and the largest number in flight per
+/// link.
 std::pair<IdVector<StageId, std::vector<StageMessage>>, std::size_t> launched_messages(const FunctionCut& cut) {
   IdVector<StageId, std::vector<StageMessage>> messages = cut.messages;
   const std::size_t under_way = least_under_way(messages, namer(cut));

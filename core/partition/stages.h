@@ -20,10 +20,10 @@ struct StateStages {
 
 struct FunctionCut;
 
-/// Which memory messages and sums between stages move.
+/// The memory that messages and sums between stages are moved in.
 enum class MessageMemory : std::uint8_t {
-  host,    ///< also staging memory: a message waits in the transport until it is received
-  device,  ///< a queue of the device launches them in one order of all stages (launch_order.h)
+  host,    ///< host memory or staging memory: the transport keeps a message until it is received
+  device,  ///< device memory: its queue launches transfers in one order of all stages (launch_order.h)
 };
 
 /// A graph's functions cut into the stages' parts, in execution order.
@@ -32,12 +32,12 @@ struct Stages {
   std::vector<std::shared_ptr<const FunctionCut>> cuts;  ///< per function; empty without a pipeline
 
   /// The functions of one stage. Each call makes them anew, because functions that execute all microbatches of a step
-  /// are long. REQUIRES: there is a pipeline; `graph` is the one that was cut.
-  /// For MessageMemory::device, throws Error{job} if the stages wait for each other at their sums.
+  /// are long. Throws Error{job} for MessageMemory::device if the stages would wait for each other at sums. REQUIRES:
+  /// there is a pipeline; `graph` is the one that was cut.
   [[nodiscard]] std::vector<SplitFunction> functions_of(const graph::Graph& graph, StageId stage,
                                                         MessageMemory memory) const;
 
-  /// The links along which stages send something, ascending.
+  /// The links along which any message is sent, ascending.
   [[nodiscard]] std::vector<Link> links() const;
 };
 

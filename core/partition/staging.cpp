@@ -11,7 +11,7 @@
 namespace shardrun::partition {
 namespace {
 
-/// From the last address before it that is aligned.
+/// The last aligned offset at or before the extent's begin.
 std::uint64_t aligned(const Extent& extent) noexcept { return extent.begin / memory::alignment * memory::alignment; }
 
 class Stager {

@@ -4,13 +4,13 @@
 
 namespace shardrun::partition {
 
-/// Gives the hook calls of a program, and the transfers that are not direct, buffers in staging memory, and all buffers
-/// there their offsets. Transports and hooks use these in place of the device's memory, which the host cannot address.
-/// Regions of a transfer that share memory share it there too, and every address keeps its remainder modulo
-/// memory::alignment. REQUIRES: the arena's buffers have their offsets. Returns the bytes that are needed.
+/// Adds buffers in staging memory for a program's hook calls and for transfers that are not direct, and gives them
+/// offsets. Transports and hooks use these instead of device memory that the host cannot address. Regions of a transfer
+/// that overlap also overlap in staging memory. Addresses keep their remainder modulo memory::alignment. REQUIRES: the
+/// arena's buffers have offsets. Returns the bytes of staging memory that are needed.
 [[nodiscard]] std::uint64_t add_staging(Program& program);
 
-/// The room that the host needs for a call's inputs at once, or all outputs of a program, or one metric.
+/// Bytes that the host needs for the larger of: a call's inputs, all outputs of a program, one metric.
 [[nodiscard]] std::uint64_t host_room(const Programs& programs, const graph::Graph& graph);
 
 }  // namespace shardrun::partition

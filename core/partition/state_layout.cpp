@@ -68,7 +68,7 @@ StateLayout::StateBytes StateLayout::state_bytes(const graph::Graph& graph, cons
     };
     bytes.most.push_back(of(first));
     bytes.least.push_back(of(last));
-    for (const mesh::Halo& halo : placement.halos) {  // along which neither rank is the one
+    for (const mesh::Halo& halo : placement.halos) {  // with a halo, the largest and smallest parts may be anywhere
       mesh::Coordinates at = first;
       for (std::int64_t& along = at[placement.dims[halo.dim].front()];
            along < mesh.size(placement.dims[halo.dim].front()); ++along) {
@@ -117,8 +117,8 @@ std::uint64_t StateLayout::place(IdVector<graph::StateId, Buffer>& states) const
 
 graph::StateKind StateLayout::kind(graph::StateId state) const { return graph_.states[state].kind; }
 
-/// Within a bucket, states of an aligned size come first: behind a state of another size (`loss`, an odd bias) nothing
-/// is aligned.
+/// Within a bucket, states of an aligned size come first: a state of any other size (`loss`, an odd bias) makes
+/// everything behind it unaligned.
 void StateLayout::lay_out(Bucket bucket, std::vector<Bucket>& kept) {
   std::stable_partition(bucket.states.begin(), bucket.states.end(), [&](graph::StateId state) {
     return bytes_.most[state] % memory::alignment == 0 && bytes_.least[state] % memory::alignment == 0;
@@ -167,7 +167,8 @@ std::vector<Bucket> StateLayout::hook_buckets() const {
     if (!held[stage_]) {
       continue;
     }
-    // A tensor on several stages has its own bucket, so that the hook does the same with it on each stage.
+    // A tensor on several stages gets a bucket of its own, so that the hook does the same with it on each of these
+    // stages.
     const bool alone = std::count(held.begin(), held.end(), true) > 1;
     const GroupKey key = group_key(partition_.placements.states[state]);
     auto group = std::find_if(open.begin(), open.end(), [&](const Open& each) {

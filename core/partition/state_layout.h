@@ -15,12 +15,12 @@ class StateLayout {
   /// REQUIRES: the arguments outlive this.
   StateLayout(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage);
 
-  /// The buckets of each function. Functions that finalize the same states have the same buckets. Call it once, before
-  /// `place`.
+  /// The buckets of each function. Functions that finalize the same states have the same buckets. Call once, before
+  /// place().
   [[nodiscard]] std::vector<std::vector<Bucket>> buckets();
 
-  /// Places the states: first the parameters, then the buckets, then the other states by category. A bucket has no
-  /// gaps, and neither have its hook states. Returns the offset at which transients may begin.
+  /// Places the states: first the parameters, then the buckets, then the other states by category. Within a bucket
+  /// there are no gaps, nor within its hook states. Returns the offset at which transients may begin.
   [[nodiscard]] std::uint64_t place(IdVector<graph::StateId, Buffer>& states) const;
 
  private:
@@ -43,7 +43,7 @@ class StateLayout {
   const StateBytes bytes_;
   std::set<graph::StateId> placed_;
   std::set<std::vector<graph::StateId>> laid_out_;
-  std::vector<std::vector<graph::StateId>> groups_;  ///< states without gaps between them, in order
+  std::vector<std::vector<graph::StateId>> groups_;  ///< states that are placed without gaps, in order
 };
 
 }  // namespace shardrun::partition

@@ -25,8 +25,8 @@ bool extends(const Axes& from, const Axes& to, AxisId axis) {
   return from.size() < to.size() && is_prefix(from, to) && to[from.size()] == axis;
 }
 
-/// The dimensions that may be split further: the flattened elements once all dimensions are as wanted, and the
-/// dimensions before that.
+/// The dimensions that may be split further: while the dimensions differ from `to`, these; after that, the flattened
+/// elements.
 std::vector<std::size_t> splittable_dims(const Placement& from, const Placement& to) {
   if (from.dims == to.dims && from.halos == to.halos) {
     return {mesh::flattened};
@@ -42,14 +42,14 @@ std::optional<mesh::Halo> halo_along(const Placement& placement, std::size_t dim
   return found == nullptr ? std::nullopt : std::optional(*found);
 }
 
-/// As halo_along(), of a collective that leaves each index to one rank.
+/// The halo along a dimension after a collective that leaves each index to a single rank.
 std::optional<mesh::Halo> own_halo_along(const Placement& placement, std::size_t dim) {
   const mesh::Halo* found = placement.halo(dim);
   return found == nullptr ? std::nullopt : std::optional(found->own());
 }
 
-/// A step that leaves the intervals of halos that `to` does not have: sums of what several ranks have are added up, and
-/// of indices that several ranks have each is left to one.
+/// The transition that removes a halo which `to` does not have. A partial value is summed over the ranks that share an
+/// index; otherwise each shared index is left to one rank.
 std::optional<Transition> leave_halo(const Placement& from, const Placement& to) {
   for (const mesh::Halo& halo : from.halos) {
     const AxisId axis = from.dims[halo.dim].back();
@@ -64,7 +64,7 @@ std::optional<Transition> leave_halo(const Placement& from, const Placement& to)
   return std::nullopt;
 }
 
-/// Whether a dimension has to be gathered, wholly or to be split otherwise.
+/// Whether a dimension has to be gathered, to be whole or to be split otherwise.
 bool is_left(const Placement& from, const Placement& to, std::size_t dim) {
   const bool keeps_intervals = from.halo(dim) == nullptr || (to.halo(dim) != nullptr && from.dims[dim] == to.dims[dim]);
   return !is_prefix(from.dims[dim], to.dims[dim]) || !keeps_intervals;
@@ -235,8 +235,8 @@ Finalization finalization_of(const graph::State& state, const Placement& stored,
 
 namespace {
 
-/// Removes the all_reduce over `axis`, which an axis of a single rank has none of. Returns false if there is none, or
-/// if the finalization splits the tensor.
+/// Removes the all_reduce over `axis` from the steps; an axis of a single rank needs none. Returns false if there is
+/// none, or if the finalization splits the tensor.
 bool take_sum(std::vector<Transition>& steps, AxisId axis, const mesh::Mesh& mesh) {
   const bool whole = std::all_of(steps.begin(), steps.end(),
                                  [](const Transition& step) { return step.kind == Transition::Kind::all_reduce; });

@@ -42,7 +42,8 @@ class Reckoning {
     }
   }
 
-  /// The last and the first step of the node that makes a value; none if the value comes from outside the function.
+  /// The last step, or the first step, of the node that makes a value; none if the value comes from outside of the
+  /// function.
   [[nodiscard]] StepId made_at(ValueId id) const {
     return value(id).producer.exists() ? made_.spans[value(id).producer].end : StepId{};
   }
@@ -77,7 +78,7 @@ class Reckoning {
     return static_cast<std::size_t>(std::find(outputs.begin(), outputs.end(), id) - outputs.begin());
   }
 
-  /// The value that reads a state's old contents, if the function has one.
+  /// The value by which the function reads the state's old contents; none if it does not.
   [[nodiscard]] ValueId reader_of(graph::StateId state) const { return reader_of_[state]; }
 
   /// Fills in reader_of_ and made_.writes_to.
@@ -140,8 +141,8 @@ class Reckoning {
     return made_.last_use[old] == begun_at(write.value) && updates_in_place(node, result, old);
   }
 
-  /// Whether the node may overwrite `old` with its result: every operand that is `old` must be declared in place with
-  /// that result.
+  /// Whether the node may overwrite the value `old` with its result: the op must declare every operand that is `old` to
+  /// be in place with that result.
   [[nodiscard]] static bool updates_in_place(const Node& node, std::size_t result, ValueId old) {
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       const std::pair pair = {result, i};
@@ -158,7 +159,7 @@ class Reckoning {
   const IdVector<StepId, Step>& steps_;
   const StepId end_;
   IdVector<ValueId, int> uses_;
-  IdVector<graph::StateId, ValueId> reader_of_;  ///< the value that reads a state's old contents, or none
+  IdVector<graph::StateId, ValueId> reader_of_;  ///< per state: the value that reads its old contents, or none
   Usage made_;
 };
 

@@ -26,12 +26,12 @@ IdVector<StageId, std::size_t> walk(const IdVector<StageId, std::vector<Entry>>&
   return done;
 }
 
-/// The collectives of all stages, one after the other. A stage passes one when all stages have come to it.
+/// The collectives of all stages, in order. A stage passes a collective when all stages have reached it.
 class Meetings {
  public:
   explicit Meetings(std::size_t stages) : come_(stages, 0), passed_(stages, 0) {}
 
-  /// A stage is at its next collective. Returns whether it passes.
+  /// The stage reaches its next collective. Returns whether it passes.
   bool pass(StageId stage) {
     come_[stage] = passed_[stage] + 1;
     const bool passes = std::ranges::all_of(come_, [&](std::size_t come) { return come > passed_[stage]; });
@@ -40,8 +40,8 @@ class Meetings {
   }
 
  private:
-  IdVector<StageId, std::size_t> come_;    ///< the collectives that a stage has come to
-  IdVector<StageId, std::size_t> passed_;  ///< and those that it has passed
+  IdVector<StageId, std::size_t> come_;    ///< collectives that each stage has reached
+  IdVector<StageId, std::size_t> passed_;  ///< collectives that each stage has passed
 };
 
 }  // namespace shardrun::partition

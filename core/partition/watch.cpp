@@ -11,7 +11,7 @@
 namespace shardrun::partition {
 namespace {
 
-/// The regions that a transfer may overwrite. A gather in place does not overwrite this rank's own block.
+/// The parts of the arena that a transfer may overwrite. An in-place gather does not overwrite this rank's own block.
 std::vector<Extent> received(const Program& program, const Transfer& transfer) {
   const Extent send = extent_of(program, transfer.send, transfer.dtype);
   const Extent recv = extent_of(program, transfer.recv, transfer.dtype);
@@ -58,9 +58,9 @@ class Watcher {
     return of < buffer_of(graph_.states.next()) && lasts(graph::StateId(of.number()));
   }
 
-  /// The parts of states that the instruction's kernel overwrites in place and hashes: an extent for each pair of its
-  /// op, empty if the pair has no state. Nothing if the kernel cannot, or if the instruction also writes a state
-  /// otherwise.
+  /// The parts of states that the instruction's kernel overwrites in place and hashes: one per in-place pair of its op,
+  /// empty for a pair without a state. No parts if the kernel does not hash, or the instruction also writes a state in
+  /// another way.
   [[nodiscard]] std::vector<Extent> in_place(const Program& program, const Instruction& instruction) const {
     if (instruction.kind != Instruction::Kind::compute || instruction.accumulate != Accumulate::never) {
       return {};
@@ -92,7 +92,8 @@ class Watcher {
     return extents;
   }
 
-  /// Ranges that lie partly in one another stay with their states.
+  /// Finds the parts of states that kernels hash. Extents that overlap partly are left out: they stay with their
+  /// states.
   void find_in_place() {
     std::vector<Extent> found;
     for (const Program& program : programs_.programs) {
@@ -151,7 +152,8 @@ class Watcher {
     return ranges;
   }
 
-  /// The extents that the instruction writes, or starts or completes a write of, without those that its kernel hashes.
+  /// The extents that the instruction writes, or whose transfer it starts or waits for, without those that its kernel
+  /// hashes.
   [[nodiscard]] std::vector<Extent> written(const Program& program, const Instruction& instruction) const {
     std::vector<Extent> extents;
     switch (instruction.kind) {
@@ -177,7 +179,7 @@ class Watcher {
   }
 
   void watch(Program& program) {
-    // Of ranges that are being overwritten: the last instruction so far that writes them.
+    // For each range that is being overwritten: the last instruction so far that writes it.
     std::map<std::uint32_t, std::int32_t> open;
     const auto close = [&](std::uint32_t range) {
       if (const auto found = open.find(range); found != open.end()) {
@@ -237,9 +239,9 @@ class Watcher {
   Programs& programs_;
   const graph::Graph& graph_;
   const device::Device& device_;
-  std::vector<Extent> in_place_;  ///< of kernels that hash, in order of their places
+  std::vector<Extent> in_place_;  ///< extents that kernels hash, ascending
   std::map<Extent, std::uint32_t> ranges_of_kernels_;
-  std::map<std::uint64_t, std::uint32_t> by_place_;  ///< the range that begins there
+  std::map<std::uint64_t, std::uint32_t> by_place_;  ///< by offset: the range that begins there
   std::set<std::uint32_t> written_;                  ///< ranges that some program writes
 };
 

@@ -6,29 +6,29 @@
 
 namespace shardrun::plan {
 
-/// The kind of a hook, which says when the strategy's own function is called: see shardrun/strategy.h.
+/// The kind of a hook, which determines when the strategy's own function is called: see shardrun/strategy.h.
 enum class HookKind : std::uint8_t { sync_gradients, after_step };
 
 /// A state that a hook keeps for each of its tensors.
 struct HookState {
   std::string name;
-  bool copies_tensor = false;  ///< it begins as a copy of the tensor; otherwise as zero
+  bool copies_tensor = false;  ///< whether it begins as a copy of the tensor; otherwise it begins as zeros
 
   bool operator==(const HookState&) const = default;
 };
 
-/// A hook of a strategy. shardrun/strategy.h says when it runs.
+/// A strategy's hook. shardrun/strategy.h says when hooks run.
 struct Hook {
   HookKind kind = HookKind::sync_gradients;
   std::string mesh_axis;
   std::uint32_t every = 1;           ///< for after_step: the hook runs after every `every` steps
-  std::vector<std::string> tensors;  ///< names, in the order of the request
+  std::vector<std::string> tensors;  ///< names of the tensors, in the order of the request
   std::vector<HookState> states;
 
   bool operator==(const Hook&) const = default;
 };
 
-/// This rank's part of one of a group's tensors.
+/// This rank's part of one tensor of a group.
 struct HookTensor {
   std::string name;
   std::vector<std::int64_t> shape;
@@ -40,21 +40,21 @@ struct HookTensor {
 struct HookGroup {
   HookKind kind = HookKind::sync_gradients;
   std::uint32_t members = 1;  ///< ranks along the hook's mesh axis
-  std::uint32_t states = 0;   ///< number of states that the hook keeps with each tensor
+  std::uint32_t states = 0;   ///< number of states that the hook keeps for each tensor
   std::vector<HookTensor> tensors;
 
   bool operator==(const HookGroup&) const = default;
 };
 
-/// A buffer that belongs to a hook.
+/// A buffer that a hook uses besides its tensors and states.
 struct HookBuffer {
-  bool whole_numbers = false;  ///< i32; otherwise f32
+  bool whole_numbers = false;  ///< i32 elements; otherwise f32
   std::uint64_t elements = 0;
 
   bool operator==(const HookBuffer&) const = default;
 };
 
-/// A step of a hook: a call of its function, or an exchange between buffers, given by their numbers (sr_exchange).
+/// A step of a hook: a call of its function, or an exchange (sr_exchange). `send` and `receive` are numbers of buffers.
 struct HookStep {
   enum class Kind : std::uint8_t { call, all_reduce, all_gather, reduce_scatter, all_to_all } kind = Kind::call;
   std::uint32_t call = 0;
@@ -64,7 +64,7 @@ struct HookStep {
   bool operator==(const HookStep&) const = default;
 };
 
-/// A hook's buffers and steps for one group.
+/// The buffers and steps of a hook for one group.
 struct HookPlan {
   std::vector<HookBuffer> buffers;
   std::vector<HookStep> steps;
@@ -74,7 +74,7 @@ struct HookPlan {
 
 [[nodiscard]] const char* to_string(HookKind kind) noexcept;
 
-/// A group's text for messages: "hook after_step of w and 3 more".
+/// A text for messages, such as "hook after_step of w and 3 more".
 [[nodiscard]] std::string to_string(const HookGroup& group);
 
 }  // namespace shardrun::plan

@@ -9,7 +9,7 @@
 
 namespace shardrun::plan {
 
-/// Consecutive layers on one stage: from `first_layer` up to the next chunk's first layer.
+/// Consecutive layers on one stage: from `first_layer` up to, but without, the next chunk's first layer.
 struct Chunk {
   std::uint32_t first_layer = 0;
   std::uint32_t stage = 0;
@@ -27,7 +27,7 @@ struct Action {
 };
 
 struct Pipeline {
-  std::string mesh_axis;  ///< empty: no pipeline
+  std::string mesh_axis;  ///< the mesh axis of the stages; empty: no pipeline
   std::vector<Chunk> chunks;
   std::vector<std::vector<Action>> actions;  ///< per stage, in execution order
 
@@ -63,8 +63,8 @@ struct TensorPlacement {
   std::string tensor;
   TensorRole role = TensorRole::store;
   DimSplits dims;
-  std::vector<std::string> flat{};  ///< the mesh axes that split the flattened elements of the part that `dims` leaves
-                                    ///< to a rank
+  /// Mesh axes that split the flattened elements of the part that `dims` gives a rank.
+  std::vector<std::string> flat{};
 
   bool operator==(const TensorPlacement&) const = default;
 };
@@ -76,7 +76,7 @@ struct CutPointPlacement {
   bool operator==(const CutPointPlacement&) const = default;
 };
 
-/// A tensor that is gathered at use.
+/// A tensor that is gathered where ops read it, together with the other tensors of its unit.
 struct TensorGather {
   std::string tensor;
   std::string unit;
@@ -85,7 +85,7 @@ struct TensorGather {
   bool operator==(const TensorGather&) const = default;
 };
 
-/// A tensor of which each rank along a mesh axis has its own version.
+/// A tensor whose values differ between the ranks along a mesh axis.
 struct VaryingTensor {
   std::string tensor;
   std::string mesh_axis;
@@ -93,30 +93,30 @@ struct VaryingTensor {
   bool operator==(const VaryingTensor&) const = default;
 };
 
-/// A strategy's answer. Names are those of the request: globs are expanded, and dimensions are indices. If a strategy
-/// states something twice, only the later statement is kept. Tensors, axes and cut points that are not listed were not
-/// placed. shardrun/strategy.h states the meaning of every field.
+/// A strategy's answer; shardrun/strategy.h explains every field. Names are those of the request, with globs expanded,
+/// and dimensions are indices. Of repeated statements only the last one is kept. Tensors, axes and cut points that are
+/// not listed have no placement from the strategy.
 struct Plan {
   std::string strategy;
-  std::vector<MeshAxis> mesh;  ///< major to minor; the product is the request's ranks
+  std::vector<MeshAxis> mesh;  ///< major to minor; the product of the sizes is the number of ranks
   std::vector<AxisPlacement> axes;
   std::vector<TensorPlacement> tensors;
   std::vector<CutPointPlacement> cut_points;
   std::vector<TensorGather> gathers;
   Pipeline pipeline;
-  /// The size of a bucket of gradients that are reduced together, in bytes; 0: each tensor separately.
+  /// Bytes of a bucket of gradients that are reduced together; 0: each gradient is reduced separately.
   std::uint64_t bucket_bytes = 0;
   std::vector<Hook> hooks{};  ///< at most one of each kind
   std::vector<VaryingTensor> varying{};
-  std::vector<std::string> notices{};  ///< to be shown to a person
-  /// Set by the job instead of the strategy: the rank at each place of the mesh; empty: the place's number.
+  std::vector<std::string> notices{};  ///< messages to show to the user
+  /// Set by the job, not by the strategy: the rank at each place of the mesh. Empty: the rank has the place's number.
   std::vector<std::int64_t> order{};
 
   bool operator==(const Plan&) const = default;
 
   [[nodiscard]] std::int64_t ranks() const noexcept;
 
-  /// Null if there is no hook of this kind.
+  /// The hook of this kind; null if there is none.
   [[nodiscard]] const Hook* find_hook(HookKind kind) const noexcept;
 };
 

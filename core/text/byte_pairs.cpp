@@ -175,11 +175,12 @@ void BytePairs::find_joints(const TokenIds& ids, const std::vector<Merge>& merge
   }
   std::ranges::sort(joints_);
   joints_.erase(std::unique(joints_.begin(), joints_.end()), joints_.end());
-  has_parts_ = true;
+  // A part would be looked up as if it were a whole piece.
+  has_parts_ = !settings_.ignore_merges;
 }
 
 std::size_t BytePairs::end_of_part(std::string_view piece, std::size_t at) const {
-  if (!has_parts_ || (settings_.ignore_merges && at == 0 && pieces_.contains(piece))) {
+  if (!has_parts_) {
     return piece.size();
   }
   for (Seen first = look(piece, at); first.end < piece.size();) {

@@ -27,7 +27,7 @@ ShardingRule dropout_rule(const Attributes& attributes, const Operands& inputs) 
   return linear_in(elementwise_rule(inputs, 1), {0});
 }
 
-/// The mask is drawn again from its counters; none is kept.
+/// Draws the mask again from its counters instead of keeping it.
 ValueId dropout_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   return builder.call("dropout", {request.output_gradients[0]},
                       {{"rate", request.attributes.real("rate")}, {"stream", request.attributes.text("stream")}});
@@ -46,8 +46,8 @@ const RegisterOp gelu({.name = "gelu",
 const RegisterOp gelu_backward(
     {.name = "gelu_gradient", .rule = activation_gradient_rule, .flops = flops_per_element<20>, .in_place = {{0, 0}}});
 
-/// Zeroes elements at random and scales the others (Srivastava et al. 2014). Dimension 0 is the batch: the random
-/// numbers are keyed by global sample index and index within the sample.
+/// Zeroes elements at random and scales up the rest (Srivastava et al. 2014). Dimension 0 is the batch: random numbers
+/// are keyed by the global sample index and the index within the sample.
 const RegisterOp dropout(
     {.name = "dropout",
      .help = "x / (1 - rate), with a random share `rate` of its elements zero; dimension 0 is the batch",

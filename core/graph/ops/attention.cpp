@@ -1,8 +1,8 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
-// Causal scaled dot-product attention (Vaswani et al. 2017, section 3.2.1), fused: scores live in tiles of scratch
-// only, and backward draws them again from log-sum-exp (Dao et al. 2022, arXiv:2205.14135, section 3.1).
+// Causal scaled dot-product attention (Vaswani et al. 2017, section 3.2.1), fused: scores exist only in tiles of
+// scratch, and backward recomputes them from log_sum_exp (Dao et al. 2022, arXiv:2205.14135, section 3.1).
 // qkv: [batch, seq, 3, heads, head_dim]   out: [batch, seq, heads, head_dim]   log_sum_exp: [batch, heads, seq]
 
 namespace shardrun::graph {
@@ -22,13 +22,13 @@ ShardingRule attention_gradient_rule(const Attributes&, const Operands&) {
   return linear_in(parse_rule("b t c h d, b t h d, b h t, b t h d -> b t c h d", {.whole = "t c d"}), {3});
 }
 
-/// Two products per visited (query, key) pair; the causal half counts as half.
+/// Two products per computed (query, key) pair. The causal mask leaves half of the pairs.
 std::int64_t attention_flops(const OpShape& shape) {
   const std::vector<std::int64_t>& qkv = shape.inputs[0].shape;
   return 2 * qkv[0] * qkv[3] * qkv[1] * qkv[1] * qkv[4];
 }
 
-/// Five products: scores again, and the gradients of probabilities, values, queries and keys.
+/// Five products per pair: the scores again, and the gradients of probabilities, values, queries and keys.
 std::int64_t gradient_flops(const OpShape& shape) { return attention_flops(shape) * 5 / 2; }
 
 const RegisterOp attention(

@@ -3,12 +3,12 @@
 #include "core/graph/ops/shapes.h"
 
 // The same numbers in another element type, rounded to nearest with ties to even. Real numbers that become integers are
-// cut to whole numbers.
+// truncated.
 
 namespace shardrun::graph {
 namespace {
 
-/// A partial operand is reduced first: to round each part would round more than once.
+/// A partial operand is reduced first: casting the parts would round more than once.
 ShardingRule cast_rule(const Attributes& attributes, const Operands& inputs) {
   const std::string& name = attributes.text("dtype");
   const std::optional<DType> dtype = find_dtype(name);
@@ -20,7 +20,7 @@ ShardingRule cast_rule(const Attributes& attributes, const Operands& inputs) {
   return rule;
 }
 
-/// None flows through integers.
+/// There is no gradient through integers.
 ValueId cast_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   if (!is_real(builder.type(request.inputs[0]).dtype) || !is_real(builder.type(request.outputs[0]).dtype)) {
     return {};

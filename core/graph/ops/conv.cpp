@@ -1,17 +1,16 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/sliding.h"
 
-// Convolutions of one or two dimensions (cross-correlations, as everybody calls them so).
-// x: [batch, in, H, W]   w: [out, in / groups, kernel H, kernel W]   y: [batch, out, H', W']; outside of x there are
-// zeros. With groups, channels of one group are a part of a dimension that a split need not respect: `in` and `out` are
-// whole.
+// Convolutions of one or two dimensions; strictly, cross-correlations.
+// x: [batch, in, H, W]   w: [out, in / groups, kernel H, kernel W]   y: [batch, out, H', W']; x is padded with zeros.
+// With groups, splitting a channel dimension could cut through a group, so `in` and `out` are whole.
 
 namespace shardrun::graph {
 namespace {
 
 using Dims = std::vector<std::int64_t>;
 
-/// Throws Error{shape_mismatch} unless x and w have one rank, which is 3 or 4, and channels that fit together.
+/// Throws Error{shape_mismatch} unless x and w have the same rank, 3 or 4, and matching channels.
 void require_channels(const Attributes& attributes, const Operands& inputs) {
   const std::int64_t groups = attributes.integer("groups");
   if (inputs.size() != 2 || rank(inputs, 0) != rank(inputs, 1) || rank(inputs, 0) < 3 || rank(inputs, 0) > 4) {
@@ -26,8 +25,8 @@ void require_channels(const Attributes& attributes, const Operands& inputs) {
   }
 }
 
-/// `text` with {r} for the number of dimensions that slide and {c} for the channels that w has. `reduced`: the factors
-/// reduced beside `channels`.
+/// The rule in `text`, with {r} replaced by the number of sliding dimensions and {c} by the channels of w. `reduced`:
+/// the reduced factors other than `channels`.
 ShardingRule rule_of(const Attributes& attributes, std::size_t sliding, const char* text, std::string reduced,
                      const char* channels) {
   const bool grouped = attributes.integer("groups") > 1;
@@ -56,7 +55,7 @@ std::int64_t flops_of(const TensorType& y, const TensorType& w) {
 
 std::int64_t conv_flops(const OpShape& shape) { return flops_of(shape.outputs[0], shape.inputs[1]); }
 
-/// A convolution's attributes, and the sizes and names of the result's dimensions that the operands do not show.
+/// A convolution's attributes, with the sizes and names of those dimensions of the result that operands do not have.
 Attributes with_result(const Attributes& attributes, const TensorType& result) {
   Attributes all = attributes;
   all.add("sizes", last_sizes(result, result.shape.size() - 2));
@@ -68,7 +67,7 @@ Attributes with_result(const Attributes& attributes, const TensorType& result) {
   return all;
 }
 
-/// Name `number` of the attribute `axes`.
+/// Word `number` of the attribute `axes`: the name of an axis.
 std::string axis_of(const Attributes& attributes, std::size_t number) {
   const std::string& text = attributes.text("axes");
   std::size_t begin = 0;
@@ -85,7 +84,7 @@ ValueId conv_gradient(FunctionBuilder& builder, const GradientRequest& request) 
                       with_result(request.attributes, result));
 }
 
-// conv_gradient_input: dx from dy and w. `sizes`: of the dimensions of x that slide.
+// conv_gradient_input: dx from dy and w. `sizes`: the sliding dimensions of x.
 
 ShardingRule conv_input_rule(const Attributes& attributes, const Operands& inputs) {
   const Dims& sizes = attributes.integers("sizes");
@@ -102,7 +101,7 @@ ShardingRule conv_input_rule(const Attributes& attributes, const Operands& input
 
 std::int64_t conv_input_flops(const OpShape& shape) { return flops_of(shape.inputs[0], shape.inputs[1]); }
 
-// conv_gradient_weights: dw from dy and x. `sizes`: of the kernel's dimensions.
+// conv_gradient_weights: dw from dy and x. `sizes`: the dimensions of the kernel.
 
 ShardingRule conv_weights_rule(const Attributes& attributes, const Operands& inputs) {
   const Dims& sizes = attributes.integers("sizes");

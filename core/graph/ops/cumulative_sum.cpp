@@ -13,7 +13,7 @@ ShardingRule cumulative_sum_rule(const Attributes& attributes, const Operands& i
   return linear_in(parse_rule(fmt::format("a*{} -> a*{}", a, a), {.whole = summed}), {0});
 }
 
-/// An element is part of all sums from its own on: their gradients are summed in the other direction.
+/// Each element is part of its own sum and all later ones, so its gradient is a cumulative sum in the other direction.
 ValueId cumulative_sum_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   return builder.call(
       "cumulative_sum", {request.output_gradients[0]},

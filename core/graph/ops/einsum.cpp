@@ -63,7 +63,7 @@ std::string summed_letters(const Einsum& einsum) {
 
 namespace {
 
-/// "b i j"
+/// Letters with spaces between them: "b i j".
 std::string spaced(const std::string& letters) {
   std::string text;
   for (const char c : letters) {
@@ -81,7 +81,7 @@ ShardingRule einsum_rule(const Attributes& attributes, const Operands& inputs) {
   return linear_in(parse_rule(text, {.reduced = reduced}), {0, 1});
 }
 
-/// A multiplication and an addition for each combination of indices.
+/// One multiplication and one addition for each combination of indices.
 std::int64_t einsum_flops(const OpShape& shape) {
   const Einsum einsum = parse_einsum(shape.attributes.text("spec"));
   std::int64_t product = 2;
@@ -94,8 +94,8 @@ std::int64_t einsum_flops(const OpShape& shape) {
   return product;
 }
 
-/// The contraction of the result's gradient with the other operand. Along a letter that only this operand has, and the
-/// result lacks, the gradient is the same everywhere.
+/// Contracts the result's gradient with the other operand. Along a letter that neither the result nor the other operand
+/// has, the gradient is constant, so it is repeated.
 ValueId einsum_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   const Einsum einsum = parse_einsum(request.attributes.text("spec"));
   const std::string& mine = request.input == 0 ? einsum.a : einsum.b;
@@ -117,7 +117,7 @@ ValueId einsum_gradient(FunctionBuilder& builder, const GradientRequest& request
                                         {{"dims", missing}, {"scale", 1.0}});
 }
 
-/// Attribute `spec`: "bij,bjk->bik".
+/// The attribute `spec` is a text such as "bij,bjk->bik".
 const RegisterOp einsum({.name = "einsum",
                          .help = "the sum of a b over the letters that the result lacks",
                          .attributes = {AttributeSpec::text("spec", "the letters of a, b and the result")},

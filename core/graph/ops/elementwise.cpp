@@ -38,7 +38,7 @@ std::int64_t linear_combination_flops(const OpShape& shape) {
 
 ShardingRule constant_rule(const Attributes&, const Operands&) { return parse_rule("-> ."); }
 
-/// Gives a scalar the shape of another operand, which is not read.
+/// Gives a scalar the shape of another operand, whose elements are not read.
 ShardingRule broadcast_rule(const Attributes&, const Operands& inputs) {
   const std::size_t a = rank(inputs, 1);
   return linear_in(parse_rule(fmt::format("., a*{} -> a*{}", a, a)), {0});
@@ -62,7 +62,7 @@ const RegisterOp linear_combination({.name = "linear_combination",
                                      .cheap = true,
                                      .example = {.attributes = {{"coefficients", std::vector<double>{0.5, -2}}},
                                                  .operands = {example({2, 3}), example({2, 3})}}});
-/// Writes of state that nothing else could fuse: state = value, or += value.
+/// Writes to a state that no other op can make itself: state = value, or state += value.
 const RegisterOp copy({.name = "copy", .rule = linear_rule, .accumulates = true});
 const RegisterOp constant({.name = "constant",
                            .help = "a scalar",

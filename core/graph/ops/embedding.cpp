@@ -1,7 +1,8 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
-// Rows of a table by index. A sharded vocabulary gives partial sums: rows that a shard does not hold are zero.
+// Rows of a table by index. If the vocabulary is split, results are partial sums: a row that a shard does not hold is
+// zero.
 
 namespace shardrun::graph {
 namespace {
@@ -47,7 +48,7 @@ const RegisterOp embedding_gradient_op({.name = "embedding_gradient",
                                         .flops = flops_per_element<1, 1>,
                                         .accumulates = true});
 
-/// Picks one position of each sequence, chosen at run time. Used for generating text.
+/// Takes one position of each sequence, chosen at run time. Used to generate text.
 const RegisterOp take_position({.name = "take_position",
                                 .help = "x at one position of dimension 1, which is chosen when the function is called",
                                 .rule = take_position_rule,

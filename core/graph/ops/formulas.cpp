@@ -5,18 +5,18 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
-// The ops of formulas.h. Operands may lack leading dimensions of the result: they are broadcast over these.
+// The ops of formulas.h. An operand may lack leading dimensions of the result: it is broadcast over them.
 
 namespace shardrun::graph {
 namespace {
 
-/// Numbers for reading a formula's declarations only.
+/// A number type that only serves to read a formula's declarations.
 struct Declared {
   using Number = double;
 };
 using formulas::List;
 
-/// A factor per dimension of the result. The result has the type of the first operand that is not broadcast.
+/// One factor per dimension of the result. The result has the type of the first operand that is not broadcast.
 ShardingRule broadcasting_rule(const char* op, const Operands& inputs, std::size_t operands) {
   require_reals(op, inputs);
   std::size_t dimensions = 0;
@@ -49,7 +49,7 @@ ShardingRule rule_of(const Attributes&, const Operands& inputs) {
   return rule;
 }
 
-/// The sum of a gradient over the leading dimensions that its operand lacks.
+/// Sums a gradient over the leading dimensions that the operand lacks.
 ValueId summed_for(FunctionBuilder& builder, ValueId gradient, ValueId operand) {
   const std::size_t kept = builder.type(operand).shape.size();
   if (kept == builder.type(gradient).shape.size()) {
@@ -63,7 +63,7 @@ std::string gradient_name() {
   return fmt::format("{}_gradient", Formula::name);
 }
 
-/// The gradient by a kernel made of the formula's derivative.
+/// The gradient by a kernel that is generated from the formula's derivative.
 template <typename Formula>
 ValueId own_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   const ValueId dy = request.output_gradients[0];
@@ -109,7 +109,7 @@ ValueId multiply_gradient(FunctionBuilder& builder, const GradientRequest& reque
   return summed_for(builder, gradient, request.inputs[request.input]);
 }
 
-/// The condition has none.
+/// The condition has no gradient.
 ValueId where_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   if (request.input == 0) {
     return {};
@@ -122,7 +122,7 @@ ValueId where_gradient(FunctionBuilder& builder, const GradientRequest& request)
 
 using Gradient = ValueId (*)(FunctionBuilder&, const GradientRequest&);
 
-/// Of a formula without a derivative of its own.
+/// The gradient of a formula without a derivative, built from other ops; null: none.
 template <template <typename...> typename Formula>
 constexpr Gradient composed_gradient = nullptr;
 template <>
@@ -155,7 +155,7 @@ void register_formula() {
       op.example.attributes.add(attribute.name, attribute.example);
     }
   }
-  op.stops_gradient = !formulas::has_backward<Of> && op.gradient == nullptr;  // comparisons and sign
+  op.stops_gradient = !formulas::has_backward<Of> && op.gradient == nullptr;  // true for comparisons and sign
   if constexpr (formulas::has_backward<Of>) {
     op.gradient = own_gradient<Of>;
     const RegisterOp backward({.name = gradient_name<Of>(), .rule = own_gradient_rule<Of>, .in_place = {{0, 0}}});

@@ -1,8 +1,8 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
-// Elements by index, and tensors made of indices. As for embeddings, rows that a shard does not hold are zero, so that
-// a split of the indexed dimension gives partial sums.
+// Elements by index, and tensors made of indices. If the indexed dimension is split, results are partial sums, as for
+// embeddings: a row that a shard does not hold is zero.
 
 namespace shardrun::graph {
 namespace {
@@ -14,7 +14,7 @@ void require_indices(std::string_view op, const Operands& inputs) {
   }
 }
 
-/// "a0 a1 … MIDDLE b0 …": `before` dimensions, then `middle`, then `after` dimensions.
+/// "a0 a1 … MIDDLE b0 …": `before` factors, then the text `middle`, then `after` factors.
 std::string around(std::size_t before, const std::string& middle, std::size_t after) {
   return fmt::format("a*{} {} b*{}", before, middle, after);
 }
@@ -30,7 +30,7 @@ void set_rows(ShardingRule& rule, const char* factor, std::int64_t size, const s
   rows.axis = axis;
 }
 
-/// index: [L...]   x: [A..., V, B...]   y: [A..., L..., B...], with V dimension `dim`
+/// index: [L...]   x: [A..., V, B...]   y: [A..., L..., B...]. V is dimension `dim` of x.
 ShardingRule gather_rule(const Attributes& attributes, const Operands& inputs) {
   require_indices("gather", inputs);
   require_real("gather", inputs, 1);
@@ -55,7 +55,8 @@ ValueId gather_gradient(FunctionBuilder& builder, const GradientRequest& request
                       {{"dim", dim}, {"rows", type.shape[d]}, {"axis", type.axes[d]}});
 }
 
-/// index: [L...]   x: [A..., L..., B...]   y: [A..., V, B...], with V dimension `dim`, `rows` long, of axis `axis`
+/// index: [L...]   x: [A..., L..., B...]   y: [A..., V, B...]. V is dimension `dim` of y, has size `rows` and axis name
+/// `axis`.
 ShardingRule scatter_add_rule(const Attributes& attributes, const Operands& inputs) {
   require_indices("scatter_add", inputs);
   require_real("scatter_add", inputs, 1);
@@ -82,7 +83,7 @@ ValueId scatter_add_gradient(FunctionBuilder& builder, const GradientRequest& re
                       {{"dim", request.attributes.integer("dim")}});
 }
 
-/// index: [L...]   y: [L..., V], V `rows` long, of axis `axis`
+/// index: [L...]   y: [L..., V]. V has size `rows` and axis name `axis`.
 ShardingRule one_hot_rule(const Attributes& attributes, const Operands& inputs) {
   require_indices("one_hot", inputs);
   const std::string index = fmt::format("l*{}", rank(inputs, 0));
@@ -92,7 +93,8 @@ ShardingRule one_hot_rule(const Attributes& attributes, const Operands& inputs) 
   return rule;
 }
 
-/// y: [V] = 0, 1, …, V `rows` long, of axis `axis` and element type `dtype`, which holds each of them exactly
+/// y: [V] = 0, 1, …. V has size `rows` and axis name `axis`. The element type `dtype` represents all these numbers
+/// exactly.
 ShardingRule iota_rule(const Attributes& attributes, const Operands&) {
   ShardingRule rule = parse_rule("-> v");
   const bool is_integer = attributes.text("dtype") == "i32";

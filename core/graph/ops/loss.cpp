@@ -1,9 +1,9 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
-// Cross-entropy in parts. Their sums and maxima over the vocabulary are factors, so a sharded vocabulary needs no op of
-// its own: loss = log(sum_v exp(l_v − m)) + m − l_target, with m = max_v l_v. The logits are the only tensor of
-// vocabulary size, and their gradient takes their place.
+// Cross-entropy in parts: loss = log(sum_v exp(l_v − m)) + m − l_target, with m = max_v l_v. The sum and the maximum
+// over the vocabulary are reduced factors, so a split vocabulary needs no op of its own. The logits are the only tensor
+// of vocabulary size; their gradient overwrites them.
 
 namespace shardrun::graph {
 namespace {
@@ -88,7 +88,7 @@ const RegisterOp row_max({.name = "row_max",
                           .flops = flops_per_element<1>,
                           .example = {.operands = {example({2, 3})}}});
 
-/// sum_v exp(l_v − m) and l_target; a shard without the target gives 0 for the latter.
+/// Computes sum_v exp(l_v − m) and l_target. A shard without the target gives 0 for l_target.
 const RegisterOp terms(
     {.name = "softmax_terms",
      .help = "of logits, row_max and targets: each row's sum of e^(logit - max), and the target's logit",

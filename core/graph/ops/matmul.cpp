@@ -2,8 +2,8 @@
 #include "core/graph/ops/shapes.h"
 
 // Matrix product over the trailing dimensions of x: y[L, N…] = sum over K… of x[L, K…] · w.
-// w is [K…, N…], or [N…, K…] with transpose = 1. Several dimensions may be contracted (heads and head_dim), and N may
-// be several (qkv, heads, head_dim), so that no reshape stands between an axis name and the strategy that shards it.
+// w is [K…, N…], or [N…, K…] with transpose = 1. K and N may be several dimensions, such as (heads, head_dim) and (qkv,
+// heads, head_dim). So no reshape is needed that would hide an axis from the strategy that splits it.
 
 namespace shardrun::graph {
 namespace {

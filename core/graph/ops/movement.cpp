@@ -9,7 +9,7 @@
 #include "core/graph/ops/shapes.h"
 #include "core/graph/regroup.h"
 
-// Ops that move elements: they keep every number as it is.
+// Ops that move elements without changing them.
 
 namespace shardrun::graph {
 namespace {
@@ -18,7 +18,7 @@ using Dims = std::vector<std::int64_t>;
 
 constexpr std::int64_t most_padding = std::int64_t{1} << 40U;
 
-/// The result has the operand's type, also if that is an integer's. Only real numbers are ever partial.
+/// The result has the operand's element type, which may be an integer. Only real numbers are ever partial.
 ShardingRule moving(ShardingRule rule, const Operands& inputs) {
   rule.dtypes = {inputs.empty() ? std::nullopt : std::optional(inputs[0].dtype)};
   return inputs.empty() || is_real(inputs[0].dtype) ? linear_in(std::move(rule), {0}) : rule;
@@ -41,7 +41,7 @@ void set_size(ShardingRule& rule, std::string_view factor, std::int64_t size, st
   found.axis = std::move(axis);
 }
 
-// transpose: y[i0, i1, …] has dimension `order[d]` of x as its dimension d.
+// transpose: dimension d of y is dimension `order[d]` of x.
 
 ShardingRule transpose_rule(const Attributes& attributes, const Operands& inputs) {
   const Dims& order = attributes.integers("order");
@@ -70,8 +70,8 @@ ValueId transpose_gradient(FunctionBuilder& builder, const GradientRequest& requ
   return builder.call("transpose", {request.output_gradients[0]}, {{"order", inverse}});
 }
 
-// reshape: the same elements in row-major order, as `shape`, whose axes are called `axes`: "batch heads head_dim". Two
-// may have one name, as in the product of a batch with itself; factors belong to dimensions, not to names.
+// reshape: the same elements in row-major order, with the shape `shape` and the axis names `axes`: "batch heads
+// head_dim". Two axes may share a name, as in the product of a batch with itself, because factors belong to dimensions.
 
 std::vector<std::string> words(const std::string& text) {
   std::vector<std::string> found;
@@ -83,7 +83,7 @@ std::vector<std::string> words(const std::string& text) {
   return found;
 }
 
-/// The number of elements of a shape; nothing if it is none.
+/// The number of elements of a shape; nothing if a size is below 1 or the number exceeds 64 bits.
 std::optional<std::int64_t> count_of(const Dims& shape) {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) {
@@ -99,14 +99,14 @@ std::int64_t product(const Dims& shape, std::size_t begin, std::size_t end) {
                          shape.begin() + static_cast<std::ptrdiff_t>(end), std::int64_t{1}, std::multiplies<>());
 }
 
-/// Index i of a group's first dimension in the result is `to` elements of the group, and an index of its first
-/// dimension in the operand is `from` elements.
+/// The window through which the result reads a group's first dimension. One index of that dimension stands for `to`
+/// elements of the group in the result, and for `from` elements in the operand.
 Window compound_window(std::int64_t from, std::int64_t to) {
   return {.stride = to, .divisor = from, .first = 1 - from, .last = to - 1};
 }
 
-/// A dimension that stays as it is keeps its split. Of a group of dimensions that becomes another one, the first
-/// dimension keeps its split, and the others are whole: the first one of the operand is read through a window.
+/// Dimensions that stay as they are keep their split. In a group of dimensions that is reshaped, the first dimension
+/// keeps its split and is read through a window; the others are whole.
 ShardingRule reshape_rule(const Attributes& attributes, const Operands& inputs) {
   const Dims& to = attributes.integers("shape");
   const std::vector<std::string> axes = words(attributes.text("axes"));
@@ -155,7 +155,7 @@ ValueId reshape_gradient(FunctionBuilder& builder, const GradientRequest& reques
                       {{"shape", type.shape}, {"axes", fmt::format("{}", fmt::join(type.axes, " "))}});
 }
 
-// concatenate: all operands one after the other along dimension `dim`.
+// concatenate: all operands, one after the other along dimension `dim`.
 
 ShardingRule concatenate_rule(const Attributes& attributes, const Operands& inputs) {
   const std::int64_t dim = attributes.integer("dim");
@@ -204,10 +204,10 @@ ValueId concatenate_gradient(FunctionBuilder& builder, const GradientRequest& re
                       {{"dim", dim}, {"begin", begin}, {"end", begin + size_of(request.input)}});
 }
 
-// slice: indices from `begin` up to `end` of dimension `dim`. pad: `low` elements `value` before dimension `dim` and
-// `high` after it.
+// slice: indices `begin` to `end` (exclusive) of dimension `dim`. pad: adds `low` elements with value `value` before
+// dimension `dim`, and `high` elements after it.
 
-/// Index i of the result's dimension, which has `size`, is the operand's index i + shift.
+/// The rule if index i of the result's dimension, of size `size`, is the operand's index i + shift.
 ShardingRule resized(std::string_view op, const Attributes& attributes, const Operands& inputs, std::int64_t shift,
                      std::int64_t size) {
   const auto dim = static_cast<std::size_t>(attributes.integer("dim"));

@@ -1,12 +1,12 @@
 #include "core/graph/ops/shapes.h"
 
-// Optimizer steps are ops, so that they are sharded, planned and tested like everything else. The learning rate and the
-// step are run-time scalars. `scale` is the factor of gradient clipping, left out without clipping.
+// Optimizer steps are ops, so they are split, planned and tested like all other ops. The learning rate and the step
+// number are run-time scalars. `scale` is the factor of gradient clipping; without clipping there is no such operand.
 
 namespace shardrun::graph {
 namespace {
 
-/// The states, then the gradient, then the scale. Each state keeps its type.
+/// Operands: the states, then the gradient, then the scale. Each state keeps its type.
 ShardingRule update_rule(const Operands& inputs, std::size_t states) {
   const std::string dimensions = fmt::format("a*{}", rank(inputs, 0));
   std::string text = dimensions;
@@ -29,7 +29,7 @@ ShardingRule sgd_rule(const Attributes& attributes, const Operands& inputs) {
   return update_rule(inputs, attributes.real("momentum") > 0 ? 2 : 1);
 }
 
-/// Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2; epsilon is added after bias correction, as PyTorch does.
+/// Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2. As in PyTorch, epsilon is added after bias correction.
 const RegisterOp adamw(
     {.name = "adamw", .rule = adamw_rule, .flops = flops_per_element<14>, .in_place = {{0, 0}, {1, 1}, {2, 2}}});
 

@@ -1,14 +1,14 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/sliding.h"
 
-// Pools of the last one or two dimensions: of each window, the largest element or the mean.
+// Pooling over the last one or two dimensions: the largest element or the mean of each window.
 
 namespace shardrun::graph {
 namespace {
 
 using Dims = std::vector<std::int64_t>;
 
-/// Throws Error{shape_mismatch} if a window might lie in the padding alone.
+/// The windows of a pool. Throws Error{shape_mismatch} if one could lie entirely in the padding.
 std::vector<Sliding> pool_slidings(std::string_view op, const Attributes& attributes, const Operands& inputs) {
   const Dims& size = attributes.integers("size");
   if (size.empty() || size.size() > 2 || rank(inputs, 0) < size.size()) {
@@ -41,7 +41,8 @@ Attributes with_sizes(FunctionBuilder& builder, const GradientRequest& request) 
   return all;
 }
 
-// max_pool: its second result says which element is the largest, by its number in the last dimensions of the whole x.
+// max_pool: the second result is the position of the largest element, as an index into the flattened pooled dimensions
+// of the whole x.
 
 ShardingRule max_pool_rule(const Attributes& attributes, const Operands& inputs) {
   require_reals("max_pool", inputs);
@@ -57,7 +58,7 @@ ValueId max_pool_gradient(FunctionBuilder& builder, const GradientRequest& reque
                       with_sizes(builder, request));
 }
 
-/// dx[j] = sum of dy[i] over the windows i whose largest element is j. `sizes`: of x.
+/// dx[j] = sum of dy[i] over the windows i whose largest element is j. `sizes`: the pooled dimensions of x.
 ShardingRule max_pool_gradient_rule(const Attributes& attributes, const Operands& inputs) {
   const Dims& sizes = attributes.integers("sizes");
   ShardingRule rule = parse_rule(pooled_text("a*{a} s*{r}, a*{a} s*{r} -> a*{a} s*{r}", inputs, sizes.size()));
@@ -67,7 +68,7 @@ ShardingRule max_pool_gradient_rule(const Attributes& attributes, const Operands
   return linear_in(std::move(rule), {0});
 }
 
-// average_pool
+// average_pool.
 
 ShardingRule average_pool_rule(const Attributes& attributes, const Operands& inputs) {
   require_reals("average_pool", inputs);
@@ -81,7 +82,7 @@ ValueId average_pool_gradient(FunctionBuilder& builder, const GradientRequest& r
   return builder.call("average_pool_gradient", {request.output_gradients[0]}, with_sizes(builder, request));
 }
 
-/// `sizes`: of x.
+/// `sizes`: the pooled dimensions of x.
 ShardingRule average_pool_gradient_rule(const Attributes& attributes, const Operands& inputs) {
   const Dims& sizes = attributes.integers("sizes");
   ShardingRule rule = parse_rule(pooled_text("a*{a} s*{r} -> a*{a} s*{r}", inputs, sizes.size()));

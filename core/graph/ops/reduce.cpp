@@ -64,7 +64,7 @@ const RegisterOp sum_all({.name = "sum_all",
                           .accumulates = true,
                           .example = {.attributes = {{"scale", 1.0}}, .operands = {example({2, 3})}}});
 
-/// Sum of squares: each element counts once, whatever the sharding.
+/// Sum of squares. Each element counts once, however the tensor is split.
 const RegisterOp square_sum({.name = "square_sum",
                              .help = "the sum of the squares of all elements of x",
                              .rule = square_sum_rule,
@@ -72,7 +72,7 @@ const RegisterOp square_sum({.name = "square_sum",
                              .flops = flops_per_element<2>,
                              .example = {.operands = {example({2, 3})}}});
 
-/// From a squared norm: the factor that limits the norm (Pascanu et al. 2013, section 3.2), and the norm.
+/// From a squared norm: the factor that limits the norm (Pascanu et al. 2013, section 3.2), and the norm itself.
 const RegisterOp clip_scale({.name = "clip_scale", .rule = clip_scale_rule});
 
 }  // namespace

@@ -1,14 +1,14 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
-// Reductions over the dimensions of the attribute `dims`, which the result lacks, and the way back: `broadcast`.
+// Reductions over the dimensions `dims`, which the result lacks, and their inverse, `broadcast`.
 
 namespace shardrun::graph {
 namespace {
 
 using Dims = std::vector<std::int64_t>;
 
-/// The factors "a0 a1 …" of a tensor, without the dimensions `dims`.
+/// The factors "a0 a1 …" of a tensor, except those of dimensions `dims`.
 std::string without(std::size_t dimensions, const Dims& dims) {
   std::string text;
   for (std::size_t d = 0; d < dimensions; ++d) {
@@ -59,7 +59,7 @@ ShardingRule min_rule(const Attributes& attributes, const Operands& inputs) {
   return reduction_rule("min", inputs, attributes.integers("dims"), Reduction::min);
 }
 
-/// The largest element may be anywhere, so that its dimension is not split.
+/// The index of the largest element needs all elements, so that dimension is not split.
 ShardingRule argmax_rule(const Attributes& attributes, const Operands& inputs) {
   require_reals("argmax", inputs);
   const std::int64_t dim = attributes.integer("dim");
@@ -71,7 +71,7 @@ ShardingRule argmax_rule(const Attributes& attributes, const Operands& inputs) {
   return rule;
 }
 
-/// The first operand lacks dimensions `dims` of the second.
+/// The first operand has the second's dimensions except `dims`.
 ShardingRule broadcast_dims_rule(const Attributes& attributes, const Operands& inputs) {
   const Dims& dims = attributes.integers("dims");
   require_reals("broadcast", inputs);
@@ -99,7 +99,7 @@ ValueId mean_gradient(FunctionBuilder& builder, const GradientRequest& request) 
   return broadcast_like(builder, request.output_gradients[0], request, 1 / count);
 }
 
-/// The gradient of max and min: the elements that equal the result share it.
+/// The gradient of max and min. Elements that equal the result share it equally.
 ValueId extreme_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   const ValueId result = broadcast_like(builder, request.outputs[0], request, 1);
   const ValueId mask = builder.call("equal", {request.inputs[0], result});
@@ -160,7 +160,7 @@ const RegisterOp argmax({.name = "argmax",
                          .flops = flops_per_element<1>,
                          .example = {.attributes = {{"dim", std::int64_t{1}}}, .operands = {example({2, 3, 4})}}});
 
-/// scale times the first operand, repeated to the shape of the second. Does not read the second's elements.
+/// The first operand times `scale`, repeated to the shape of the second operand, whose elements are not read.
 const RegisterOp broadcast({.name = "broadcast",
                             .help = "scale x, repeated to the shape of y, whose elements are not read",
                             .attributes = {AttributeSpec::integers("dims", "the dimensions of y that x lacks"),

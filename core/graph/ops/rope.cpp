@@ -1,15 +1,15 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
-// Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.2.2): pair i of the last dimension at position
-// p is turned by the angle p / base^(2i / head_dim), or by p times its frequency where those are given. A split of the
-// positions keeps each index's own position. Frequencies and angles are float32 on all devices, in verify's float64
-// kernels too, because models are trained so: at position 100,000 a float64 angle is another one.
+// Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.2.2). Pair i of the last dimension at position
+// p is rotated by the angle p / base^(2i / head_dim), or by p times its frequency if frequencies are given. Each shard
+// of a split sequence uses the positions in the whole sequence. All devices compute frequencies and angles in float32,
+// even verify's float64 kernels, because models are trained so: at position 100,000 a float64 angle differs noticeably.
 
 namespace shardrun::graph {
 namespace {
 
-constexpr std::size_t most_frequencies = 256;  // which kernels take as constants
+constexpr std::size_t most_frequencies = 256;  // kernels have them as constants
 
 ShardingRule rope_rule(const Attributes& attributes, const Operands& inputs) {
   const std::int64_t dim = attributes.integer("dim");

@@ -2,13 +2,13 @@
 #include "core/graph/ops/shapes.h"
 
 // Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1) of separate queries, keys and
-// values, fused as `attention` is. A group of query heads shares a head of keys and values (Ainslie et al. 2023,
-// arXiv:2305.13245). A split of the queries or of the group keeps all keys on every shard.
+// values, fused like `attention`. The query heads of a group share one head of keys and values (Ainslie et al. 2023,
+// arXiv:2305.13245). If queries or groups are split, each shard has all keys.
 // q, out: [batch, seq, kv_heads, group, head_dim]   k, v: [batch, keys, kv_heads, head_dim]
 // mask: [seq, keys]   log_sum_exp: [batch, kv_heads, group, seq]
-// With the attribute `group`, q and out are [batch, seq, heads, head_dim], and log_sum_exp is [batch, heads, seq]. Then
-// query heads may be split anywhere: a shard has the heads of keys and values that its query heads read, and shards
-// that have the same one each make a part of its gradients.
+// With the attribute `group`, q and out are [batch, seq, heads, head_dim], and log_sum_exp is [batch, heads, seq].
+// Query heads may then be split anywhere: a shard has the heads of keys and values that its query heads read. Shards
+// that have the same head each compute a part of its gradients.
 
 namespace shardrun::graph {
 namespace {
@@ -29,12 +29,12 @@ void require_visible_keys(const Attributes& attributes, const Operands& inputs) 
   }
 }
 
-/// Query head i reads head floor(i / group) of the keys, and of the values.
+/// Query head i reads head floor(i / group) of the keys and values.
 Window of_group(std::int64_t group) { return {.divisor = group, .first = 1 - group}; }
 
 bool has_group(const Attributes& attributes) { return attributes.has("group"); }
 
-/// Throws Error{shape_mismatch} if the heads of the queries are not those of the keys times the group.
+/// Throws Error{shape_mismatch} unless the number of query heads is the number of key heads times the group.
 void require_groups(const Attributes& attributes, const Operands& inputs) {
   if (rank(inputs, 0) != 4 || rank(inputs, 1) != 4) {
     return;
@@ -51,7 +51,7 @@ void require_groups(const Attributes& attributes, const Operands& inputs) {
   }
 }
 
-/// The heads of keys and values of operands 1 and 2, as query heads read them.
+/// Lets query heads read the heads of keys and values (operands 1 and 2) through a window.
 ShardingRule read_in_groups(ShardingRule rule, const Attributes& attributes) {
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
     rule.windows.push_back({i, 2, of_group(attributes.integer("group"))});
@@ -72,7 +72,7 @@ ShardingRule separate_attention_rule(const Attributes& attributes, const Operand
       parse_rule(fmt::format("b t h g d, b s h d, b s h d{} -> b t h g d, b h g t", mask), {.whole = "s d"}), {1});
 }
 
-/// The gradients of q, k and v come from one node. The first request makes it, and the others find it.
+/// The gradients of q, k and v are results of one node. The first request adds it, and later requests find it.
 ValueId separate_attention_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   if (request.input == 3) {
     throw Error(
@@ -93,7 +93,7 @@ ValueId separate_attention_gradient(FunctionBuilder& builder, const GradientRequ
   return builder.call_all(gradient_op, operands, request.attributes)[request.input];
 }
 
-/// Shards of the queries and of the group each make a part of the gradients of keys and values.
+/// Shards of the queries or of a group each compute a part of the gradients of keys and values.
 ShardingRule separate_gradient_rule(const Attributes& attributes, const Operands& inputs) {
   const char* mask = inputs.size() == 7 ? ", t s" : "";
   ShardingRule rule;
@@ -119,7 +119,7 @@ ShardingRule separate_gradient_rule(const Attributes& attributes, const Operands
   return linear_in(std::move(rule), {5});
 }
 
-/// Two products per visited pair of a query and a key. Of a causal mask's pairs half are visited.
+/// Two products per computed (query, key) pair. A causal mask leaves half of the pairs.
 std::int64_t separate_attention_flops(const OpShape& shape) {
   const std::vector<std::int64_t>& q = shape.inputs[0].shape;
   const std::int64_t causal = shape.attributes.integer("causal");
@@ -131,7 +131,7 @@ std::int64_t separate_attention_flops(const OpShape& shape) {
   return 2 * element_count(q) * twice_visible;
 }
 
-/// Five products, as of `attention`.
+/// Five products per pair, as for `attention`.
 std::int64_t separate_gradient_flops(const OpShape& shape) { return separate_attention_flops(shape) * 5 / 2; }
 
 const RegisterOp separate_attention(

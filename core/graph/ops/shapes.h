@@ -9,23 +9,23 @@
 #include "core/base/error.h"
 #include "core/graph/op.h"
 
-// Shared by the declarations of ops: ranks, and rules for operands with any number of leading dimensions.
+// Helpers for declarations of ops: ranks, and rules for operands with any number of leading dimensions.
 
 namespace shardrun::graph {
 
 using Operands = std::vector<TensorType>;
 
-/// The rank of an operand; 0 if there are too few operands (infer_types then reports that).
+/// The number of dimensions of an operand; 0 if there are too few operands, which infer_types() then reports.
 [[nodiscard]] inline std::size_t rank(const Operands& operands, std::size_t i) noexcept {
   return i < operands.size() ? operands[i].shape.size() : 0;
 }
 
-/// Number of leading dimensions, without the last `trailing`.
+/// The number of dimensions without the last `trailing` ones.
 [[nodiscard]] inline std::size_t leading(const Operands& operands, std::size_t i, std::size_t trailing) noexcept {
   return rank(operands, i) > trailing ? rank(operands, i) - trailing : 0;
 }
 
-/// A pass-through factor per dimension, the same in all operands and the result.
+/// One pass-through factor per dimension, the same in all operands and the result.
 [[nodiscard]] inline ShardingRule elementwise_rule(const Operands& operands, std::size_t count) {
   const std::string dimensions = fmt::format("a*{}", rank(operands, 0));
   std::string text = dimensions;
@@ -35,7 +35,7 @@ using Operands = std::vector<TensorType>;
   return parse_rule(text + "->" + dimensions);
 }
 
-/// Lets an operand's dimension be read through a window along its factor, which has `size` indices in the result.
+/// Lets an operand's dimension be read through a window of its factor. `size`: the number of indices of the factor.
 inline void add_window(ShardingRule& rule, const Operands& inputs, std::size_t operand, std::size_t dim, Window window,
                        std::int64_t size) {
   rule.windows.push_back({operand, dim, window});
@@ -50,8 +50,8 @@ inline void add_window(ShardingRule& rule, const Operands& inputs, std::size_t o
   return rule;
 }
 
-/// Declares results that are float32 whatever the operands are: sums over many elements and statistics of rows, which
-/// 16 bits are too few for (Micikevicius et al. 2017, arXiv:1710.03740, section 3.3).
+/// Declares results that are float32 for all types of operands: sums over many elements and statistics of rows need
+/// more than 16 bits (Micikevicius et al. 2017, arXiv:1710.03740, section 3.3).
 [[nodiscard]] inline ShardingRule float32_results(ShardingRule rule, const std::vector<std::size_t>& results) {
   rule.dtypes.resize(rule.outputs.size());
   for (const std::size_t result : results) {
@@ -60,7 +60,7 @@ inline void add_window(ShardingRule& rule, const Operands& inputs, std::size_t o
   return rule;
 }
 
-/// Throws Error{shape_mismatch} if an operand has integers.
+/// Throws Error{shape_mismatch} if any operand has integers.
 inline void require_reals(std::string_view op, const Operands& inputs) {
   const auto other = std::ranges::find_if(inputs, [](const TensorType& type) { return !is_real(type.dtype); });
   if (other != inputs.end()) {
@@ -94,12 +94,12 @@ inline void require_dimension(std::string_view op, const Operands& inputs, std::
   }
 }
 
-/// An operand of an op's example.
+/// The type of an operand in an op's example.
 [[nodiscard]] inline TensorType example(std::vector<std::int64_t> shape, DType dtype = DType::f32) {
   return {.dtype = dtype, .shape = std::move(shape), .axes = {}};
 }
 
-/// A multiple of the operand's elements: the FLOPs of ops with a cost per element.
+/// The FLOPs of an op with `per_element` FLOPs per element of the operand.
 template <int per_element, std::size_t operand = 0>
 [[nodiscard]] std::int64_t flops_per_element(const OpShape& shape) {
   return per_element * element_count(shape.inputs[operand]);

@@ -7,7 +7,7 @@
 namespace shardrun::graph {
 namespace {
 
-/// Beyond this, sums of indices and offsets might not fit 64 bits.
+/// With a larger offset, the sum of an index and an offset might not fit 64 bits.
 constexpr std::int64_t most_offset = std::int64_t{1} << 62U;
 
 ShardingRule shift_rule(const Attributes& attributes, const Operands& inputs) {
@@ -20,11 +20,11 @@ ShardingRule shift_rule(const Attributes& attributes, const Operands& inputs) {
   ShardingRule rule = elementwise_rule(inputs, 1);
   const std::int64_t size = inputs[0].shape[dimension];
   const bool periodic = attributes.text("boundary") == "periodic";
-  // Of all offsets that read the same elements, the nearest to 0.
+  // Several offsets may read the same elements: uses the one nearest to 0.
   const std::int64_t given = attributes.integer("offset");
   const std::int64_t offset = periodic ? given % std::max<std::int64_t>(size, 1) : std::clamp(given, -size, size);
   add_window(rule, inputs, 0, dimension, {.first = offset, .last = offset, .wraps = periodic}, size);
-  // With a constant outside, the op is affine: of a partial operand it would add the constant once per shard.
+  // If the constant outside is not 0, the op is affine: on a partial operand, every shard would add the constant.
   return periodic || attributes.real("value") == 0 ? linear_in(std::move(rule), {0}) : rule;
 }
 
@@ -36,7 +36,7 @@ ValueId shift_gradient(FunctionBuilder& builder, const GradientRequest& request)
                        {"value", 0.0}});
 }
 
-/// y[i] = x[i + offset] along one dimension; outside it wraps (periodic) or is a constant (fixed).
+/// y[i] = x[i + offset] along one dimension. Outside of x it wraps around (periodic) or is a constant (fixed).
 const RegisterOp shift(
     {.name = "shift",
      .help = "y[i] = x[i + offset] along a dimension; of neighbours that are split, only the edges move",

@@ -6,12 +6,12 @@
 #include "core/graph/ops/shapes.h"
 #include "core/graph/sliding.h"
 
-// Shared by the declarations of ops that slide along the last dimensions of an operand.
+// Helpers for ops that slide along the last dimensions of an operand.
 
 namespace shardrun::graph {
 
-/// Throws Error{shape_mismatch} if the attributes do not describe `sizes.size()` dimensions, or if the last dimensions
-/// of `operand` are too small.
+/// The sliding of each dimension. Throws Error{shape_mismatch} if the attributes do not describe `sizes.size()`
+/// dimensions, or if the last dimensions of `operand` are too small.
 inline std::vector<Sliding> check_sliding(std::string_view op, const Attributes& attributes,
                                           const std::vector<std::int64_t>& sizes, const TensorType& operand) {
   const std::size_t count = sizes.size();
@@ -41,12 +41,13 @@ inline std::vector<Sliding> check_sliding(std::string_view op, const Attributes&
   return slidings;
 }
 
-/// The last dimensions of a type.
+/// The sizes of the last `count` dimensions.
 [[nodiscard]] inline std::vector<std::int64_t> last_sizes(const TensorType& type, std::size_t count) {
   return {type.shape.end() - static_cast<std::ptrdiff_t>(count), type.shape.end()};
 }
 
-/// Lets the last dimensions of an operand be read through these windows; the result has `sizes` of them.
+/// Lets the last dimensions of an operand be read through these windows. `sizes`: the result's sizes of these
+/// dimensions.
 inline void slide(ShardingRule& rule, const Operands& inputs, std::size_t operand, const std::vector<Window>& windows,
                   const std::vector<std::int64_t>& sizes) {
   for (std::size_t d = 0; d < windows.size(); ++d) {
@@ -54,7 +55,7 @@ inline void slide(ShardingRule& rule, const Operands& inputs, std::size_t operan
   }
 }
 
-/// The windows of the results, and the sizes that these have.
+/// The window of each sliding dimension, its transpose, and the size of the result along it.
 [[nodiscard]] inline std::vector<Window> windows_of(const std::vector<Sliding>& slidings) {
   std::vector<Window> windows;
   for (const Sliding& sliding : slidings) {

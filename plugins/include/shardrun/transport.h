@@ -169,9 +169,9 @@ typedef struct sr_op_info {
 #define SR_TRANSPORT_SAME_HOST UINT32_C(1) /* reaches only ranks of one machine */
 /* since 1.2: opens only in ranks that a launcher of its own (mpirun) started */
 #define SR_TRANSPORT_OWN_LAUNCHER UINT32_C(2)
-/* since 1.9: jobs that leave the choice to the host (transport = auto) may take it, for the ranks that it reaches and the
- * memory that it moves. Of several, the host prefers those that move a device's memory, then those of one machine.
- * It takes none that opens another. */
+/* since 1.9: the host may choose this transport for jobs with transport = auto, if it reaches the ranks and moves their
+ * memory. The host prefers transports that move a device's memory, then transports within one machine. It never
+ * chooses a transport that opens another one. */
 #define SR_TRANSPORT_AUTOMATIC UINT32_C(4)
 
 /// What a transport can do; known before it is opened.

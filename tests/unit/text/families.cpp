@@ -134,6 +134,31 @@ TEST_CASE("an encoder goes on after a text that it refuses", "[text]") {
   }
 }
 
+TEST_CASE("with ignore_merges only a whole piece is looked up, however long it is", "[text]") {
+  const BpeTokenizer tokenizer = BpeTokenizer::from_json(
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"pre_tokenizer":null,)"
+      R"("post_processor":null,"decoder":{"type":"Fuse"},"model":{"type":"BPE","dropout":null,"unk_token":"<unk>",)"
+      R"("continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,)"
+      R"("ignore_merges":true,"vocab":{"<unk>":0,"a":1,"b":2,"c":3,"x":4,"bc":5,"ab":6,"abc":7},)"
+      R"("merges":["b c","a b"]}})",
+      "t.json");
+  const auto tokens_of = [&](const std::string& text) {
+    std::vector<std::int32_t> tokens;
+    BpeEncoder(tokenizer).encode(text, tokens);
+    return tokens;
+  };
+  CHECK(tokens_of("abc") == std::vector<std::int32_t>{7});
+  for (const std::size_t times : {std::size_t{6}, std::size_t{7}, std::size_t{50}}) {  // pieces are cut above 24 bytes
+    std::string text;
+    std::vector<std::int32_t> expected;
+    for (std::size_t i = 0; i < times; ++i) {
+      text += "xabc";
+      expected.insert(expected.end(), {4, 1, 5});
+    }
+    CHECK(tokens_of(text) == expected);
+  }
+}
+
 TEST_CASE("a tokenizer tells its tokens, and those that it puts around a text", "[text]") {
   const BpeTokenizer llama = BpeTokenizer::from_file(fixtures / "llama2.json");
   CHECK(llama.vocabulary() == 400);

@@ -3,14 +3,14 @@
 namespace shardrun::device::cuda::attention {
 namespace {
 
-/// What a lane needs to know about one fragment, besides its scores. Rows of scores are queries; rows of transposed
-/// scores are keys.
+/// The position of a lane's elements of one fragment of scores, and the data of their queries and keys. Rows of scores
+/// are queries, except in transposed scores, whose rows are keys.
 struct FragmentFacts {
-  const Seen (&seen)[2];  ///< for rows g and g + 8: the columns seen, from the lane's first on
+  const Seen (&seen)[2];  ///< visible columns of the lane's two rows, from its first column on
   int column;             ///< the fragment's first column, counted from the lane's first
   std::int64_t query;     ///< the query of the first element
   std::int64_t key;
-  const float (&lse)[2];  ///< for the two queries, in units of ln 2
+  const float (&lse)[2];  ///< log-sum-exp of the lane's two queries, base 2
   const float (&dout_out)[2];
   const FragmentC& keep;
 };
