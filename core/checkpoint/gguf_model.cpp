@@ -595,6 +595,18 @@ std::optional<std::vector<float>> take_factors(std::vector<Stored>& tensors) {
   return factors;
 }
 
+/// Makes the file's fingerprint cover the header and a page of each tensor.
+void hash_header_and_tensors(files::SteadyFile& file, const GgufContents& contents) {
+  std::size_t header = file.size();
+  for (const GgufTensor& tensor : contents.tensors) {
+    const files::GgufBlock& block = files::block_of(tensor.type);
+    const auto offset = static_cast<std::size_t>(tensor.offset);
+    header = std::min(header, offset);
+    hash_tensor(file, offset, static_cast<std::size_t>(files::elements_of(tensor)) / block.elements * block.bytes);
+  }
+  file.hash_also(0, header);
+}
+
 std::int64_t parts_in(const GgufContents& contents, const std::filesystem::path& path) {
   constexpr std::int64_t most = 99999;
   const std::int64_t parts = contents.integer("split.count", path.native()).value_or(0);
@@ -614,6 +626,7 @@ std::vector<const files::SteadyFile*> GgufModel::open_parts(const std::filesyste
   };
   parts_.push_back(std::make_unique<files::SteadyFile>(path, hashed_of_weights));
   contents_ = files::parse_gguf(*parts_.front());
+  hash_header_and_tensors(*parts_.front(), contents_);
   std::vector<const files::SteadyFile*> files(contents_.tensors.size(), parts_.front().get());
   const std::int64_t parts = parts_in(contents_, path);
   if (parts == 1) {
@@ -634,6 +647,7 @@ std::vector<const files::SteadyFile*> GgufModel::open_parts(const std::filesyste
     const std::filesystem::path other = path.parent_path() / (stem + part_ending(part, parts));
     parts_.push_back(std::make_unique<files::SteadyFile>(other, hashed_of_weights));
     GgufContents found = files::parse_gguf(*parts_.back());
+    hash_header_and_tensors(*parts_.back(), found);
     if (parts_in(found, other) != parts || found.integer("split.no", other.native()).value_or(-1) != part) {
       refuse(other, fmt::format("it does not say that it is part {} of {}", part + 1, parts));
     }

@@ -156,17 +156,21 @@ struct SafetensorsContents {
 /// file, but this call touches none of its bytes.
 [[nodiscard]] SafetensorsContents parse_safetensors(const files::SteadyFile& file, std::span<const std::byte> mapped);
 
-/// The number of bytes of a weights file that its fingerprint covers. It is small because each rank reads them besides
-/// its own parts. It suffices for weights, because training changes every page; states of other steps may look equal.
+/// The number of bytes in evenly spaced pages of a weights file that its fingerprint covers, besides the header and a
+/// page of each tensor. It is small because each rank reads them besides its own parts. It suffices for weights,
+/// because training changes every page of a tensor; states of other steps may look equal.
 inline constexpr std::size_t hashed_of_weights = std::size_t{256} << 10U;
+
+/// Makes the file's fingerprint cover a tensor of up to a page completely, and of a larger one the page in its middle.
+void hash_tensor(files::SteadyFile& file, std::size_t offset, std::size_t bytes);
 
 /// An open file whose header has been checked. Its tensors point into the mapped file, which lives as long as this
 /// object, even if the object is moved. If another process truncates the file, touching the mapped bytes ends this
 /// process with SIGBUS. Code that reads files of other programs therefore copies with read().
 class SafetensorsFile {
  public:
-  /// Opens the file and parses its header. `hashed`: as for files::SteadyFile. Throws as parse_safetensors() and
-  /// files::SteadyFile do.
+  /// Opens the file and parses its header. `hashed`: as for files::SteadyFile; the fingerprint also covers the header
+  /// and a page of each tensor. Throws as parse_safetensors() and files::SteadyFile do.
   explicit SafetensorsFile(std::filesystem::path path, std::size_t hashed = files::SteadyFile::usual_hashed);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }

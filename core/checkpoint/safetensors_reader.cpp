@@ -208,14 +208,25 @@ SafetensorsContents parse_safetensors(const files::SteadyFile& file, std::span<c
   return Reader(mapped, head, file.path().native()).read();
 }
 
+void hash_tensor(files::SteadyFile& file, std::size_t offset, std::size_t bytes) {
+  const bool is_large = bytes > files::SteadyFile::page;
+  file.hash_also(is_large ? offset + bytes / 2 : offset, is_large ? 1 : bytes);
+}
+
 SafetensorsFile::SafetensorsFile(std::filesystem::path path, std::size_t hashed)
     : file_(std::move(path), hashed),
       mapped_(file_.descriptor(), file_.size(), file_.path()),
       contents_(parse_safetensors(file_, mapped_.bytes())) {
   file_.require_unchanged();
+  std::size_t header = file_.size();
   for (std::size_t i = 0; i < contents_.tensors.size(); ++i) {
     by_name_.emplace(contents_.tensors[i].info.name, i);
+    const std::span<const std::byte> bytes = contents_.tensors[i].bytes;
+    const auto offset = static_cast<std::size_t>(bytes.data() - mapped_.bytes().data());
+    header = std::min(header, offset);
+    hash_tensor(file_, offset, bytes.size());
   }
+  file_.hash_also(0, header);
 }
 
 const Tensor* SafetensorsFile::find(std::string_view name) const noexcept {

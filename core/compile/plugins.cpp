@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/checkpoint/given_weights.h"
+#include "core/checkpoint/resume.h"
 #include "core/checkpoint/weights.h"
 #include "core/compile/model.h"
 #include "core/base/error.h"
@@ -106,6 +107,11 @@ std::vector<std::string> automatic_transports(const job::Job& job) {
   return names;
 }
 
+std::filesystem::path checkpoint_to_resume(const job::Job& job) {
+  std::vector<std::string> notices;  // left to the run, which chooses the checkpoint again
+  return job.checkpoints.used ? checkpoint::checkpoint_to_resume(job, notices) : std::filesystem::path();
+}
+
 }  // namespace
 
 std::string place_of_transport(const job::Job& job, const std::string& name) {
@@ -132,6 +138,7 @@ job::SchemaProviders schema_providers() {
             const checkpoint::GivenWeights given(weights, models_in(directories_of(job.plugins.path)));
             return checkpoint::job_of(given.source()).sections.at(0).settings;
           },
+      .checkpoint_to_resume = checkpoint_to_resume,
       .strategy_options = [](std::string_view name, const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
         return plugins::Strategy::open(directories_of(job.plugins.path), name).options();
       },

@@ -21,7 +21,6 @@
 namespace shardrun::files {
 namespace {
 
-constexpr std::size_t page = 4096;
 constexpr std::int64_t second = 1'000'000'000;
 
 std::int64_t nanoseconds(const timespec& time) { return time.tv_sec * second + time.tv_nsec; }
@@ -161,18 +160,30 @@ void SteadyFile::require_unchanged() const {
   }
 }
 
+void SteadyFile::hash_also(std::size_t offset, std::size_t bytes) {
+  for (std::size_t number = offset / page; number * page < offset + bytes; ++number) {
+    also_hashed_.push_back(number);
+  }
+}
+
 const std::string& SteadyFile::fingerprint() const {
   if (!fingerprint_.empty()) {
     return fingerprint_;
   }
   const std::size_t pages = (size() + page - 1) / page;
-  const std::size_t taken = std::min(pages, hashed_ / page);
+  const std::size_t spaced = std::min(pages, hashed_ / page);
+  std::vector<std::size_t> chosen = also_hashed_;
+  for (std::size_t i = 0; i < spaced; ++i) {
+    chosen.push_back(spaced < 2 ? 0 : i * (pages - 1) / (spaced - 1));  // evenly spaced pages, with the last
+  }
+  std::ranges::sort(chosen);
+  const auto repeated = std::ranges::unique(chosen);
+  chosen.erase(repeated.begin(), repeated.end());
   std::vector<std::byte> bytes(page);
   std::uint64_t hash = 0;
-  for (std::size_t i = 0; i < taken; ++i) {
+  for (const std::size_t number : chosen) {
     stop_point();
-    const std::size_t first =
-        taken < 2 ? 0 : i * (pages - 1) / (taken - 1) * page;  // evenly spaced pages, with the last
+    const std::size_t first = number * page;
     const std::span<std::byte> part = std::span(bytes).first(std::min(page, size() - first));
     read(first, part);
     // Multiplying by an odd number makes the hash depend on the order of the pages.

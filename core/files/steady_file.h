@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/files/descriptor.h"
 
@@ -30,6 +31,8 @@ struct FileStamp {
 /// error, while a mapped file would raise SIGBUS. Only one thread at a time may use it, except for read().
 class SteadyFile {
  public:
+  /// The fingerprint is made of whole pages.
+  static constexpr std::size_t page = 4096;
   /// By default, the number of bytes of a file that its fingerprint covers.
   static constexpr std::size_t usual_hashed = std::size_t{64} << 20U;
 
@@ -58,9 +61,12 @@ class SteadyFile {
   void require_unchanged() const;
 
   /// A text such as "1115394 bytes, hash 9d2c5681a3b0c7f4". The hash covers a file of up to `hashed` bytes (default: 64
-  /// MiB) completely; of a larger file, `hashed` bytes in evenly spaced pages. The first call reads them. Throws as
-  /// read() does.
+  /// MiB) completely; of a larger file, `hashed` bytes in evenly spaced pages, and what hash_also() has added. The
+  /// first call reads them. Throws as read() does.
   [[nodiscard]] const std::string& fingerprint() const;
+  /// Makes the fingerprint also cover the pages that hold these bytes. REQUIRES: the file has these bytes, and
+  /// fingerprint() has not been called.
+  void hash_also(std::size_t offset, std::size_t bytes);
 
   // A handle lets another process of this host open the same file. The file is compared with the handle's stamp, which
   // detects a descriptor number that now belongs to another file.
@@ -79,6 +85,7 @@ class SteadyFile {
   std::filesystem::path path_;
   FileDescriptor file_;
   std::size_t hashed_ = usual_hashed;
+  std::vector<std::size_t> also_hashed_;  ///< numbers of pages, in any order
   // Set by const functions, so only one thread at a time may call those.
   mutable FileStamp stamp_;
   mutable std::string fingerprint_;  ///< empty: not computed yet

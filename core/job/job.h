@@ -252,6 +252,10 @@ struct SchemaProviders {
   /// The settings of [model], including its name, of the model to which these weights belong. Throws Error.
   std::function<std::vector<RawSetting>(const std::filesystem::path& weights, const Job& job)> model_of_weights;
 
+  /// The checkpoint from which the job goes on; empty: it begins anew. Of the Job, only [job] and [checkpoint] are set.
+  /// Throws Error{job} if [checkpoint] resume names none.
+  std::function<std::filesystem::path(const Job& job)> checkpoint_to_resume;
+
   /// Called last. The Job is complete except for the plugins' options.
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view strategy, const Job& job)> strategy_options;
   std::function<std::vector<std::string>(const Job& job)> strategy_names;

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -241,63 +242,86 @@ void read_model_or_engine(Reading& reading, const Section& section) {
   read_engine(reading);
 }
 
-/// The checkpoint from which a job is to go on, or the folder of its checkpoints; empty: it begins anew.
-std::filesystem::path folder_to_resume(const RawJob& raw) {
-  const auto setting = [&](const char* section, const char* key) -> const RawSetting* {
-    const RawSection* const found = raw.find(section);
-    return found == nullptr ? nullptr : found->find(key);
-  };
-  const RawSetting* const resume = setting("checkpoint", "resume");
-  if (resume == nullptr || resume->value == "never") {
-    return {};
+/// The checkpoint from which the job goes on; empty: it begins anew. Reads only the sections that say so.
+std::filesystem::path checkpoint_to_resume(const RawJob& raw, const SchemaProviders& providers) {
+  Reading reading{.raw = raw, .providers = &providers};
+  Job& job = reading.job;
+  job.file = raw.file;
+  job.name = raw.name;
+  read_fixed(reading, section_named("job"));
+  read_fixed(reading, section_named("checkpoint"));
+  job.checkpoints.used = job.is_given("checkpoint", "");
+  choose_output(raw, job);
+  return providers.checkpoint_to_resume(job);
+}
+
+/// Whether [model] names its model and has all options that the model requires, as in the job file of a run.
+bool has_required_options(const RawSection& model, const SchemaProviders& providers, const Job& plugins_only) {
+  try {
+    const RawSetting* const name = model.find("name");
+    const auto options = name != nullptr ? providers.model_options(name->value, plugins_only) : std::nullopt;
+    return options && std::ranges::all_of(*options, [&](const OptionSpec& spec) {
+             return spec.optional || spec.default_value || model.find(spec.name) != nullptr;
+           });
+  } catch (const Error&) {
+    return true;  // read_model() reports a model that cannot be opened
   }
-  if (resume->value != "auto") {
-    return resume->folder / resume->value;
+}
+
+/// checkpoint_to_resume() of a job whose weights are not there. A whole job can be read without a checkpoint, so the
+/// result is empty if [checkpoint] is wrong, which a run reports. Another job is refused then, or without a tokenizer.
+std::filesystem::path checkpoint_without_weights(const RawJob& raw, const SchemaProviders& providers, bool is_whole) {
+  std::filesystem::path resumed;
+  try {
+    resumed = checkpoint_to_resume(raw, providers);
+  } catch (const Error&) {
+    if (!is_whole) {
+      throw;
+    }
   }
-  if (const RawSetting* const folder = setting("checkpoint", "folder")) {
-    return folder->folder / folder->value;
+  const RawSection* const data = raw.find("data");
+  if (!resumed.empty() && !is_whole && data != nullptr && data->find("text") != nullptr &&
+      data->find("tokenizer") == nullptr) {
+    const RawSetting& from = *raw.find("model")->find("from");
+    refuse_at(from.where, fmt::format("[model] from: '{}' is not there, and the run may have made tokens of its text "
+                                      "with the tokenizer there: put it back, or set [data] tokenizer",
+                                      (from.folder / from.value).lexically_normal().native()));
   }
-  const RawSetting* const output = setting("job", "output");
-  return (output == nullptr ? raw.working_folder / "runs" / raw.name : output->folder / output->value) / "checkpoints";
+  return resumed;
 }
 
 /// The job with those settings of [model] that it lacks and the weights of [model] from provide, and with the weights'
-/// tokenizer.
+/// tokenizer. If the weights are not there, the checkpoint from which the job goes on provides the settings.
 RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
   const auto section = std::ranges::find(raw.sections, "model", &RawSection::name);
   const RawSetting* const from = section == raw.sections.end() ? nullptr : section->find("from");
   if (from == nullptr || from->value.empty()) {
     return raw;
   }
-  const std::filesystem::path weights = (from->folder / from->value).lexically_normal();
-  const bool is_there = std::filesystem::exists(weights);
-  if (!is_there && section->find("name") != nullptr) {
-    return raw;  // a job that contains all options may run without the weights
-  }
-  // A run that goes on needs no weights, and its checkpoints describe the model, too.
-  const std::filesystem::path resumed = is_there ? std::filesystem::path() : folder_to_resume(raw);
-  const bool is_described = !resumed.empty() && std::filesystem::exists(resumed);
-  if (const RawSection* const data = raw.find("data");
-      is_described && data != nullptr && data->find("text") != nullptr && data->find("tokenizer") == nullptr) {
-    refuse_at(from->where,
-              fmt::format("[model] from: '{}' is not there, and the run may have made tokens of its text with "
-                          "the tokenizer there: put it back, or set [data] tokenizer",
-                          weights.native()));
-  }
   Job plugins_only;
   plugins_only.plugins.path = plugin_path(raw);
-  const RawSetting of_weights = *from;
   const RawSetting* const name = section->find("name");
+  const std::filesystem::path weights = (from->folder / from->value).lexically_normal();
+  std::filesystem::path described = weights;
+  if (!std::filesystem::exists(weights)) {
+    const bool is_whole = has_required_options(*section, providers, plugins_only);
+    if (const auto resumed = checkpoint_without_weights(raw, providers, is_whole); !resumed.empty()) {
+      described = resumed;
+    } else if (is_whole) {
+      return raw;
+    }
+  }
+  const RawSetting of_weights = *from;
   std::vector<RawSetting> found;
   try {
-    found = providers.model_of_weights(is_described ? resumed : weights, plugins_only);
+    found = providers.model_of_weights(described, plugins_only);
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: [model] from: {}", of_weights.where, error.message()));
   }
   for (RawSetting& setting : found) {
     if (setting.key == "name" && name != nullptr && name->value != setting.value) {
       refuse_at(name->where, fmt::format("[model] name = {}, and '{}' holds the model {}: remove one of them",
-                                         shown(name->value), weights.native(), setting.value));
+                                         shown(name->value), described.native(), setting.value));
     }
     setting.where = of_weights.where;
     setting.folder = of_weights.folder;

@@ -317,12 +317,42 @@ TEST_CASE("hub: a run goes on when the folder that it began with is gone", "[hub
           Approx(read_json_lines(folder / "whole/metrics.jsonl").back().at("loss").to_number<double>()).epsilon(1e-5));
   }
 
-  const Ended anew = run({"--set", "job.output=fourth", "--resume"});
-  CHECK(anew.code == 2);
-  CHECK_THAT(anew.err, Contains("[model] from") && Contains("origin"));
+  // Settings in the job replace those of the checkpoint, which has the others.
+  std::filesystem::copy(folder / "out", folder / "named", std::filesystem::copy_options::recursive);
+  const Ended named = run({"--resume", "--set", "job.output=named", "--set", "model.name=llama"});
+  INFO(named.err);
+  CHECK(named.code == 0);
+  CHECK(read_json_lines(folder / "named/metrics.jsonl").back().at("loss").to_number<double>() ==
+        Approx(read_json_lines(folder / "whole/metrics.jsonl").back().at("loss").to_number<double>()).epsilon(1e-5));
+  const Ended other = run({"--resume", "--set", "job.output=named", "--set", "model.name=gpt"});
+  CHECK(other.code == 2);
+  CHECK_THAT(other.err, Contains("[model] name = gpt, and '") && Contains("step-000004' holds the model llama"));
+
+  std::filesystem::create_directories(folder / "fourth/checkpoints");
+  for (const std::string output : {"third/none", "fourth"}) {
+    for (const std::string model : {"model.context=12", "model.name=llama"}) {
+      const Ended anew = run({"--set", "job.output=" + output, "--resume", "--set", model});
+      CHECK(anew.code == 2);
+      CHECK_THAT(anew.err, Contains("job.ini:4: [model] from: ") && Contains("/origin'"));
+    }
+  }
+  for (const std::string resume : {"nowhere", "latest"}) {
+    for (const std::string model : {"model.context=12", "model.name=llama"}) {
+      const Ended wrong = run({"--set", "checkpoint.resume=" + resume, "--set", model});
+      CHECK(wrong.code == 2);
+      CHECK_THAT(wrong.err, Contains("[checkpoint] resume: '") && Contains("/" + resume + "' is no checkpoint"));
+    }
+  }
   const Ended text = run({"--resume", "--set", "data.text=tokens.bin", "--set", "data.tokens="});
   CHECK(text.code == 2);
   CHECK_THAT(text.err, Contains("put it back, or set [data] tokenizer"));
+  // A run's own job has all options, so its weights are read even if nothing of it can be resumed.
+  std::filesystem::remove_all(folder / "third/checkpoints");
+  std::filesystem::remove_all(folder / "out/checkpoints/step-000002");
+  const Ended generated =
+      run_in(folder, {"predict", "third", "--from", (hub / "llama/inputs.npy").string(), "--to", "logits.npy"});
+  INFO(generated.err);
+  CHECK(generated.code == 0);
 }
 
 TEST_CASE("hub: training begins with the weights, and mixed precision with their float32 values", "[hub]") {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,6 +41,7 @@ inline job::SchemaProviders job_providers() {
           [](const job::Job&) {
             return std::vector<std::string>{"bare", "toy"};
           },
+      .checkpoint_to_resume = [](const job::Job&) { return std::filesystem::path(); },
       .strategy_options = [split](std::string_view strategy,
                                   const job::Job&) -> std::optional<std::vector<OptionSpec>> {
         if (strategy == "split") {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -151,6 +152,31 @@ TEST_CASE("gguf: the parts of a split file are one model", "[checkpoint][gguf]")
   CHECK_THAT(refusal("m-00001-of-00002.gguf"), Contains("the tensor 'a' is in another part, too"));
   part(1, "b", 6, 3);
   CHECK_THAT(refusal("m-00001-of-00002.gguf"), Contains("does not say that it is part 2 of 2"));
+}
+
+TEST_CASE("gguf: the fingerprint covers a page of each tensor", "[checkpoint][gguf]") {
+  constexpr std::size_t each =
+      8192;  // bytes of a tensor, of which 200 have more pages than are hashed at even distances
+  constexpr std::size_t count = 200;
+  std::vector<std::string> tensors;
+  for (std::size_t i = 0; i < count; ++i) {
+    tensors.push_back(gguf_tensor(fmt::format("t{}", i), {each / 4}, 0, i * each));
+  }
+  std::string file = gguf_file({architecture}, tensors, std::string(count * each, '\0'));
+  const std::size_t first = file.size() - count * each;
+  const TemporaryFolder folder;
+  std::set<std::string> seen;
+  const auto is_new = [&] {
+    write_file(folder / "m.gguf", file);
+    return seen.insert(GgufModel(folder / "m.gguf").fingerprint()).second;
+  };
+  CHECK(is_new());
+  CHECK(!is_new());
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{101}, count - 1}) {
+    INFO("tensor " << i);
+    file[first + i * each + each / 2] = '\1';
+    CHECK(is_new());
+  }
 }
 
 TEST_CASE("gguf: damaged files are refused with what is wrong", "[checkpoint][gguf]") {

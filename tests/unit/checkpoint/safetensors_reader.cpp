@@ -1,5 +1,7 @@
 #include <cstring>
 #include <numeric>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "core/checkpoint/safetensors.h"
@@ -78,6 +80,36 @@ TEST_CASE("a file cut short after it was opened gives an error when it is read, 
   CHECK_THAT(error_of([&] { file.read(file.at("a"), 4 * 99'000, to); }),
              Contains("m.st' was cut short while this job was using it"));
   CHECK_THAT(error_of([&] { file.require_unchanged(); }), Contains("and has 50000 now"));
+}
+
+TEST_CASE("the fingerprint of weights covers the header and a page of each tensor", "[checkpoint]") {
+  const TemporaryFolder folder;
+  // The large tensors fill more pages than are hashed at even distances; the small ones lie between them.
+  std::vector<std::vector<std::byte>> values;
+  for (std::size_t i = 0; i < 200; ++i) {
+    values.emplace_back(i % 10 == 0 ? 40 : 12'288);
+  }
+  std::set<std::string> seen;
+  const auto is_new = [&](const Metadata& metadata = {}) {
+    std::vector<Tensor> tensors;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      tensors.push_back({{std::to_string(i), DType::u8, {static_cast<std::int64_t>(values[i].size())}}, values[i]});
+    }
+    write_safetensors(folder / "m.st", tensors, metadata);
+    return seen.insert(SafetensorsFile(folder / "m.st", hashed_of_weights).fingerprint()).second;
+  };
+  CHECK(is_new());
+  CHECK(!is_new());
+  for (const std::size_t i :
+       {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{55}, std::size_t{100}, std::size_t{199}}) {
+    INFO("tensor " << i);
+    values[i][values[i].size() / 2] = std::byte{1};
+    CHECK(is_new());
+  }
+  values[100].back() = std::byte{1};
+  CHECK(is_new());
+  CHECK(is_new({{"model", "a"}}));
+  CHECK(is_new({{"model", "b"}}));
 }
 
 TEST_CASE("a written file is read back", "[checkpoint]") {

@@ -201,6 +201,45 @@ TEST_CASE("the strategy's options are asked for last, with the rest of the job",
   CHECK(path == std::vector<std::filesystem::path>{"/p"});
 }
 
+TEST_CASE("without its weights, a job gets the model's options from the checkpoint that it resumes", "[job]") {
+  const std::string text = "[job]\noutput = /o\n[checkpoint]\n[train]\nsteps = 1\n[model]\nfrom = /no/such/weights\n";
+  job::SchemaProviders providers = job_providers();
+  std::filesystem::path resumed = "/o/checkpoints/step-000001";
+  bool is_wrong = false;
+  providers.checkpoint_to_resume = [&](const job::Job& job) {
+    if (is_wrong || job.output != "/o" || !job.checkpoints.used) {
+      throw Error(ErrorCode::job, "no such checkpoint");
+    }
+    return resumed;
+  };
+  providers.model_of_weights = [](const std::filesystem::path& weights, const job::Job&) {
+    if (weights == "/no/such/weights") {
+      throw Error(ErrorCode::job, "no such weights");
+    }
+    return std::vector<job::RawSetting>{{.key = "name", .value = "toy"}, {.key = "width", .value = "16"}};
+  };
+  const auto width = [&](const std::string& more) {
+    return job::parse_job(job::read_job_text(text + more, "x.ini"), providers).model.options.integer("width");
+  };
+  const auto refused = [&](const std::string& more) { return refusal(ErrorCode::job, [&] { return width(more); }); };
+  CHECK(width("") == 16);
+  CHECK(width("name = toy\n") == 16);
+  CHECK(width("name = toy\nwidth = 5\n") == 5);
+  CHECK_THAT(refused("name = bare\n"), Contains("'/o/checkpoints/step-000001' holds the model toy"));
+  const std::string tokenised = "[data]\ntext = t\n";
+  CHECK_THAT(refused("name = toy\n" + tokenised), Contains("put it back, or set [data] tokenizer"));
+  CHECK(width("name = toy\nwidth = 5\n" + tokenised) == 5);
+
+  resumed.clear();
+  CHECK(refused("") == "x.ini:7: [model] from: no such weights");
+  CHECK(refused("name = toy\n") == "x.ini:7: [model] from: no such weights");
+  CHECK(width("name = toy\nwidth = 5\n") == 5);
+  is_wrong = true;
+  CHECK(refused("") == "no such checkpoint");
+  CHECK(refused("name = toy\n") == "no such checkpoint");
+  CHECK(width("name = toy\nwidth = 5\n") == 5);
+}
+
 TEST_CASE("a wrongly declared option is an error of the plugin", "[job]") {
   const auto declared = [](std::vector<OptionSpec> specs) {
     job::SchemaProviders providers = test::job_providers();
