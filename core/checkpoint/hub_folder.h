@@ -49,6 +49,8 @@ class HubFolder {
   [[nodiscard]] const TensorSource& tensors() const noexcept { return gguf_ ? gguf_->source() : files_->source(); }
   /// A note for the user about how config.json was read; "" if there is none.
   [[nodiscard]] const std::string& note() const noexcept { return note_; }
+  /// The longest context that the model knows, in tokens. REQUIRES: the model has the option `context`.
+  [[nodiscard]] std::int64_t known_context() const { return unbound_.options.integer("context"); }
 
  private:
   void read(const std::filesystem::path& file, const workload::Models& models);

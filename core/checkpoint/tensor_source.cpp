@@ -349,7 +349,7 @@ bool are_finite(std::span<const float> values) {
 
 }  // namespace
 
-void read_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to) {
+void read_any_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to) {
   const DType stored = source.tensors[tensor].dtype;
   if (stored == DType::f64) {  // its numbers may be too large for float32
     Converter converter(source, tensor, DType::f32);
@@ -362,6 +362,10 @@ void read_as_float(const TensorSource& source, std::size_t tensor, std::int64_t 
   } else if (stored == DType::f16) {
     widen<sdk::Half>(to);
   }
+}
+
+void read_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to) {
+  read_any_as_float(source, tensor, first, to);
   if (!are_finite(to)) {
     require_finite(source, tensor, first, to);
   }

@@ -80,8 +80,11 @@ void require_finite(const TensorSource& source, std::size_t tensor, std::int64_t
 void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
                const std::function<void(std::span<const std::byte>)>& take);
 
-/// Fills `to` with a tensor's elements from index `first` on. Throws as require_finite() and stream_as() do. REQUIRES:
-/// the tensor is of a real type and has these elements.
+/// Fills `to` with a tensor's elements from index `first` on; they may be NaN or infinite. Throws as stream_as() does.
+/// REQUIRES: the tensor is of a real type and has these elements.
+void read_any_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to);
+
+/// Fills `to` as read_any_as_float() does. Throws as it and require_finite() do.
 void read_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to);
 
 }  // namespace shardrun::checkpoint

@@ -67,7 +67,7 @@ int chat_template(std::span<const std::string> words) {
                                               files::human_path(folder)));
   }
   templates::Conversation conversation;
-  conversation.messages = json_list_in(parsed.positional[1], "messages");
+  conversation.messages = templates::read_messages(parsed.positional[1]);
   if (const std::optional<std::string> tools = parsed.get("tools")) {
     conversation.tools = json_list_in(*tools, "tools");
   }

@@ -16,7 +16,6 @@
 #include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/weights.h"
 #include "core/cli/options.h"
-#include "core/cli/process.h"
 #include "core/compile/model.h"
 #include "core/compile/plugins.h"
 #include "core/data/npy.h"
@@ -47,7 +46,7 @@ class Findings {
 
 data::NpyArray integers_in(const std::string& option, const std::string& path) {
   data::NpyArray array{files::SteadyFile(path)};
-  if (!data::is_integer(array.type())) {
+  if (!data::can_be_token(array.type())) {
     throw Error(ErrorCode::data, fmt::format("--{}: {} holds {}, expected whole numbers", option,
                                              files::human_path(path), data::to_string(array.type())));
   }
@@ -172,6 +171,7 @@ struct Outer {
   std::size_t tensor;    ///< index in the file
   std::string name;      ///< name in the file, and of the output that is compared with it
   graph::ValueId value;  ///< the value in the function `forward`
+  double stored = 0;     ///< how far the stored type rounds an element, as a share of it
   // The following numbers are those of the token whose difference is largest compared with the allowed difference.
   double excess = 0;    ///< the largest difference over the allowed difference
   double share = 0;     ///< the largest difference over the token's largest element
@@ -190,19 +190,20 @@ struct Outer {
       double by_rounding = 0;
       double largest = 0;
       for (std::size_t i = row; i < row + width; ++i) {
-        const double apart = std::abs(here[i] - static_cast<double>(there[i]));
-        if (apart > most || std::isnan(apart)) {
+        const double their = static_cast<double>(there[i]);
+        const double apart = std::abs(here[i] - their) - stored * std::abs(their);
+        if (apart > most || (std::isnan(apart) && most < INFINITY)) {
           worst = i;
           most = std::isnan(apart) ? INFINITY : apart;
         }
         by_rounding = std::max(by_rounding, std::abs(rounded[i] - exact[i]));
-        largest = std::max(largest, std::abs(static_cast<double>(there[i])));
+        largest = std::max(largest, std::abs(their));
       }
       const double allowed = std::max(limit * largest, verify::limit * by_rounding);
-      const double beyond = most == 0 ? 0 : allowed > 0 ? most / allowed : INFINITY;
+      const double beyond = most == 0 ? 0 : allowed > 0 && most < INFINITY ? most / allowed : INFINITY;
       if (beyond > excess) {
         excess = beyond;
-        share = most / largest;
+        share = most < INFINITY ? most / largest : INFINITY;
         rounding = by_rounding / largest;
         at = first + static_cast<std::int64_t>(worst);
         ours = here[worst];
@@ -256,7 +257,10 @@ std::vector<Outer> add_outputs(const checkpoint::TensorSource& theirs, const std
                   fmt::format("--outputs: {} is {} [{}], expected real numbers [{}]", printable(info.name),
                               to_string(info.dtype), fmt::join(info.shape, ", "), fmt::join(expected, ", ")));
     }
-    outputs.push_back({.tensor = i, .name = info.name, .value = found->second});
+    const double stored = info.dtype == checkpoint::DType::bf16  ? 0x1p-8
+                          : info.dtype == checkpoint::DType::f16 ? 0x1p-11
+                                                                 : 0;
+    outputs.push_back({.tensor = i, .name = info.name, .value = found->second, .stored = stored});
     forward.outputs.push_back({.name = info.name, .value = found->second});
   }
   if (outputs.empty()) {
@@ -283,12 +287,14 @@ void tell_outputs(const std::vector<Outer>& outputs, const checkpoint::TensorSou
 }
 
 /// Compares the logits of all tokens, and the outputs of layers, with the float64 reference and with another program's.
-void check_numbers(const Parsed& parsed, checkpoint::TrainedModel& trained, const checkpoint::TensorSource& weights,
+void check_numbers(const Parsed& parsed, checkpoint::TrainedModel& trained, const checkpoint::HubFolder& hub,
                    Findings& findings) {
   const data::NpyArray tokens = integers_in("tokens", *parsed.get("tokens"));
-  if (tokens.shape().size() != 2) {
-    throw Error(ErrorCode::data,
-                fmt::format("--tokens: expected [sequences, tokens], found {} dimensions", tokens.shape().size()));
+  const std::int64_t most = hub.known_context();
+  if (tokens.shape().size() != 2 || tokens.elements() == 0 || tokens.shape()[1] > most) {
+    throw Error(ErrorCode::data, fmt::format("--tokens: expected [sequences, tokens], at least one sequence of 1 to {} "
+                                             "tokens, found [{}]",
+                                             most, fmt::join(tokens.shape(), ", ")));
   }
   const std::int64_t context = tokens.shape()[1];
   const std::int64_t vocabulary = trained.settings.options.integer("vocab");
@@ -311,8 +317,8 @@ void check_numbers(const Parsed& parsed, checkpoint::TrainedModel& trained, cons
     outputs = add_outputs(file->source(), tokens.shape(), graph);
   }
   const double limit = parsed.real("limit", 1e-4, 0, 1);
-  Applied fast(graph, weights, "cpu", threads);
-  Applied exact(graph, weights, "reference", threads);
+  Applied fast(graph, hub.source(), "cpu", threads);
+  Applied exact(graph, hub.source(), "reference", threads);
   std::uint32_t stream = 0;
   const device::RoundResults round = [&](const device::KernelCall& call) {
     for (const device::TensorView& result : call.outputs) {
@@ -354,7 +360,7 @@ void check_numbers(const Parsed& parsed, checkpoint::TrainedModel& trained, cons
       const std::vector<double> found = fast.output<float>(output.name);
       const std::int64_t first = i * static_cast<std::int64_t>(found.size());
       theirs.resize(found.size());
-      checkpoint::read_as_float(file->source(), output.tensor, first, theirs);
+      checkpoint::read_any_as_float(file->source(), output.tensor, first, theirs);
       output.add(first, static_cast<std::size_t>(file->source().tensors[output.tensor].shape.back()), limit, found,
                  theirs, of_exact[o], exact.output<double>(output.name));
     }
@@ -410,7 +416,6 @@ int check_folder(std::span<const std::string> words) {
                     "verify' reads checkpoints of runs",
                     files::human_path(folder)));
   }
-  catch_stop_signals();
   const workload::Models models = compile::models_in(compile::directories_of({}));
   const checkpoint::HubFolder hub(folder, models);  // refuses missing and unknown tensors
   print_folder(hub);
@@ -418,14 +423,14 @@ int check_folder(std::span<const std::string> words) {
   Findings findings;
   findings.tell(true, fmt::format("the tensors are those of the model {}, with {} parameters", trained.model.name,
                                   elements_of(hub.source().tensors)));
-  if (!hub.note().empty()) {
+  if (!hub.note().empty() && !parsed.has("tokens")) {
     fmt::print("note: {}\n", hub.note());
   }
   if (parsed.has("text")) {
     check_tokens(parsed, trained, findings);
   }
   if (parsed.has("tokens")) {
-    check_numbers(parsed, trained, hub.source(), findings);
+    check_numbers(parsed, trained, hub, findings);
   }
   return findings.holds() ? 0 : 1;
 }

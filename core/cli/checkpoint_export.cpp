@@ -203,7 +203,8 @@ int export_hub_folder(const Parsed& parsed, const std::filesystem::path& folder,
   }
   files::write_file_atomically(folder / "config.json", config);
   exported.files.push_back(folder / "config.json");
-  print_exported(exported, trained.model.name);
+  print_exported(exported,
+                 given.step() > 0 ? fmt::format("{}, step {}", trained.model.name, given.step()) : trained.model.name);
   return 0;
 }
 

@@ -136,6 +136,9 @@ void require_chat(const Parsed& parsed, bool is_hub, bool has_tokenizer) {
   if (parsed.has("system") && !parsed.has("message")) {
     throw Error(ErrorCode::usage, "--system has no effect without --message: give the message, too");
   }
+  if (parsed.has("message") && parsed.get("message")->empty()) {
+    throw Error(ErrorCode::usage, "--message: expected what the user says, found an empty text: give a text");
+  }
   if (parsed.has("message") && parsed.has("prompt")) {
     throw Error(ErrorCode::usage, "--message and --prompt both say what the model reads: leave out one of them");
   }

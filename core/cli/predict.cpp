@@ -114,7 +114,9 @@ job::RawJob job_of_weights(const Parsed& parsed, const std::filesystem::path& pa
   // A model reads a Hugging Face folder, and --set plugins.path may name the folder of its plugin.
   const job::RawJob settings = job::read_job_text("", "predict", parsed.all("set"));
   const checkpoint::GivenWeights given(path, compile::models_in(compile::directories_of(job::plugin_path(settings))));
-  if (!given.note().empty()) {
+  const job::RawSection* const model = settings.find("model");
+  const bool has_own_context = model != nullptr && model->find("context") != nullptr;
+  if (!given.note().empty() && !has_own_context) {
     write_to_standard_error(given.note() + "\n");
   }
   if (given.chosen()) {

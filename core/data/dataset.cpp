@@ -68,10 +68,6 @@ std::unique_ptr<Dataset> open_with(const job::Job& job, DataFiles& files, std::o
   return job.data.tokens.empty() ? nullptr : open_tokens(job, files);
 }
 
-}  // namespace
-
-namespace {
-
 /// Whether a .npy file contains another array after the first.
 bool has_several_arrays(const std::filesystem::path& path) {
   try {
@@ -123,13 +119,14 @@ std::vector<std::string> name_notices(const job::DataSettings& data) {
                                          ".tar", ".parquet", ".arrow", ".pkl", ".pt"};
   constexpr std::string_view of_records[] = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".xml", ".html"};
   constexpr std::string_view of_numbers[] = {".npy", ".npz", ".bin", ".safetensors"};
+  constexpr std::string_view of_tokens[] = {".npy", ".bin"};
   constexpr std::string_view of_words[] = {".txt", ".md"};
   std::vector<std::string> notices;
   const auto look = [&](const char* key, const std::filesystem::path& file, bool is_text) {
     const std::string extension = file.extension().string();
     const auto is_in = [&](const auto& names) { return std::ranges::find(names, extension) != std::end(names); };
     const bool is_other = is_in(packed) || is_in(of_records) ||
-                          (is_text ? is_in(of_numbers) : is_in(of_words) || (is_in(of_numbers) && extension != ".bin"));
+                          (is_text ? is_in(of_numbers) : is_in(of_words) || (is_in(of_numbers) && !is_in(of_tokens)));
     if (is_other) {
       notices.push_back(fmt::format("[data] {} = {}: is a file of that kind meant? {}", key, file.filename().native(),
                                     is_text ? "All its bytes are taken for text, also the marks of its format"

@@ -77,14 +77,14 @@ class InputDataset final : public Dataset {
     const std::vector<std::int64_t>& shape = array_.shape();
     const bool are_tokens = context_ > 0;
     const bool fits =
-        are_tokens ? shape.size() == 2 && shape[1] == context_ && is_integer(array_.type()) : !shape.empty();
+        are_tokens ? shape.size() == 2 && shape[1] == context_ && can_be_token(array_.type()) : !shape.empty();
     if (!fits || array_.elements() == 0) {
       throw Error(
           ErrorCode::data,
           fmt::format("'{}' is {} of shape ({}): expected {}", array_.path().native(), to_string(array_.type()),
                       fmt::join(shape, ", "),
-                      are_tokens ? fmt::format("integers of shape (n, {}), a sequence of [model] context tokens "
-                                               "in each row",
+                      are_tokens ? fmt::format("integers of shape (n, {0}), a sequence of [model] context = {0} "
+                                               "tokens in each row",
                                                context_)
                                  : "numbers of shape (n, ...), a sample in each row"));
     }

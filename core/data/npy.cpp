@@ -141,6 +141,10 @@ void convert_elements(NpyType type, std::span<const std::byte> from, graph::DTyp
 
 bool is_integer(NpyType type) noexcept { return type != NpyType::f16 && type != NpyType::f32 && type != NpyType::f64; }
 
+bool is_signed(NpyType type) noexcept { return type != NpyType::boolean && (type < NpyType::u8 || type > NpyType::u64); }
+
+bool can_be_token(NpyType type) noexcept { return is_integer(type) && type != NpyType::boolean; }
+
 const char* to_string(NpyType type) noexcept {
   switch (type) {
     case NpyType::boolean: return "bool";

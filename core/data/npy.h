@@ -17,6 +17,9 @@ enum class NpyType : std::uint8_t { boolean, i8, i16, i32, i64, u8, u16, u32, u6
 
 [[nodiscard]] std::size_t element_bytes(NpyType type) noexcept;
 [[nodiscard]] bool is_integer(NpyType type) noexcept;
+[[nodiscard]] bool is_signed(NpyType type) noexcept;
+/// Whether numbers of tokens may have this type: an integer type, but not bool.
+[[nodiscard]] bool can_be_token(NpyType type) noexcept;
 /// The name of the type in NumPy: "float32".
 [[nodiscard]] const char* to_string(NpyType type) noexcept;
 

@@ -94,15 +94,17 @@ TokenStream TokenStream::of_file(files::SteadyFile file, std::int64_t vocabulary
 
 TokenStream TokenStream::of_npy(files::SteadyFile file, std::int64_t vocabulary) {
   const NpyHeader header = parse_npy(head_of(file, most_header_bytes), file.size(), file.path().native());
-  if (!is_integer(header.type) || header.shape.size() != 1 || header.elements == 0) {
+  const bool fits = can_be_token(header.type) && header.shape.size() == 1;
+  if (!fits || header.elements == 0) {
     throw Error(ErrorCode::data,
-                fmt::format("'{}' holds {} [{}]: expected integers [tokens], one token after the other",
-                            file.path().native(), to_string(header.type), fmt::join(header.shape, ", ")));
+                fmt::format("'{}' holds {} [{}]: {}", file.path().native(), to_string(header.type),
+                            fmt::join(header.shape, ", "),
+                            fits ? "it has no tokens" : "expected integers [tokens], one token after the other"));
   }
   TokenStream stream(std::move(file), {.begin = header.data_offset,
                                        .tokens = header.elements,
                                        .token_bytes = element_bytes(header.type),
-                                       .is_signed = std::string_view(to_string(header.type)).starts_with("int"),
+                                       .is_signed = is_signed(header.type),
                                        .vocabulary = vocabulary});
   stream.is_typed_ = true;
   return stream;

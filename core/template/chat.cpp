@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "core/files/folder.h"
 #include "core/files/gguf.h"
 #include "core/files/json.h"
@@ -189,6 +190,19 @@ boost::json::array normalized_messages(const boost::json::array& messages) {
   return made;
 }
 
+/// A JSON value for messages; null: there is none.
+std::string shown(const boost::json::value* value) {
+  constexpr std::size_t most = 40;
+  if (value == nullptr) {
+    return "none";
+  }
+  const std::string text = boost::json::serialize(*value);
+  return text.size() <= most  ? printable(text)
+         : value->is_array()  ? "a list"
+         : value->is_object() ? "an object"
+                              : "a long text";
+}
+
 ChatFormat chat_format_in_gguf(const std::filesystem::path& path) {
   const files::GgufContents gguf = files::parse_gguf(files::SteadyFile(path));
   const std::string source = files::human_path(path);
@@ -228,6 +242,40 @@ ChatFormat read_chat_format(const std::filesystem::path& model) {
   format.adds_eos = flag_in(config, "add_eos_token");
   format.end_tokens = end_tokens_in(model / "generation_config.json");
   return format;
+}
+
+boost::json::array read_messages(const std::filesystem::path& file) {
+  constexpr std::size_t most = std::size_t{256} << 20U;
+  const std::string source = files::human_path(file);
+  const std::string text = files::read_text_file(file, most);
+  const bool is_empty = text.find_first_not_of(" \t\r\n") == std::string::npos;
+  const boost::json::value json = is_empty ? boost::json::value() : files::parse_json_strictly(text, source);
+  const boost::json::array* const messages = json.if_array();
+  if (messages == nullptr || messages->empty()) {
+    throw Error(ErrorCode::data, fmt::format("{}: expected a list of at least one message as JSON, such as "
+                                             "[{{\"role\": \"user\", \"content\": \"Hello\"}}], found {}",
+                                             source, is_empty ? "an empty file" : shown(&json)));
+  }
+  const auto fault = [&](std::size_t i, std::string_view expected, const boost::json::value* found) {
+    return Error(ErrorCode::data, fmt::format("{}: message {} of {}: expected {}, found {}", source, i + 1,
+                                              messages->size(), expected, shown(found)));
+  };
+  for (std::size_t i = 0; i < messages->size(); ++i) {
+    const boost::json::object* const message = (*messages)[i].if_object();
+    if (message == nullptr) {
+      throw fault(i, "an object with \"role\" and \"content\"", &(*messages)[i]);
+    }
+    const boost::json::value* const role = message->if_contains("role");
+    if (role == nullptr || !role->is_string()) {
+      throw fault(i, "a text as its \"role\"", role);
+    }
+    const boost::json::value* const content = message->if_contains("content");
+    const bool may_lack = message->contains("tool_calls") && (content == nullptr || content->is_null());
+    if (!may_lack && (content == nullptr || !(content->is_string() || content->is_array()))) {
+      throw fault(i, "a text, or a list of parts, as its \"content\"", content);
+    }
+  }
+  return *messages;
 }
 
 std::string render_chat(const ChatFormat& format, const Conversation& conversation, const std::string& name) {

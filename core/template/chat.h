@@ -40,6 +40,10 @@ struct Conversation {
   boost::json::object settings;  ///< more variables, by name
 };
 
+/// Reads a JSON file with a list of messages. Throws Error{data} unless there is at least one, and each is an object
+/// with a text `role` and a `content` that is a text or a list of parts. A message with `tool_calls` needs no content.
+[[nodiscard]] boost::json::array read_messages(const std::filesystem::path& file);
+
 /// Renders a conversation as transformers' apply_chat_template() does. `name`: the template to use; if it is empty,
 /// uses "tool_use" if the conversation has tools and that template exists, otherwise "default". Throws Error{data,
 /// usage}.

@@ -2,12 +2,17 @@
 // bits when they are written again, and one clear error for each that cannot be read.
 
 #include <algorithm>
+#include <csignal>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/npy.h"
 
 using namespace shardrun::test;
 using Catch::Contains;
@@ -343,6 +348,15 @@ TEST_CASE("hub: a run goes on when the folder that it began with is gone", "[hub
       CHECK_THAT(wrong.err, Contains("[checkpoint] resume: '") && Contains("/" + resume + "' is no checkpoint"));
     }
   }
+
+  const Ended exported =
+      run_in(folder, {"checkpoint", "export", "out/checkpoints/step-000002", "-o", "exported", "--hub"});
+  CHECK(exported.code == 0);
+  CHECK_THAT(exported.out, Contains(" of llama, step 2, "));
+
+  const Ended anew = run({"--set", "job.output=fourth", "--resume"});
+  CHECK(anew.code == 2);
+  CHECK_THAT(anew.err, Contains("[model] from") && Contains("origin"));
   const Ended text = run({"--resume", "--set", "data.text=tokens.bin", "--set", "data.tokens="});
   CHECK(text.code == 2);
   CHECK_THAT(text.err, Contains("put it back, or set [data] tokenizer"));
@@ -391,6 +405,20 @@ TEST_CASE("hub: a job says that it bounds the context of a folder, unless it set
   const std::string note = "[model] context = 1024 of the 4096 tokens that the model knows";
   CHECK_THAT(run_in(folder, {"job.ini"}).out, Contains(note));
   CHECK_THAT(run_in(folder, {"job.ini", "--replace", "--set", "model.context=1024"}).out, !Contains(note));
+
+  const std::string tokens = (hub / "llama/inputs.npy").string();
+  const Ended unset = run_in(folder, {"predict", "changed", "--from", tokens, "--to", "y.npy"});
+  CHECK(unset.code == 2);
+  CHECK_THAT(unset.err, Contains(note) && Contains("int32 of shape (2, 12): expected integers of shape (n, 1024)"));
+  CHECK_THAT(unset.err, Contains("a sequence of [model] context = 1024 tokens in each row"));
+  const Ended set =
+      run_in(folder, {"predict", "changed", "--from", tokens, "--to", "y.npy", "--set", "model.context=12"});
+  CHECK(set.code == 0);
+  CHECK_THAT(set.err, !Contains(note));
+  const Ended checked = run_in(folder, {"checkpoint", "check", "changed", "--tokens", tokens});
+  CHECK(checked.code == 0);
+  CHECK_THAT(checked.out, !Contains(note));
+  CHECK_THAT(run_in(folder, {"checkpoint", "check", "changed"}).out, Contains(note));
 }
 
 TEST_CASE("hub: folders that cannot be read are refused with what is wrong", "[hub]") {
@@ -489,6 +517,9 @@ TEST_CASE("hub: a prompt gets the tokens of the post-processor, and a conversati
   write_file(folder / "chat/chat_template.jinja", "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}");
   write_file(folder / "chat/tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
   CHECK("abc" + said_by(folder, {"--system", "a", "--message", "bc"}) == marked);
+  const Ended empty = run_in(folder, {"generate", "chat", "--message", ""});
+  CHECK(empty.code == 2);
+  CHECK_THAT(empty.err, Contains("--message: expected what the user says, found an empty text"));
   write_file(folder / "chat/tokenizer_config.json", R"({"bos_token": "<s>", "add_bos_token": false})");
   CHECK(said_by(folder, {"--prompt", "abc"}) == bare);
 }
@@ -539,6 +570,32 @@ TEST_CASE("hub: chat-template prints a conversation, and names what is wrong", "
   CHECK(printed({"--set", "mode"}).code == 2);
 }
 
+TEST_CASE("hub: chat-template names the file and the message that is wrong", "[hub]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "m");
+  write_file(folder / "m/chat_template.jinja", "{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}");
+  const std::string first = R"([{"role": "user", "content": "a"}, )";
+  const std::string content = "message 2 of 2: expected a text, or a list of parts, as its \"content\", found ";
+  for (const auto& [json, fault] : std::initializer_list<std::pair<std::string, std::string>>{
+           {first + R"({"role": "user"}])", content + "none"},
+           {first + R"({"role": "user", "content": 5}])", content + "5"},
+           {first + R"({"content": "b"}])", "message 2 of 2: expected a text as its \"role\", found none"},
+           {R"(["x"])", R"(message 1 of 1: expected an object with "role" and "content", found "x")"},
+           {"[]", "found []"},
+           {R"({"messages": []})", R"(expected a list of at least one message as JSON)"},
+           {"[x]", "not valid JSON"},
+           {"", "found an empty file"},
+       }) {
+    INFO(json);
+    write_file(folder / "messages.json", json);
+    const Ended ended = run_in(folder, {"chat-template", "m", "messages.json"});
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.err, Contains("messages.json: ") && Contains(fault));
+  }
+  write_file(folder / "messages.json", R"([{"role": "assistant", "content": null, "tool_calls": []}])");
+  CHECK(run_in(folder, {"chat-template", "m", "messages.json"}).code == 0);
+}
+
 TEST_CASE("hub: checkpoint check says yes or no", "[hub]") {
   const TemporaryFolder folder;
   const auto checked = [&](std::vector<std::string> words) {
@@ -563,6 +620,18 @@ TEST_CASE("hub: checkpoint check says yes or no", "[hub]") {
   CHECK(alone.code == 2);
   CHECK_THAT(alone.err, Contains("--logits has no effect without --tokens"));
   CHECK(checked({folder.path().string()}).code == 2);
+  for (const auto& [shape, found] :
+       std::initializer_list<std::pair<std::string, std::string>>{{"(0, 16)", "[0, 16]"}, {"(2, 0)", "[2, 0]"}}) {
+    write_file(folder / "none.npy", npy_file<std::int32_t>("<i4", shape, {}));
+    const Ended empty = checked({model, "--tokens", "none.npy"});
+    CHECK(empty.code == 2);
+    CHECK_THAT(empty.err, Contains("--tokens: expected [sequences, tokens], at least one sequence of 1 to 64 tokens, "
+                                   "found " +
+                                   found));
+  }
+  write_file(folder / "long.npy",
+             npy_file("{'descr': '|u1', 'fortran_order': False, 'shape': (1, 65), }", std::string(65, '\1')));
+  CHECK_THAT(checked({model, "--tokens", "long.npy"}).err, Contains("1 to 64 tokens, found [1, 65]"));
 
   const Ended gguf = checked({gguf_of("llama").string(), "--tokens", tokens, "--logits", model + "/logits.npy"});
   CHECK(gguf.code == 0);
@@ -583,6 +652,24 @@ TEST_CASE("hub: checkpoint check says yes or no", "[hub]") {
   const Ended unequal = ids("\x02\x03\x05");
   CHECK(unequal.code == 1);
   CHECK_THAT(unequal.out, Contains("they part at token 2: 4 here, 5 there"));
+}
+
+TEST_CASE("hub: a signal ends checkpoint check while it computes", "[hub]") {
+  const TemporaryFolder folder;
+  constexpr std::size_t sequences = 1'000'000;  // take many minutes
+  write_file(folder / "x.npy",
+             npy_file("{'descr': '|u1', 'fortran_order': False, 'shape': (" + std::to_string(sequences) + ", 8), }",
+                      std::string(8 * sequences, '\1')));
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const Ended ended =
+        run_program(folder.path(), {"checkpoint", "check", (hub / "llama").string(), "--tokens", "x.npy"},
+                    [&](pid_t process, std::string_view out) {
+                      if (out.find("yes: the tensors") != std::string_view::npos) {
+                        ::kill(process, signal);
+                      }
+                    });
+    CHECK(ended.code == -signal);
+  }
 }
 
 TEST_CASE("hub: checkpoint check names the first layer whose outputs part from another program's", "[hub]") {
@@ -616,6 +703,35 @@ TEST_CASE("hub: checkpoint check names the first layer whose outputs part from a
   CHECK_THAT(other.out, Contains("NO:  outputs and those of --outputs first part at layer_0") &&
                             Contains("at [1, 11, 23]") && Contains("0.5 there") &&
                             Contains("yes: logits and those of --logits"));
+
+  for (const float odd : {NAN, INFINITY}) {
+    damaged = outputs;
+    std::memcpy(damaged.data() + damaged.size() - sizeof odd, &odd, sizeof odd);
+    const Ended ended = checked(damaged);
+    CHECK(ended.code == 1);
+    CHECK_THAT(ended.out, Contains("NO:  outputs and those of --outputs first part at layer_1, by inf") &&
+                              Contains("at [1, 11, 23]"));
+  }
+
+  std::string rounded = "{";
+  for (std::size_t i = 0; i < 3; ++i) {
+    const char* const names[] = {"embedding", "layer_0", "layer_1"};
+    rounded += (i == 0 ? "\"" : ",\"") + std::string(names[i]) +
+               R"(":{"dtype":"BF16","shape":[2,12,24],"data_offsets":[)" + std::to_string(i * layer_bytes / 2) + "," +
+               std::to_string((i + 1) * layer_bytes / 2) + "]}";
+  }
+  rounded += "}";
+  rounded.insert(0, bytes_of<std::uint64_t>({rounded.size()}));
+  for (std::size_t at = outputs.size() - 3 * layer_bytes; at < outputs.size(); at += sizeof(float)) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, outputs.data() + at, sizeof bits);
+    rounded += bytes_of<std::uint16_t>({static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16U & 1U)) >> 16U)});
+  }
+  const Ended narrow = checked(rounded);
+  INFO(narrow.out << narrow.err);
+  CHECK(narrow.code == 0);
+  rounded[rounded.size() - 2] = static_cast<char>(rounded[rounded.size() - 2] + 2);  // two units in the last place
+  CHECK(checked(rounded).code == 1);
 
   const Ended unknown = checked(replaced("layer_0", "layer_7"));
   CHECK(unknown.code == 2);

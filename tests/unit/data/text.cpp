@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/utf8.h"
+#include "core/data/dataset.h"
 #include "core/data/split.h"
 #include "core/data/text.h"
 #include "core/data/tokenizer.h"
@@ -344,7 +345,17 @@ TEST_CASE("a .npy file of integers is read as tokens, whatever their type", "[da
              Contains("holds float32 [1]: expected integers [tokens]"));
   CHECK_THAT(refusal(npy_file<std::int32_t>("<i4", "(1, 2)", {5, 6}), 1),
              Contains("holds int32 [1, 2]: expected integers [tokens]"));
-  CHECK_THAT(refusal(npy_file<std::int32_t>("<i4", "(0,)", {}), 0), Contains("holds int32 [0]: expected integers"));
+  CHECK_THAT(refusal(npy_file<std::int32_t>("<i4", "(0,)", {}), 0), Contains("holds int32 [0]: it has no tokens"));
+  CHECK_THAT(refusal(npy_file<std::uint8_t>("|b1", "(2,)", {1, 0}), 2),
+             Contains("holds bool [2]: expected integers [tokens]"));
+}
+
+TEST_CASE("only a name that is not of tokens is asked about", "[data]") {
+  for (const char* name : {"ids.npy", "train.bin", "train"}) {
+    CHECK(name_notices({.tokens = name}).empty());
+  }
+  CHECK(name_notices({.tokens = "ids.npz"}).size() == 1);
+  CHECK(name_notices({.text = "ids.npy"}).size() == 1);
 }
 
 TEST_CASE("a file of another format is not read as tokens", "[data]") {
