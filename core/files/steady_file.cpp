@@ -177,8 +177,7 @@ const std::string& SteadyFile::fingerprint() const {
     chosen.push_back(spaced < 2 ? 0 : i * (pages - 1) / (spaced - 1));  // evenly spaced pages, with the last
   }
   std::ranges::sort(chosen);
-  const auto repeated = std::ranges::unique(chosen);
-  chosen.erase(repeated.begin(), repeated.end());
+  chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
   std::vector<std::byte> bytes(page);
   std::uint64_t hash = 0;
   for (const std::size_t number : chosen) {
