@@ -185,7 +185,7 @@ std::vector<std::int64_t> evaluation_rows_of(const ModelJob& job) {
 ModelMember::ModelMember(Store& store, const plugins::Directories& directories, std::string model, std::uint32_t rank,
                          std::vector<std::string> settings)
     : Peer(store, rank), directories_(directories), name_(std::move(model)), settings_(std::move(settings)) {
-  // As a launcher sets it for ranks: graphs must not depend on it.
+  // Launchers set this variable for their ranks. Graphs must not depend on it.
   setenv("RANK", fmt::format("{}", rank).c_str(), 1);
 }
 

@@ -33,7 +33,7 @@ void require_same(const Answer& expected, const Answer& found, const std::string
 StrategyMember::StrategyMember(Store& store, const plugins::Directories& directories, std::string strategy,
                                std::uint32_t rank)
     : Peer(store, rank), directories_(directories), name_(std::move(strategy)) {
-  // As a launcher sets it for ranks: plans must not depend on it.
+  // Launchers set this variable for their ranks. Plans must not depend on it.
   setenv("RANK", fmt::format("{}", rank).c_str(), 1);
 }
 

@@ -120,7 +120,7 @@ void TokenStream::read_as(std::int64_t first, std::span<std::int32_t> to) const 
   while (!to.empty()) {
     const std::span<Token> part = std::span(stored).first(std::min(to.size(), stored.size()));
     file_.read(layout_.begin + static_cast<std::size_t>(first) * sizeof(Token), std::as_writable_bytes(part));
-    // As an unsigned number, a negative token is larger than any vocabulary.
+    // A negative token, read as an unsigned number, is larger than any vocabulary.
     const auto vocabulary = static_cast<std::uint64_t>(layout_.vocabulary);
     std::uint64_t largest = 0;
     for (std::size_t i = 0; i < part.size(); ++i) {

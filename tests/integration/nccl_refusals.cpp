@@ -1,4 +1,4 @@
-// What the program says of checks and measurements with nccl on a machine without a GPU.
+// The checks and measurements of the transport nccl on a machine without a GPU, and over fakes of GPUs.
 
 #include <set>
 #include <string>
