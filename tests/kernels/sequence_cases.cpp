@@ -99,6 +99,15 @@ void add_ropes(std::vector<Case>& cases) {
                     {"frequencies", std::vector<double>{1, 0.3, 0.0171, 1e-5}},
                     {"factor", 1.25}},
                    {normal({2, 5, 3, 8})}});
+  const auto with_positions = [&](const Shape& shape, std::int64_t dim, std::int64_t inverse) {
+    cases.push_back(
+        {"rope",
+         {{"dim", dim}, {"base", 100.0}, {"offset", std::int64_t{3}}, {"interleaved", inverse}, {"inverse", inverse}},
+         {normal(shape), integers_below<90>(Shape(shape.begin(), shape.begin() + dim + 1))}});
+  };
+  with_positions({2, 5, 3, 8}, 1, 0);
+  with_positions({3, 1, 2, 34}, 1, 1);
+  with_positions({7, 6}, 0, 0);
 }
 
 struct AttentionSize {
@@ -242,6 +251,50 @@ void add_attentions(std::vector<Case>& cases) {
   }
 }
 
+/// Places of tokens on pages: a table [batch, n] and positions [batch, seq].
+struct Paged {
+  std::int64_t pages, heads, page, width, batch, seq, of_sequence;
+  [[nodiscard]] Shape cache() const { return {pages, heads, page, width}; }
+};
+
+/// Different positions in a sequence, ascending; every fourth token is missing.
+void fill_positions(Random& random, Tensor& positions) {
+  const std::int64_t seq = positions.type.shape[1];
+  for (std::size_t i = 0; i < positions.values.size(); ++i) {
+    const auto t = static_cast<double>(static_cast<std::int64_t>(i) % seq);
+    positions.values[i] = i % 4 == 3 ? -1 : t == 0 ? static_cast<double>(random.below(7)) : t + 6;
+  }
+}
+
+/// Each page once, in a random order, so that no two tokens are at one place.
+void fill_table(Random& random, Tensor& table) {
+  for (std::size_t i = 0; i < table.values.size(); ++i) {
+    table.values[i] = static_cast<double>(i);
+    std::swap(table.values[i], table.values[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i) + 1))]);
+  }
+}
+
+void add_pages(std::vector<Case>& cases) {
+  for (const Paged& s : std::vector<Paged>{{6, 2, 4, 8, 2, 3, 3},
+                                           {1, 1, 16, 1, 1, 1, 1},
+                                           {9, 3, 5, 17, 3, 1, 3},
+                                           {8, 1, 16, 64, 2, 9, 4},
+                                           {5, 2, 32, 33, 1, 20, 2}}) {
+    const Operand table = {type_of({s.batch, s.of_sequence}, graph::DType::i32), fill_table};
+    const Operand positions = {type_of({s.batch, s.seq}, graph::DType::i32), fill_positions};
+    cases.push_back(
+        {"write_pages", {}, {normal(s.cache()), normal({s.batch, s.seq, s.heads, s.width}), table, positions}});
+    for (const std::int64_t group : {1, 3}) {
+      for (const std::int64_t window : {0, 4}) {
+        cases.push_back({"paged_attention",
+                         {{"group", group}, {"window", window}, {"scale", window == 0 ? 0.0 : 0.3}},
+                         {normal({s.batch, s.seq, s.heads * group, s.width}), normal(s.cache()), normal(s.cache()),
+                          table, positions}});
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void add_sequence_cases(std::vector<Case>& cases) {
@@ -249,6 +302,7 @@ void add_sequence_cases(std::vector<Case>& cases) {
   add_rms_norms(cases);
   add_cumulative_sums(cases);
   add_ropes(cases);
+  add_pages(cases);
   add_attentions(cases);
 }
 

@@ -7,11 +7,12 @@ namespace shardrun::device::reference {
 namespace {
 
 /// Rotates pair i of each row at position p by the angle p / base^(2i / E), or back. Su et al. 2021, arXiv:2104.09864,
-/// equation 34. Frequencies and angles are rounded to float32.   x, y: [K, positions, M, E]
+/// equation 34. Frequencies and angles are rounded to float32.   x, y: [K, positions, M, E]   given: i32 [K, positions]
 void rope(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
-  const std::int64_t first = call.attributes.integer("offset") + x.origin[dim];
+  const std::int32_t* const given = call.inputs.size() > 1 ? integers(call.inputs[1]) : nullptr;
+  const std::int64_t offset = call.attributes.integer("offset");
   const bool interleaved = call.attributes.integer("interleaved") == 1;
   const double sign = call.attributes.integer("inverse") == 1 ? -1 : 1;
   const double factor = rope_factor(call.attributes);
@@ -21,7 +22,9 @@ void rope(const KernelCall& call) {
   for_each(call, rows(x), 50 * width, [&](std::int64_t l) {
     const double* from = reals(x) + l * width;
     double* to = reals(call.outputs[0]) + l * width;
-    const auto position = static_cast<float>(first + l / middle % x.shape[dim]);
+    const std::int64_t at = l / middle;
+    const std::int64_t place = given != nullptr ? given[at] : x.origin[dim] + at % x.shape[dim];
+    const auto position = static_cast<float>(offset + place);
     for (std::int64_t i = 0; i < half; ++i) {
       const float angle = position * rope_frequency(call.attributes, i, half);
       const double cosine = factor * std::cos(static_cast<double>(angle));

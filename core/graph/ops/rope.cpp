@@ -3,8 +3,9 @@
 
 // Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.2.2). Pair i of the last dimension at position
 // p is rotated by the angle p / base^(2i / head_dim), or by p times its frequency if frequencies are given. Each shard
-// of a split sequence uses the positions in the whole sequence. All devices compute frequencies and angles in float32,
-// even verify's float64 kernels, because models are trained so: at position 100,000 a float64 angle differs noticeably.
+// of a split sequence uses the positions in the whole sequence, or those of a second operand. All devices compute
+// frequencies and angles in float32, even verify's float64 kernels, because models are trained so: at position 100,000
+// a float64 angle differs noticeably.
 
 namespace shardrun::graph {
 namespace {
@@ -13,7 +14,8 @@ constexpr std::size_t most_frequencies = 256;  // kernels have them as constants
 
 ShardingRule rope_rule(const Attributes& attributes, const Operands& inputs) {
   const std::int64_t dim = attributes.integer("dim");
-  require_reals("rope", inputs);
+  require_real("rope", inputs, 0);
+  require_integers("rope", inputs, 1);
   require_dimension("rope", inputs, 0, dim);
   const std::size_t a = rank(inputs, 0) - 1;
   if (dim == static_cast<std::int64_t>(a) || inputs[0].shape[a] % 2 != 0 || attributes.real("base") <= 0) {
@@ -30,21 +32,28 @@ ShardingRule rope_rule(const Attributes& attributes, const Operands& inputs) {
         fmt::format("op rope: {} frequencies for {}: expected one for each pair of the last dimension, at most {}",
                     given, to_string(inputs[0]), most_frequencies));
   }
-  return linear_in(parse_rule(fmt::format("a*{} d -> a*{} d", a, a), {.whole = "d"}), {0});
+  const std::string positions = inputs.size() > 1 ? fmt::format(", a*{}", dim + 1) : "";
+  return linear_in(parse_rule(fmt::format("a*{} d{} -> a*{} d", a, positions, a), {.whole = "d"}), {0});
 }
 
 ValueId rope_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  if (request.input == 1) {
+    return {};
+  }
   const Attributes& attributes = request.attributes;
   Attributes back;
   for (const auto& [name, value] : attributes.entries()) {
     back.add(name, name == "inverse" ? Attributes::Scalar(1 - attributes.integer("inverse")) : value);
   }
-  return builder.call("rope", {request.output_gradients[0]}, std::move(back));
+  std::vector<ValueId> operands = request.inputs;
+  operands[0] = request.output_gradients[0];
+  return builder.call("rope", std::move(operands), std::move(back));
 }
 
 const RegisterOp rope(
     {.name = "rope",
-     .help = "x with pair i of its last dimension turned by the angle position / base^(2i / head_dim), in float32",
+     .help = "x with pair i of its last dimension turned by the angle position / base^(2i / head_dim), in float32; a "
+             "second operand, i32, gives each index of the dimensions up to `dim` its position",
      .attributes = {AttributeSpec::integer("dim", "the dimension of positions", 0, 7),
                     AttributeSpec::real("base", "the base, above 0; 10000 in the paper"),
                     AttributeSpec::integer("offset", "the position of index 0", 0, std::int64_t{1} << 40),
