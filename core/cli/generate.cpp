@@ -15,18 +15,18 @@
 #include "core/cli/options.h"
 #include "core/compile/model.h"
 #include "core/compile/plugins.h"
+#include "core/infer/session.h"
 #include "core/job/raw.h"
 #include "core/metrics/run_files.h"
 #include "core/partition/partition.h"
 #include "core/template/chat.h"
-#include "core/train/sampling.h"
 #include "core/workload/program.h"
 
 namespace shardrun::cli {
 namespace {
 
 /// Throws for options that have no effect: with temperature 0, no random numbers are drawn.
-void require_effect(const Parsed& parsed, const train::SamplingSettings& settings) {
+void require_effect(const Parsed& parsed, const infer::Sampling& settings) {
   for (const char* option : {"top-k", "seed"}) {
     if (settings.temperature == 0 && parsed.has(option)) {
       throw Error(ErrorCode::usage, fmt::format("--{} has no effect with --temperature 0, which always takes the "
@@ -36,17 +36,37 @@ void require_effect(const Parsed& parsed, const train::SamplingSettings& setting
   }
 }
 
-/// Prints a token as text, on a terminal in whole characters. Without a tokenizer it prints the token's number.
-void print_token(std::optional<data::Decoder>& decoder, std::int32_t token) {
-  std::string text;
-  if (decoder) {
-    decoder->decode(token, text);
-  } else {
-    text = fmt::format("{} ", token);
+/// Prints tokens as text, on a terminal in whole characters. Without a tokenizer it prints their numbers.
+class Printer {
+ public:
+  explicit Printer(const std::optional<data::Tokenizer>& tokenizer) {
+    if (tokenizer) {
+      decoder_.emplace(*tokenizer);
+    }
   }
-  fmt::print("{}", text);
-  std::fflush(stdout);
-}
+
+  void print(std::int32_t token) {
+    std::string text;
+    if (decoder_) {
+      decoder_->decode(token, text);
+    } else {
+      text = fmt::format("{} ", token);
+    }
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  }
+
+  void finish() {
+    std::string rest;
+    if (decoder_) {
+      decoder_->finish(rest);
+    }
+    fmt::print("{}\n", rest);
+  }
+
+ private:
+  std::optional<data::Decoder> decoder_;
+};
 
 /// The tokens of a prompt such as "17 4 250", for a model without a tokenizer; token 0 for an empty prompt.
 std::vector<std::int32_t> numbers_of(const std::string& prompt, std::int64_t vocab) {
@@ -131,6 +151,18 @@ void take_needed_context(checkpoint::TrainedModel& trained, std::size_t prompted
   options.set("context", std::min(options.integer("context"), std::max(needed, step)));
 }
 
+/// Gives the model caches for a prompt and `tokens` more, if it can use them and its context is long enough.
+bool take_caches(checkpoint::TrainedModel& trained, std::size_t prompted, std::int64_t tokens) {
+  constexpr std::int64_t page = 16;
+  const std::int64_t needed = static_cast<std::int64_t>(prompted) + tokens;
+  if (!trained.model.decode || needed > trained.settings.options.integer("context")) {
+    return false;
+  }
+  const std::int64_t pages = (needed + page - 1) / page;
+  trained.settings.caches = {.pages = pages, .page = page, .of_sequence = pages};
+  return true;
+}
+
 /// Throws Error{usage} if --message or --system are given without effect.
 void require_chat(const Parsed& parsed, bool is_hub, bool has_tokenizer) {
   if (parsed.has("system") && !parsed.has("message")) {
@@ -172,11 +204,11 @@ int generate(std::span<const std::string> words) {
   if (parsed.help_shown) {
     return 0;
   }
-  train::SamplingSettings settings{.tokens = parsed.integer("tokens", 500, 0, 1'000'000'000),
-                                   .temperature = parsed.real("temperature", 0.8, 0, 1000),
-                                   .top_k = parsed.integer("top-k", 0, 0, 1'000'000),
-                                   .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
-  require_effect(parsed, settings);
+  const std::int64_t count = parsed.integer("tokens", 500, 0, 1'000'000'000);
+  infer::Sampling sampling{.temperature = parsed.real("temperature", 0.8, 0, 1000),
+                           .top_k = parsed.integer("top-k", 0, 0, 1'000'000),
+                           .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
+  require_effect(parsed, sampling);
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
   const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of({})));
   given.check();
@@ -200,40 +232,43 @@ int generate(std::span<const std::string> words) {
   } else if (trained.tokenizer) {
     tokens = trained.tokenizer->encode(prompt);
   }
-  if (given.is_hub()) {
-    take_needed_context(trained, trained.tokenizer ? tokens.size() : prompt.size(), settings.tokens);
+  const std::size_t prompted = trained.tokenizer ? tokens.size() : prompt.size();
+  const bool has_caches = take_caches(trained, prompted, count);
+  if (!has_caches && given.is_hub()) {
+    take_needed_context(trained, prompted, count);
   }
-  const graph::Graph graph = workload::build_prediction(trained.model, trained.settings);
-  settings.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
+  const graph::Graph graph = has_caches ? workload::build_decoding(trained.model, trained.settings, {.slots = 1})
+                                        : workload::build_prediction(trained.model, trained.settings);
+  sampling.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
   const device::Device& cpu = device::Device::find("cpu");
   runtime::Executor executor(partition::programs_of(graph, cpu, threads), cpu);
   checkpoint::load_parameters(given.source(), graph, executor);
-  const std::int64_t vocab = executor.output(executor.find(workload::predict_function, 1), "logits").elements();
   if (!trained.tokenizer) {
-    tokens = numbers_of(prompt, vocab);
+    const graph::Function& function = graph.functions.back();
+    tokens = numbers_of(prompt, function.values[function.outputs.front().value].type.shape.back());
   }
-  std::optional<data::Decoder> decoder;
-  if (trained.tokenizer) {
-    decoder.emplace(*trained.tokenizer);
-  }
+  Printer printer(trained.tokenizer);
   if (!parsed.has("message")) {
-    for (const std::int32_t token : tokens) {
-      print_token(decoder, token);
-    }
+    std::ranges::for_each(tokens, [&](std::int32_t token) { printer.print(token); });
   }
   bool has_ended = false;
-  settings.goes_on = [&] { return !has_ended; };
-  train::sample(executor, tokens, settings, [&](std::int32_t token) {
+  const auto take = [&](std::int32_t token) {
     has_ended = std::ranges::find(ends, token) != ends.end();
     if (!has_ended) {
-      print_token(decoder, token);
+      printer.print(token);
     }
-  });
-  std::string rest;
-  if (decoder) {
-    decoder->finish(rest);
+  };
+  if (!has_caches) {
+    infer::sample(
+        executor, tokens, count, sampling, [&] { return !has_ended; }, take);
+  } else if (count > 0) {
+    infer::Session session(executor, trained.settings.caches, 1);
+    session.add({.prompt = tokens, .tokens = count, .sampling = sampling, .ends = ends});
+    while (session.is_busy()) {
+      session.step([&](const infer::Drawn& drawn) { take(drawn.token); });
+    }
   }
-  fmt::print("{}\n", rest);
+  printer.finish();
   return 0;
 }
 

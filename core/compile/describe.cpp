@@ -114,13 +114,18 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
     calls.push_back(graph.find(graph::Role::repeated, rows));
   }
   calls.push_back(forward_rows.empty() ? nullptr : graph.find(workload::forward_function, forward_rows.front()));
+  for (const std::string_view name : {workload::prefill_function, workload::decode_function}) {
+    const auto found = std::ranges::find(graph.functions, name, &graph::Function::name);
+    calls.push_back(found == graph.functions.end() ? nullptr : &*found);
+  }
   std::erase(calls, nullptr);
   StrategyRequest request;
   sdk::Graph& described = request.graph;
   std::map<std::string, std::int64_t> axes;
   for (const graph::State& state : graph.states) {
     const bool parameter = state.kind == graph::StateKind::parameter;
-    if (parameter || state.kind == graph::StateKind::field || state.kind == graph::StateKind::output) {
+    if (parameter || state.kind == graph::StateKind::field || state.kind == graph::StateKind::cache ||
+        state.kind == graph::StateKind::output) {
       described.tensors.push_back({.kind = parameter ? SR_TENSOR_PARAMETER : SR_TENSOR_STATE,
                                    .name = state.name,
                                    .shape = state.type.shape,

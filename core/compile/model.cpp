@@ -25,7 +25,8 @@ plugins::ModelRequest request_of(const workload::ModelSettings& settings) {
           .data = kind_of(settings.data),
           .vocab = settings.data.vocab,
           .features = settings.data.features,
-          .outputs = settings.data.outputs};
+          .outputs = settings.data.outputs,
+          .caches = settings.caches};
 }
 
 /// Calls `act` and returns its result. Adds to the plugin's errors the place of the setting that they name.
@@ -81,6 +82,14 @@ workload::Model model_of(plugins::Model plugin) {
   if (plugin.has("predict")) {
     model.predict = [without_loss](graph::FunctionBuilder& builder, const workload::ModelSettings& settings) {
       without_loss(builder, settings, "predict", 1);
+    };
+  }
+  if (plugin.has("decode")) {
+    model.decode = [plugin](graph::FunctionBuilder& builder, const workload::ModelSettings& settings, std::int64_t rows,
+                            std::int64_t length) {
+      placing(settings, [&] {
+        static_cast<void>(plugin.write_function(builder, request_of(settings), "decode", rows, false, length));
+      });
     };
   }
   if (plugin.has("forward")) {

@@ -64,6 +64,7 @@ const char* to_string(StateKind kind) noexcept {
     case StateKind::optimizer: return "optimizer";
     case StateKind::metric: return "metric";
     case StateKind::field: return "field";
+    case StateKind::cache: return "cache";
     case StateKind::output: return "output";
     case StateKind::hook_state: return "hook state";
   }

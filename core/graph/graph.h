@@ -19,6 +19,7 @@ enum class StateKind : std::uint8_t {
   optimizer,
   metric,
   field,
+  cache,       ///< keys or values of past tokens, in pages; begins with zeros and is never saved
   output,      ///< an output that a function leaves for the host to save; no function reads it
   hook_state,  ///< a state that a strategy's hook keeps for a parameter or for its gradient
 };

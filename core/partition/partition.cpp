@@ -26,6 +26,7 @@ Category category_of(graph::StateKind kind) noexcept {
     case graph::StateKind::hook_state: return Category::optimizer;
     case graph::StateKind::metric:
     case graph::StateKind::output:
+    case graph::StateKind::cache:
     case graph::StateKind::field: return Category::activations;
   }
   return Category::activations;

@@ -46,6 +46,7 @@ class Watcher {
       case graph::StateKind::optimizer:
       case graph::StateKind::hook_state:
       case graph::StateKind::field: return true;
+      case graph::StateKind::cache:
       case graph::StateKind::gradient:
       case graph::StateKind::metric:
       case graph::StateKind::output: return false;

@@ -7,10 +7,11 @@
 #include "core/base/stop.h"
 #include "core/checkpoint/weights.h"
 #include "core/files/atomic_file.h"
+#include "core/infer/sampling.h"
 #include "core/metrics/run_files.h"
 #include "core/train/engine_training.h"
 #include "core/train/rank_task.h"
-#include "core/train/sampling.h"
+
 #include "core/train/training.h"
 
 namespace shardrun::train {
@@ -221,12 +222,11 @@ class TrainTask : private RankTask {
     std::int64_t sampled = 0;
     std::string text;
     data::Decoder decoder(*tokenizer);
-    sample(training.executor(), first_tokens(*tokenizer),
-           {.tokens = job_.train.sample, .seed = job_.seed, .vocabulary = tokenizer->vocabulary(), .goes_on = goes_on},
-           [&](std::int32_t token) {
-             decoder.decode(token, text);
-             record_.now_at("sampling token", ++sampled, job_.train.sample);
-           });
+    infer::sample(training.executor(), infer::first_tokens(*tokenizer), job_.train.sample,
+                  {.seed = job_.seed, .vocabulary = tokenizer->vocabulary()}, goes_on, [&](std::int32_t token) {
+                    decoder.decode(token, text);
+                    record_.now_at("sampling token", ++sampled, job_.train.sample);
+                  });
     decoder.finish(text);
     if (record_.is_first() && stop_heard_ == 0) {
       settings_.folder.require_owned();

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include <shardrun/sdk/model/function.hpp>
 #include <shardrun/sdk/model/hub.hpp>
 
 #include "core/base/error.h"
@@ -26,6 +27,7 @@ struct DataShape {
 struct ModelSettings {
   OptionValues options;
   DataShape data;
+  sdk::CacheSizes caches = {};    ///< of the function `decode`
   const job::Job* job = nullptr;  ///< the job to which they belong, for places in messages; null: none
 };
 
@@ -61,6 +63,13 @@ struct Model {
 
   /// For models of tokens: adds the output `logits` [1, vocab] for one sequence, at the run-time scalar `position`.
   std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings)> predict;
+
+  /// For models of tokens: adds the output `logits` [rows, vocab] after `length` more tokens of each of `rows`
+  /// sequences, whose keys and values are in caches. Inputs: `inputs` and `positions`, [rows, length], and `pages`.
+  /// Empty for a model without caches.
+  std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows,
+                     std::int64_t length)>
+      decode = {};
 
   /// Adds the output `outputs` [batch, ...] for `rows` samples of the data's input `inputs`. Empty for a model that
   /// cannot be applied to arrays.

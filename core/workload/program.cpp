@@ -195,6 +195,24 @@ Graph build_prediction(const Model& model, const ModelSettings& model_settings) 
   return graph;
 }
 
+Graph build_decoding(const Model& model, const ModelSettings& model_settings, const DecodingSettings& settings) {
+  if (!model.decode) {
+    refuse(model_settings, "model", "name",
+           fmt::format("model {} has no function decode, by which tokens are added to sequences in caches "
+                       "(shardrun/model.h, since 1.9): its author has to add it",
+                       model.name));
+  }
+  Graph graph = declare(model, model_settings);
+  const auto add = [&](std::string_view name, std::int64_t rows, std::int64_t length) {
+    FunctionBuilder builder(graph, std::string(name), graph::Role::on_demand, rows);
+    model.decode(builder, model_settings, rows, length);
+    finish(builder);
+  };
+  add(prefill_function, 1, settings.chunk);
+  add(decode_function, settings.slots, 1);
+  return graph;
+}
+
 namespace {
 
 void require_forward(const Model& model, const ModelSettings& model_settings) {

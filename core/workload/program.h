@@ -45,6 +45,9 @@ struct TrainingSettings {
 inline constexpr std::string_view evaluate_function = "evaluate";
 inline constexpr std::string_view predict_function = "predict";
 inline constexpr std::string_view forward_function = "forward";
+// The function `decode` of a model: for many tokens of one sequence, and for a token of each sequence.
+inline constexpr std::string_view prefill_function = "prefill";
+inline constexpr std::string_view decode_function = "decode";
 
 /// The name of the output of the function `forward`.
 inline constexpr std::string_view forward_output = "outputs";
@@ -72,6 +75,17 @@ inline constexpr std::string_view loss_count_state = "loss_count";
 
 /// A graph with the parameters and only the function `predict`, for sampling.
 [[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings);
+
+/// How sequences are continued with caches.
+struct DecodingSettings {
+  std::int64_t slots = 1;   ///< sequences at once: rows of `decode`
+  std::int64_t chunk = 32;  ///< tokens of a prompt in a call of `prefill`, which has one row
+};
+
+/// A graph with the parameters, the caches of `model_settings`, and the functions `prefill` and `decode`. Throws
+/// Error{job} if the model has no function `decode`.
+[[nodiscard]] graph::Graph build_decoding(const Model& model, const ModelSettings& model_settings,
+                                          const DecodingSettings& settings);
 
 /// Adds the functions `forward`, one for each number of rows that occurs in `calls`. Throws Error{job} if the model has
 /// no such function.

@@ -62,7 +62,8 @@ std::string layer_scope(std::int64_t layer) { return "layer." + std::to_string(l
 
 class Parameters {
  public:
-  Parameters(States& states, const Sizes& sizes) : states_(states), s_(sizes) {}
+  Parameters(States& states, const Sizes& sizes, const CacheSizes& caches)
+      : states_(states), s_(sizes), caches_(caches) {}
 
   void declare() {
     const Initial weights = normal(deviation);
@@ -79,6 +80,10 @@ class Parameters {
       const std::string at = layer_scope(l) + "/";
       norm(at + "attention_norm", layer);
       linear(at + "attention/qkv", {embed}, {{"qkv", 3}, heads, head_dim}, weights, layer);
+      if (caches_.pages > 0) {
+        states_.cache(at + "attention/keys", caches_, heads, head_dim, layer);
+        states_.cache(at + "attention/values", caches_, heads, head_dim, layer);
+      }
       linear(at + "attention/output", {heads, head_dim}, {embed}, residual, layer);
       norm(at + "mlp_norm", layer);
       linear(at + "mlp/up", {embed}, {mlp}, weights, layer);
@@ -108,21 +113,19 @@ class Parameters {
 
   States& states_;
   const Sizes& s_;
+  const CacheSizes& caches_;
 };
 
-/// The network for training, evaluation and prediction.
+/// The network for training, evaluation and prediction, and for decoding.
 class Network {
  public:
-  Network(Function& f, const Sizes& sizes) : f_(f), s_(sizes), rate_(f.training() ? sizes.dropout : 0) {}
+  Network(Function& f, const Sizes& sizes, const Decoding* decoding = nullptr)
+      : f_(f), s_(sizes), decoding_(decoding), rate_(f.training() ? sizes.dropout : 0) {}
 
   /// tokens: [batch, seq]   returns [batch, seq, embed], after the last normalisation
   [[nodiscard]] Value body(const Value& tokens) {
     Value x = embedding(tokens, f_.state("embedding/tokens"));
-    Value positions = f_.state("embedding/positions");
-    if (s_.positions > s_.context) {
-      positions = slice(positions, 0, 0, s_.context);
-    }
-    x = (x + positions).named("embedding/positioned");
+    x = (x + positions()).named("embedding/positioned");
     x = drop(x, "embedding/dropout", "embedding/dropout");
     f_.cut_point("residual", x);
     for (std::int64_t layer = 0; layer < s_.layers; ++layer) {
@@ -141,10 +144,30 @@ class Network {
   }
 
  private:
+  /// The embeddings of the tokens' positions.
+  [[nodiscard]] Value positions() {
+    const Value table = f_.state("embedding/positions");
+    if (decoding_ != nullptr) {
+      return embedding(decoding_->positions(), table);
+    }
+    return s_.positions > s_.context ? slice(table, 0, 0, s_.context) : table;
+  }
+
+  /// qkv: [batch, seq, 3, heads, head_dim]   returns [batch, seq, heads, head_dim]
+  [[nodiscard]] Value attend(const Value& qkv, const std::string& at) {
+    if (decoding_ == nullptr) {
+      return attention(qkv, rate_, at + "attention/dropout", "attention");
+    }
+    const auto part = [&](std::int64_t i) { return sum(slice(qkv, 2, i, i + 1), {2}); };
+    const Value q = part(0);
+    const Value k = part(1);
+    return decoding_->attend(at + "attention", q, k, part(2));
+  }
+
   [[nodiscard]] Value block(Value x, const std::string& at) {
     Value y = norm(x, at + "attention_norm");
     y = linear(y, at + "attention/qkv");
-    y = attention(y, rate_, at + "attention/dropout", "attention");
+    y = attend(y, at);
     y = linear(y, at + "attention/output", 2);
     x = x + drop(y, "attention/output/dropout", at + "attention_output/dropout");
     f_.cut_point("attention_residual", x);
@@ -174,6 +197,7 @@ class Network {
 
   Function& f_;
   const Sizes& s_;
+  const Decoding* decoding_;  ///< null: no caches
   double rate_;
 };
 
@@ -186,7 +210,7 @@ class Gpt {
 
   void declare(const ModelJob& job, States& states) const {
     const Sizes s = sizes(job);
-    Parameters(states, s).declare();
+    Parameters(states, s, job.caches).declare();
   }
 
   Value loss(const ModelJob& job, Function& f) const {
@@ -206,6 +230,13 @@ class Gpt {
     Network network(f, s);
     const Value tokens = f.input("inputs", Element::i32, {{"batch", 1}, {"seq", s.context}});
     f.output("logits", network.logits(take_position(network.body(tokens), "last_position")));
+  }
+
+  Value decode(const ModelJob& job, Function& f) const {
+    const Sizes s = sizes(job);
+    const Decoding decoding(f, job.caches);
+    Network network(f, s, &decoding);
+    return network.logits(take_position(network.body(decoding.tokens()), "last_position"));
   }
 
   // Describes folders of GPT2LMHeadModel, as transformers writes them. Its matrices are [inputs, outputs], like ours.

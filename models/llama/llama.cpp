@@ -19,7 +19,8 @@ using namespace llama;
 
 class Parameters {
  public:
-  Parameters(States& states, const Sizes& sizes) : states_(states), s_(sizes) {}
+  Parameters(States& states, const Sizes& sizes, const CacheSizes& caches)
+      : states_(states), s_(sizes), caches_(caches) {}
 
   void declare() {
     const Dim embed{"embed", s_.width};
@@ -36,6 +37,10 @@ class Parameters {
       linear(at + "attention/query", {heads, head_dim}, {embed}, s_.qkv_bias);
       linear(at + "attention/key", {kv_heads, head_dim}, {embed}, s_.qkv_bias);
       linear(at + "attention/value", {kv_heads, head_dim}, {embed}, s_.qkv_bias);
+      if (caches_.pages > 0) {
+        states_.cache(at + "attention/keys", caches_, kv_heads, head_dim, layer_);
+        states_.cache(at + "attention/values", caches_, kv_heads, head_dim, layer_);
+      }
       if (s_.qk_norm) {
         gain(at + "attention/query_norm", head_dim);
         gain(at + "attention/key_norm", head_dim);
@@ -69,13 +74,15 @@ class Parameters {
 
   States& states_;
   const Sizes& s_;
+  const CacheSizes& caches_;
   std::int32_t layer_ = -1;
 };
 
-/// The network for training, evaluation and prediction.
+/// The network for training, evaluation and prediction, and for decoding.
 class Network {
  public:
-  Network(Function& f, const Sizes& sizes) : f_(f), s_(sizes) {}
+  Network(Function& f, const Sizes& sizes, const Decoding* decoding = nullptr)
+      : f_(f), s_(sizes), decoding_(decoding) {}
 
   /// tokens: [batch, seq]   returns [batch, seq, embed], after the last normalisation
   [[nodiscard]] Value body(const Value& tokens) {
@@ -119,7 +126,12 @@ class Network {
       k = norm(k, at + "key_norm");
     }
     const Attention how{.window = layer >= s_.first_window_layer ? s_.window : 0, .group = s_.group};
-    const Value y = scaled_dot_product_attention(rope(q, 1, s_.rope), rope(k, 1, s_.rope), v, how);
+    const Value positions = decoding_ != nullptr ? decoding_->positions() : Value();
+    q = rope(q, positions, 1, s_.rope);
+    k = rope(k, positions, 1, s_.rope);
+    const std::string name = at.substr(0, at.size() - 1);
+    const Value y =
+        decoding_ != nullptr ? decoding_->attend(name, q, k, v, how) : scaled_dot_product_attention(q, k, v, how);
     return linear("bthd,ehd->bte", y, at + "output", s_.output_bias);
   }
 
@@ -134,6 +146,7 @@ class Network {
 
   Function& f_;
   const Sizes& s_;
+  const Decoding* decoding_;  ///< null: no caches
 };
 
 class Llama {
@@ -146,7 +159,7 @@ class Llama {
 
   void declare(const ModelJob& job, States& states) const {
     const Sizes s = sizes(job);
-    Parameters(states, s).declare();
+    Parameters(states, s, job.caches).declare();
   }
 
   Value loss(const ModelJob& job, Function& f) const {
@@ -166,6 +179,13 @@ class Llama {
     Network network(f, s);
     const Value tokens = f.input("inputs", Element::i32, {{"batch", 1}, {"seq", s.context}});
     f.output("logits", network.logits(take_position(network.body(tokens), "last_position")));
+  }
+
+  Value decode(const ModelJob& job, Function& f) const {
+    const Sizes s = sizes(job);
+    const Decoding decoding(f, job.caches);
+    Network network(f, s, &decoding);
+    return network.logits(take_position(network.body(decoding.tokens()), "last_position"));
   }
 
   static constexpr const char* architectures = "LlamaForCausalLM MistralForCausalLM Qwen2ForCausalLM Qwen3ForCausalLM";

@@ -101,7 +101,7 @@ StateRecorder::StateRecorder(graph::Graph& graph) : graph_(graph) {
 
 void StateRecorder::add_state(const sr_state* state) {
   const auto raw = read_struct<sr_state>(state, SR_STATE_SIZE_1_7, "the state");
-  if (raw.kind != SR_TENSOR_PARAMETER && raw.kind != SR_TENSOR_STATE) {
+  if (raw.kind != SR_TENSOR_PARAMETER && raw.kind != SR_TENSOR_STATE && raw.kind != SR_TENSOR_CACHE) {
     refuse_with(fmt::format("there is no kind {}", raw.kind));
   }
   if (raw.layer < -1 || raw.decay > 1) {
@@ -109,7 +109,9 @@ void StateRecorder::add_state(const sr_state* state) {
   }
   graph::State added{.name = plain_name_from(raw.name, "the name"),
                      .type = type_from(raw.type),
-                     .kind = raw.kind == SR_TENSOR_PARAMETER ? graph::StateKind::parameter : graph::StateKind::field,
+                     .kind = raw.kind == SR_TENSOR_PARAMETER ? graph::StateKind::parameter
+                             : raw.kind == SR_TENSOR_CACHE   ? graph::StateKind::cache
+                                                             : graph::StateKind::field,
                      .initializer = initializer_from(raw),
                      .decay = raw.decay == 1,
                      .layer = raw.layer};

@@ -110,10 +110,11 @@ void require_one_of(const graph::Function& function, const char* what, const std
 }
 
 /// Throws Error{plugin} if a function does not have the inputs and outputs that shardrun/model.h demands for its name:
-/// `loss` the inputs of the data, `iterate` those or none, `predict` a sequence and its logits, `forward` the data's
-/// inputs and outputs for each sample. `kinds`: SR_DATA_... bits, one of which the inputs must fit; 0: no data.
+/// `loss` the inputs of the data, `iterate` those or none, `predict` a sequence and its logits, `decode` tokens, their
+/// places and logits, `forward` the data's inputs and outputs for each sample. `kinds`: SR_DATA_... bits, one of which
+/// the inputs must fit; 0: no data.
 void check_ports(const graph::Function& function, std::string_view name, std::uint32_t kinds,
-                 const ModelRequest& request, std::int64_t rows) {
+                 const ModelRequest& request, std::int64_t rows, std::int64_t length) {
   if (name == "loss") {
     require_one_of(function, "inputs", function.inputs, inputs_of_data(kinds, request, rows));
   } else if (name == "iterate") {
@@ -122,6 +123,12 @@ void check_ports(const graph::Function& function, std::string_view name, std::ui
   } else if (name == "predict") {
     require_one_of(function, "inputs", function.inputs, {{{"inputs", graph::DType::i32, {1, 0}}}});
     require_one_of(function, "outputs", function.outputs, {{{"logits", graph::DType::f32, {1, 0}}}});
+  } else if (name == "decode") {
+    require_one_of(function, "inputs", function.inputs,
+                   {{{"inputs", graph::DType::i32, {rows, length}},
+                     {"positions", graph::DType::i32, {rows, length}},
+                     {"pages", graph::DType::i32, {rows, request.caches.of_sequence}}}});
+    require_one_of(function, "outputs", function.outputs, {{{"logits", graph::DType::f32, {rows, 0}}}});
   } else if (name == "forward") {
     if (kinds == 0) {
       refuse_with("the function 'forward' is applied to data, and the model takes none");
@@ -147,7 +154,8 @@ std::uint32_t known_role(std::string_view function) {
   if (function == "iterate") {
     return SR_FUNCTION_ONCE;
   }
-  return function == "predict" || function == "forward" ? SR_FUNCTION_ON_DEMAND : 0;
+  const bool is_known = function == "predict" || function == "forward" || function == "decode";
+  return is_known ? SR_FUNCTION_ON_DEMAND : 0;
 }
 
 /// The name of a function that the model declares. Functions on demand may have any name.
@@ -164,8 +172,17 @@ std::string checked_name(const sr_function& function, const std::string& what) {
 /// The request in its C form. It points into `options`.
 struct RawJob {
   RawJob(const ModelRequest& request, const OptionValues& values) : options(raw_options(values)) {
-    job = {sizeof(sr_model_job),    request.data,  options.data(),   static_cast<std::uint32_t>(options.size()),
-           sizeof(sr_option_value), request.vocab, request.features, request.outputs};
+    job = {sizeof(sr_model_job),
+           request.data,
+           options.data(),
+           static_cast<std::uint32_t>(options.size()),
+           sizeof(sr_option_value),
+           request.vocab,
+           request.features,
+           request.outputs,
+           request.caches.pages,
+           request.caches.page,
+           request.caches.of_sequence};
   }
 
   std::vector<sr_option_value> options;
@@ -281,13 +298,15 @@ void Model::declare(graph::Graph& graph, const ModelRequest& request) const {
 }
 
 graph::Losses Model::write_function(graph::FunctionBuilder& builder, const ModelRequest& request,
-                                    std::string_view function, std::int64_t rows, bool training) const {
+                                    std::string_view function, std::int64_t rows, bool training,
+                                    std::int64_t length) const {
   const auto index = std::ranges::find(functions_, function) - functions_.begin();
   sr_function_request raw{};
   raw.struct_size = sizeof(raw);
   raw.function = static_cast<std::uint32_t>(index);
   raw.rows = rows;
   raw.training = training ? 1 : 0;
+  raw.length = length;
   FunctionRecorder recorder(builder, rows, manifest().name);
   call_model(plugin_, request, function, recorder,
              [&](const sr_model& table, const sr_model_job& job, sr_error* error) {
@@ -303,7 +322,7 @@ graph::Losses Model::write_function(graph::FunctionBuilder& builder, const Model
                             manifest().name, plugin_.path().string(), function));
   }
   try {
-    check_ports(builder.function(), function, request.data != 0 ? request.data & data_ : data_, request, rows);
+    check_ports(builder.function(), function, request.data != 0 ? request.data & data_ : data_, request, rows, length);
   } catch (const Error& refused) {
     refuse_with(fmt::format("model '{}' ({}): {}", manifest().name, plugin_.path().string(), refused.message()));
   }

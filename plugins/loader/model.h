@@ -1,5 +1,6 @@
 #pragma once
 
+#include <shardrun/sdk/model/function.hpp>
 #include <shardrun/sdk/model/hub.hpp>
 
 #include <cstdint>
@@ -23,6 +24,7 @@ struct ModelRequest {
   std::int64_t vocab = 0;  ///< this and the next two: 0 if the data does not say
   std::int64_t features = 0;
   std::int64_t outputs = 0;
+  sdk::CacheSizes caches = {};  ///< for the function `decode`
 };
 
 /// An opened model. Copyable. Only one thread at a time may use it.
@@ -57,10 +59,10 @@ class Model {
 
   /// Adds the model's states to the graph.
   void declare(graph::Graph& graph, const ModelRequest& request) const;
-  /// Writes a function. Returns the losses of the function `loss`, and no values for other functions. REQUIRES:
-  /// has(function).
+  /// Writes a function. Returns the losses of the function `loss`, and no values for other functions. `length`: of
+  /// `decode`. REQUIRES: has(function).
   graph::Losses write_function(graph::FunctionBuilder& builder, const ModelRequest& request, std::string_view function,
-                               std::int64_t rows, bool training) const;
+                               std::int64_t rows, bool training, std::int64_t length = 0) const;
 
  private:
   explicit Model(Plugin plugin);

@@ -27,6 +27,10 @@ typedef struct sr_model_job {
   int64_t vocab;    /* tokens and labels: the number of distinct values; 0: not known */
   int64_t features; /* arrays and labels: values in a row of `inputs`; 0: not known */
   int64_t outputs;  /* arrays: values in a row of `targets`; 0: not known */
+  /* Since 1.9, for the function `decode` */
+  int64_t cache_pages;    /* pages that all sequences share; 0: `decode` is not called, and there are no caches */
+  int64_t page_tokens;    /* tokens on a page */
+  int64_t sequence_pages; /* the most pages that a sequence has */
 } sr_model_job;
 #define SR_MODEL_JOB_SIZE_1_7 UINT32_C(48)
 
@@ -53,7 +57,8 @@ typedef struct sr_tensor_type {
 /// A tensor that is kept between calls of functions.
 typedef struct sr_state {
   uint32_t struct_size;
-  uint32_t kind;    /* SR_TENSOR_...; a parameter is trained: gradient and optimizer states belong to it */
+  uint32_t kind;    /* SR_TENSOR_...; a parameter is trained: gradient and optimizer states belong to it. A cache has
+                       the shape [cache_pages, heads, page_tokens, any] and begins with zeros */
   const char* name; /* unique: letters, digits and `. _ - /`, as names of axes, inputs, outputs, cut points and scopes.
                        `layer.0/mlp/up/weights`: what is before the last `/` names ops that read it */
   const sr_tensor_type* type;
@@ -94,6 +99,11 @@ typedef struct sr_state_writer {
 ///    output `outputs`: f32 [batch, ...]. It is written for the numbers of rows of `shardrun predict`. A model without
 /// it
 ///    cannot predict arrays.
+///  - `decode`, on demand, since 1.9: `predict` with keys and values kept in caches. It adds `length` tokens to each of
+///    `rows` sequences: `inputs`, i32 [batch, seq], at the positions `positions`, i32 [batch, seq], where -1 stands for
+///    no token. The pages of a sequence are a row of `pages`, i32 [batch, sequence_pages]: see the op write_pages. It
+///    computes the output `logits` [batch, vocab] at the index of seq that the op take_position reads. A model without
+///    it is sampled by `predict`, which computes all positions again for each token.
 typedef struct sr_function {
   uint32_t struct_size;
   uint32_t role; /* SR_FUNCTION_... */
@@ -108,6 +118,7 @@ typedef struct sr_function_request {
   int64_t rows;      /* samples of a call: of a microbatch; 0 for a function without a batch */
   uint32_t training; /* 1: random layers act */
   uint32_t reserved; /* zero */
+  int64_t length;    /* since 1.9; `decode`: tokens that a call adds to a sequence */
 } sr_function_request;
 #define SR_FUNCTION_REQUEST_SIZE_1_7 UINT32_C(24)
 

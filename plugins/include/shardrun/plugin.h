@@ -159,7 +159,8 @@ typedef struct sr_option_value {
 #define SR_ELEMENT_U8 UINT32_C(7)
 
 #define SR_TENSOR_PARAMETER UINT32_C(1)
-#define SR_TENSOR_STATE UINT32_C(2) /* kept from step to step but not trained: a cache, a simulated field */
+#define SR_TENSOR_STATE UINT32_C(2) /* kept from step to step but not trained: a simulated field, a cache */
+#define SR_TENSOR_CACHE UINT32_C(3) /* since 1.9: keys or values of past tokens, in pages; a strategy sees a state */
 
 #define SR_LOG_INFO UINT32_C(1)
 #define SR_LOG_WARNING UINT32_C(2)

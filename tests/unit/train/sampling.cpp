@@ -18,7 +18,7 @@ namespace {
 const std::vector<float> logits = {0.0F, std::log(3.0F), -1e30F, std::log(4.0F), 0.0F};
 
 /// How often each token is drawn, of a thousand draws spread evenly over [0, 1).
-std::map<std::int32_t, int> counts(const train::SamplingSettings& settings) {
+std::map<std::int32_t, int> counts(const infer::Sampling& settings) {
   std::map<std::int32_t, int> counts;
   for (int i = 0; i < 1000; ++i) {
     ++counts[draw_token(logits, settings, (i + 0.5) / 1000)];
@@ -41,7 +41,7 @@ struct Predictor {
     }
   }
 
-  std::vector<std::int32_t> sample(std::vector<std::int32_t> tokens, const train::SamplingSettings& settings) {
+  std::vector<std::int32_t> sample(std::vector<std::int32_t> tokens, const infer::Sampling& settings) {
     std::vector<std::int32_t> drawn;
     train::sample(executor, std::move(tokens), settings, [&](std::int32_t token) { drawn.push_back(token); });
     return drawn;
@@ -81,7 +81,7 @@ TEST_CASE("a seed gives the same samples again, and another seed gives others", 
 
 TEST_CASE("greedy sampling uses the last tokens that fit into the context", "[train]") {
   Predictor predictor;
-  const train::SamplingSettings greedy{.tokens = 1, .temperature = 0};
+  const infer::Sampling greedy{.tokens = 1, .temperature = 0};
   // Step by step is the same as at once, also past the context of five.
   const std::vector<std::int32_t> drawn = predictor.sample({7, 2}, {.tokens = 12, .temperature = 0});
   std::vector<std::int32_t> tokens = {7, 2};

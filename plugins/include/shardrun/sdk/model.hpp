@@ -19,6 +19,7 @@
 ///     void iterate(const ModelJob& job, Function& f) const;  // iterated
 ///     void predict(const ModelJob& job, Function& f) const;  // sampled, token by token
 ///     Value forward(const ModelJob& job, Function& f) const; // applied to arrays: the outputs of `inputs`
+///     Value decode(const ModelJob& job, Function& f) const;  // sampled with caches: the logits (model/decoding.hpp)
 ///
 /// A class may bring ops of its own: `static auto ops() { return own_ops<Swish, Other>(); }` (model/op.hpp).
 ///
@@ -33,6 +34,7 @@
 /// error: InvalidJob if the job has to change. The ops are in model/math.hpp.
 
 #include <shardrun/model.h>
+#include <shardrun/sdk/model/decoding.hpp>
 #include <shardrun/sdk/model/function.hpp>
 #include <shardrun/sdk/model/hub.hpp>
 #include <shardrun/sdk/model/math.hpp>
@@ -52,6 +54,7 @@ struct ModelJob {
   std::int64_t vocab = 0;     ///< this and the next two: what the data determines; 0: not known
   std::int64_t features = 0;  ///< values in a row of `inputs`
   std::int64_t outputs = 0;   ///< values in a row of `targets`
+  CacheSizes caches = {};     ///< of the function `decode`
 };
 
 /// The losses of samples, [batch] or [batch, ...], and the counts by whose sum they are divided. The loss of a step is
@@ -93,6 +96,12 @@ class States {
   /// A tensor that is kept from step to step and that functions write.
   void field(const std::string& name, const Dims& dims, Initial initial = {}) {
     add(SR_TENSOR_STATE, name, dims, initial, false, -1);
+  }
+
+  /// A cache of the function `decode`: keys or values of past tokens.
+  void cache(const std::string& name, const CacheSizes& sizes, const Dim& heads, const Dim& head_dim,
+             std::int32_t layer) {
+    add(SR_TENSOR_CACHE, name, {{"pages", sizes.pages}, heads, {"page", sizes.page}, head_dim}, {}, false, layer);
   }
 
   /// Sets the number of repeated layers, which a pipeline divides.
@@ -137,9 +146,18 @@ concept IsApplied = requires(const Class& model, const ModelJob& job, Function& 
   { model.forward(job, f) } -> std::convertible_to<Value>;
 };
 
+template <class Class>
+concept IsDecoded = requires(const Class& model, const ModelJob& job, Function& f) {
+  { model.decode(job, f) } -> std::convertible_to<Value>;
+};
+
 [[nodiscard]] inline ModelJob read_model_job(const sr_model_job& raw) {
-  return {OptionValues(raw.options, raw.option_count, raw.option_stride), raw.data, raw.vocab, raw.features,
-          raw.outputs};
+  ModelJob job = {OptionValues(raw.options, raw.option_count, raw.option_stride), raw.data, raw.vocab, raw.features,
+                  raw.outputs};
+  if (raw.struct_size > SR_MODEL_JOB_SIZE_1_7) {
+    job.caches = {raw.cache_pages, raw.page_tokens, raw.sequence_pages};
+  }
+  return job;
 }
 
 /// A function of a class, and the code that writes it.
@@ -177,6 +195,11 @@ template <class Class>
         {{sizeof(sr_function), SR_FUNCTION_ON_DEMAND, "forward"},
          [](const Class& model, const ModelJob& job, Function& f) { f.output("outputs", model.forward(job, f)); }});
   }
+  if constexpr (IsDecoded<Class>) {
+    functions.push_back(
+        {{sizeof(sr_function), SR_FUNCTION_ON_DEMAND, "decode"},
+         [](const Class& model, const ModelJob& job, Function& f) { f.output("logits", model.decode(job, f)); }});
+  }
   return functions;
 }
 
@@ -196,7 +219,8 @@ struct ModelTable {
   static std::int32_t write_function(void* self, const sr_model_job* job, const sr_function_request* request,
                                      const sr_function_writer* writer, sr_error* error) noexcept {
     return guarded(error, [&] {
-      Function function(*writer, request->rows, request->training != 0);
+      const bool has_length = request->struct_size > SR_FUNCTION_REQUEST_SIZE_1_7;
+      Function function(*writer, request->rows, request->training != 0, has_length ? request->length : 0);
       functions()[request->function].write(Instance<Class>::object(self), read_model_job(*job), function);
     });
   }

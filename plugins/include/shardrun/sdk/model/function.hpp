@@ -41,6 +41,13 @@ struct Dim {
 };
 using Dims = std::vector<Dim>;
 
+/// The sizes of the caches of the function `decode`.
+struct CacheSizes {
+  std::int64_t pages = 0;        ///< pages that all sequences share; 0: there are no caches
+  std::int64_t page = 0;         ///< tokens on a page
+  std::int64_t of_sequence = 0;  ///< the most pages of a sequence
+};
+
 /// A constant of an op.
 struct Attribute {
   std::string name;
@@ -155,13 +162,15 @@ class Value {
 /// A function that is being written.
 class Function {
  public:
-  Function(const sr_function_writer& writer, std::int64_t rows, bool training)
-      : writer_(writer), rows_(rows), training_(training) {}
+  Function(const sr_function_writer& writer, std::int64_t rows, bool training, std::int64_t length = 0)
+      : writer_(writer), rows_(rows), length_(length), training_(training) {}
   Function(const Function&) = delete;
   Function& operator=(const Function&) = delete;
 
   /// The number of samples in a call.
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
+  /// For `decode`: the number of tokens that a call adds to a sequence.
+  [[nodiscard]] std::int64_t length() const noexcept { return length_; }
   /// Whether random layers, such as dropout, are active.
   [[nodiscard]] bool training() const noexcept { return training_; }
 
@@ -383,6 +392,7 @@ class Function {
 
   const sr_function_writer& writer_;
   std::int64_t rows_;
+  std::int64_t length_;
   bool training_;
   std::vector<std::weak_ptr<Value::Node>> sums_;  ///< sums whose nodes may not be made yet
 };

@@ -124,8 +124,9 @@ struct Rope {
 };
 
 /// Rotary position embedding: rotates pair i of the last dimension by the angle position / base^(2i / head_dim). `dim`:
-/// the dimension of positions.
-[[nodiscard]] inline Value rope(const Value& x, std::size_t dim, const Rope& how = {}, const std::string& name = {}) {
+/// the dimension of positions, which are its indices, or `positions`: i32 of the dimensions up to `dim`.
+[[nodiscard]] inline Value rope(const Value& x, const Value& positions, std::size_t dim, const Rope& how = {},
+                                const std::string& name = {}) {
   std::vector<Attribute> attributes = {{"dim", static_cast<std::int64_t>(dim)},
                                        {"base", how.base},
                                        {"offset", how.offset},
@@ -137,7 +138,14 @@ struct Rope {
   if (how.factor != 1) {
     attributes.push_back({"factor", how.factor});
   }
-  return x.function().call("rope", {x}, attributes, name);
+  std::vector<Value> operands = {x};
+  if (positions.exists()) {
+    operands.push_back(positions);
+  }
+  return x.function().call("rope", operands, attributes, name);
+}
+[[nodiscard]] inline Value rope(const Value& x, std::size_t dim, const Rope& how = {}, const std::string& name = {}) {
+  return rope(x, Value(), dim, how, name);
 }
 
 /// Which keys a query attends to, and how scores are scaled and dropped.
