@@ -15,7 +15,7 @@
 #include "core/cli/options.h"
 #include "core/compile/model.h"
 #include "core/compile/plugins.h"
-#include "core/infer/session.h"
+#include "core/infer/prompts.h"
 #include "core/job/raw.h"
 #include "core/metrics/run_files.h"
 #include "core/partition/partition.h"
@@ -94,44 +94,8 @@ std::vector<std::int32_t> numbers_of(const std::string& prompt, std::int64_t voc
   return tokens.empty() ? std::vector<std::int32_t>{0} : tokens;
 }
 
-/// The token with this text. `tokens`: the object in which `name` gives the text. Nothing if there is none.
-std::optional<std::int32_t> token_of(const text::BpeTokenizer& tokenizer, const boost::json::object& tokens,
-                                     std::string_view name) {
-  const boost::json::value* const text = tokens.if_contains(name);
-  return text == nullptr ? std::nullopt : tokenizer.find(text->get_string());
-}
-
-/// The tokens of a text for a Hugging Face model, including the special tokens that its tokenizer puts around texts.
-std::vector<std::int32_t> encode_whole(const data::Tokenizer& tokenizer, const templates::ChatFormat& format,
-                                       const std::string& prompt) {
-  std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
-  const text::BpeTokenizer& file = *tokenizer.file();
-  std::vector<std::int32_t> before = file.before();
-  std::vector<std::int32_t> behind = file.behind();
-  if (format.adds_bos || format.adds_eos) {  // tokenizer_config.json takes precedence, as in transformers
-    const auto only = [&](const std::optional<bool>& adds, std::string_view name) {
-      const std::optional<std::int32_t> token = token_of(file, format.special_tokens, name);
-      return adds.value_or(false) && token ? std::vector<std::int32_t>{*token} : std::vector<std::int32_t>();
-    };
-    before = only(format.adds_bos, "bos_token");
-    behind = only(format.adds_eos, "eos_token");
-  }
-  tokens.insert(tokens.begin(), before.begin(), before.end());
-  tokens.insert(tokens.end(), behind.begin(), behind.end());
-  return tokens;
-}
-
-/// The tokens at which a Hugging Face model's answer ends.
-std::vector<std::int64_t> end_tokens_of(const data::Tokenizer& tokenizer, const templates::ChatFormat& format) {
-  std::vector<std::int64_t> ends = format.end_tokens;
-  if (const std::optional<std::int32_t> token = token_of(*tokenizer.file(), format.special_tokens, "eos_token")) {
-    ends.push_back(*token);
-  }
-  return ends;
-}
-
-/// The conversation of --system and --message as one text, by the model's chat template.
-std::string conversation_text(const Parsed& parsed, const templates::ChatFormat& format) {
+/// The conversation of --system and --message.
+templates::Conversation conversation_of(const Parsed& parsed) {
   templates::Conversation conversation;
   for (const char* role : {"system", "message"}) {
     if (const std::optional<std::string> text = parsed.get(role)) {
@@ -139,7 +103,7 @@ std::string conversation_text(const Parsed& parsed, const templates::ChatFormat&
           {{"role", role == std::string_view("message") ? "user" : role}, {"content", *text}});
     }
   }
-  return templates::render_chat(format, conversation);
+  return conversation;
 }
 
 /// Reduces the model's context to the positions that are needed, because each position takes time and models of others
@@ -222,16 +186,12 @@ int generate(std::span<const std::string> words) {
   checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), compile::models_in(directories));
   require_chat(parsed, given.is_hub(), trained.tokenizer && trained.tokenizer->file() != nullptr);
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
+  const infer::Language language(trained.tokenizer, given.is_hub() ? parsed.positional[0] : "");
   std::vector<std::int32_t> tokens;
-  std::vector<std::int64_t> ends;
-  if (given.is_hub() && trained.tokenizer) {
-    const templates::ChatFormat format = templates::read_chat_format(parsed.positional[0]);
-    tokens = parsed.has("message") ? trained.tokenizer->encode(conversation_text(parsed, format))
-                                   : encode_whole(*trained.tokenizer, format, prompt);
-    ends = end_tokens_of(*trained.tokenizer, format);
-  } else if (trained.tokenizer) {
-    tokens = trained.tokenizer->encode(prompt);
+  if (trained.tokenizer) {
+    tokens = parsed.has("message") ? language.encode(conversation_of(parsed)) : language.encode(prompt);
   }
+  const std::vector<std::int64_t> ends = language.ends();
   const std::size_t prompted = trained.tokenizer ? tokens.size() : prompt.size();
   const bool has_caches = take_caches(trained, prompted, count);
   if (!has_caches && given.is_hub()) {

@@ -113,6 +113,28 @@ workload::TrainingSettings training_settings(const job::Job& job, const data::Da
           .optimizer = optimizer_settings(job.train)};
 }
 
+/// The graph by which prompts are continued.
+graph::Graph build_generation(const job::Job& job, const workload::ModelSettings& settings,
+                              const workload::Model& model) {
+  const bool is_narrow = job.infer.cache == job::RealType::bfloat16;
+  return workload::build_decoding(model, settings,
+                                  {.slots = job.infer.slots,
+                                   .chunk = job.infer.chunk,
+                                   .cache = is_narrow ? graph::DType::bf16 : graph::DType::f32});
+}
+
+/// The sizes of the caches: each slot has room for the whole context.
+sdk::CacheSizes cache_sizes(const job::Job& job, const workload::ModelSettings& settings) {
+  const std::int64_t most = settings.options.integer("context");
+  const std::int64_t context = job.infer.context > 0 ? job.infer.context : most;
+  if (context > most) {
+    throw Error(ErrorCode::job, fmt::format("{}: [infer] context = {} is more than the model's context of {}",
+                                            job.where("infer", "context"), context, most));
+  }
+  const std::int64_t pages = (context + job.infer.page - 1) / job.infer.page;
+  return {.pages = pages * job.infer.slots, .page = job.infer.page, .of_sequence = pages};
+}
+
 /// Builds the graph. Adds the job file's name to errors of the graph itself, such as a tensor that is too large.
 graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   workload::ModelSettings settings = compiled.settings;
@@ -120,6 +142,9 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   try {
     if (job.task == job::Task::iterate) {
       return workload::build_iteration(compiled.model, settings, compiled.iterated_rows);
+    }
+    if (job::generates(job)) {
+      return build_generation(job, settings, compiled.model);
     }
     if (job.task == job::Task::infer) {
       return workload::build_inference(compiled.model, settings, compiled.evaluation_rows);
@@ -260,6 +285,14 @@ void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, C
   if (is_applied_to_tokens(compiled.model, shape)) {
     vocab = options.has("vocab") ? options.integer("vocab") : shape.vocab;
   }
+  if (job::generates(job)) {
+    if (!vocab) {
+      throw Error(ErrorCode::job, fmt::format("{}: [infer] tokens: model {} is not applied to tokens: remove it",
+                                              job.where("infer", "tokens"), compiled.model.name));
+    }
+    compiled.settings.caches = cache_sizes(job, compiled.settings);
+    return;
+  }
   compiled.dataset = dataset != nullptr ? std::move(dataset) : data::open_dataset(job, vocab);
   const std::int64_t found = compiled.dataset == nullptr ? 0 : compiled.dataset->shape().features;
   if (found > 0 && shape.features > 0 && found != shape.features) {
@@ -290,7 +323,7 @@ std::vector<std::int64_t> rows_of_calls(const job::Job& job, const Compiled& com
 
 /// Builds the graph, and determines the rows of its calls.
 void add_graph(const job::Job& job, Compiled& compiled) {
-  if (job.task == job::Task::infer) {
+  if (job.task == job::Task::infer && !job::generates(job)) {
     compiled.evaluation_rows = rows_of_calls(job, compiled);
   }
   compiled.graph = build_graph(job, compiled);
@@ -520,6 +553,10 @@ std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partit
   if (compiled.graph.functions.empty()) {
     return {};  // an engine without training has no graph
   }
+  if (programs.has(workload::decode_function)) {
+    const auto decode = std::ranges::find(programs.programs, workload::decode_function, &partition::Program::function);
+    return {static_cast<std::size_t>(decode - programs.programs.begin())};
+  }
   if (programs.has(workload::forward_function)) {
     return programs.find_calls(workload::forward_function, {compiled.evaluation_rows.front()});
   }
@@ -555,7 +592,9 @@ double flops_per_step(const Compiled& compiled) {
       return graph::flops(*forward);
     }
   }
-  return flops_per_step(compiled.graph, compiled.microbatch_rows);
+  const auto decode = std::ranges::find(compiled.graph.functions, workload::decode_function, &graph::Function::name);
+  return decode != compiled.graph.functions.end() ? graph::flops(*decode)
+                                                  : flops_per_step(compiled.graph, compiled.microbatch_rows);
 }
 
 double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {

@@ -54,14 +54,7 @@ std::size_t most_at_once(const files::FileDescriptor& file) {
 
 }  // namespace
 
-NpyReader::NpyReader(files::FileDescriptor file, std::string name, graph::DType dtype, Waiting waiting)
-    : file_(std::move(file)), name_(std::move(name)), dtype_(dtype), waiting_(std::move(waiting)) {}
-
-void NpyReader::refuse_record(const std::string& why) const {
-  throw Error(ErrorCode::data, fmt::format("record {} of {}: {}", number_, name_, why));
-}
-
-std::size_t NpyReader::fill_to(std::size_t bytes) {
+std::size_t InputStream::fill_to(std::size_t bytes) {
   while (end_ - begin_ < bytes && !is_at_end_) {
     std::copy(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_),
               buffer_.begin() + static_cast<std::ptrdiff_t>(end_), buffer_.begin());
@@ -81,12 +74,48 @@ std::size_t NpyReader::fill_to(std::size_t bytes) {
   return end_ - begin_;
 }
 
+std::optional<std::string> LineReader::next() {
+  for (std::size_t looked = 0; stream_.fill_to(looked + 1) > looked;) {
+    const std::span<const std::byte> bytes = stream_.waiting();
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const std::size_t end = text.find('\n', looked);
+    if (end == std::string_view::npos) {
+      looked = text.size();
+      if (looked > most_record_bytes) {
+        throw Error(ErrorCode::data, fmt::format("line {} of {} has more than {} bytes", number_ + 1, stream_.name(),
+                                                 most_record_bytes));
+      }
+      continue;
+    }
+    ++number_;
+    std::string line(text.substr(0, end));
+    stream_.take(end + 1);
+    if (line.find_first_not_of(" \t\r") != std::string::npos) {
+      return line;
+    }
+    looked = 0;
+  }
+  const std::span<const std::byte> rest = stream_.waiting();
+  if (rest.empty()) {
+    return std::nullopt;
+  }
+  ++number_;
+  std::string line(reinterpret_cast<const char*>(rest.data()), rest.size());
+  stream_.take(rest.size());
+  return line.find_first_not_of(" \t\r") == std::string::npos ? std::nullopt : std::optional(std::move(line));
+}
+
+void NpyReader::refuse_record(const std::string& why) const {
+  throw Error(ErrorCode::data, fmt::format("record {} of {}: {}", number_, stream_.name(), why));
+}
+
 std::size_t NpyReader::read_values(std::span<std::byte> to) {
   std::size_t done = 0;
-  while (done < to.size() && fill_to(1) > 0) {
-    const std::size_t count = std::min(to.size() - done, end_ - begin_);
-    std::copy_n(buffer_.data() + begin_, count, to.data() + done);
-    take(count);
+  while (done < to.size() && stream_.fill_to(1) > 0) {
+    const std::span<const std::byte> there = stream_.waiting();
+    const std::size_t count = std::min(to.size() - done, there.size());
+    std::copy_n(there.begin(), count, to.begin() + static_cast<std::ptrdiff_t>(done));
+    stream_.take(count);
     done += count;
   }
   return done;
@@ -94,54 +123,55 @@ std::size_t NpyReader::read_values(std::span<std::byte> to) {
 
 void NpyReader::find_next() {
   is_lost_ = false;
-  while (fill_to(npy_magic.size()) >= npy_magic.size()) {
-    const std::string_view text(reinterpret_cast<const char*>(buffer_.data()) + begin_, end_ - begin_);
+  while (stream_.fill_to(npy_magic.size()) >= npy_magic.size()) {
+    const std::span<const std::byte> there = stream_.waiting();
+    const std::string_view text(reinterpret_cast<const char*>(there.data()), there.size());
     const std::size_t found = text.find(npy_magic);
     if (found != std::string_view::npos) {
-      return take(found);
+      return stream_.take(found);
     }
-    take(text.size() - (npy_magic.size() - 1));
+    stream_.take(text.size() - (npy_magic.size() - 1));
   }
-  begin_ = end_;
+  stream_.take(stream_.waiting().size());
 }
 
 /// Reads the header, and no byte after it unless the buffer already has more. Returns the number of bytes of the
 /// header.
 std::size_t NpyReader::fill_header() {
   constexpr std::size_t least = 12;  // magic, version, and a length of two or four bytes
-  const std::size_t there = fill_to(least);
+  const std::size_t there = stream_.fill_to(least);
   if (there < least) {
     return there;
   }
-  const auto at = [&](std::size_t index) { return std::to_integer<std::size_t>(buffer_[begin_ + index]); };
+  const auto at = [&](std::size_t index) { return std::to_integer<std::size_t>(stream_.waiting()[index]); };
   std::size_t length = at(8) | at(9) << 8U;
   if (at(6) > 1) {
     length |= at(10) << 16U | at(11) << 24U;
   }
   const std::size_t whole = std::min((at(6) > 1 ? 12 : 10) + length, most_header_bytes);
-  return std::min(fill_to(whole), whole);
+  return std::min(stream_.fill_to(whole), whole);
 }
 
 std::optional<NpyRecord> NpyReader::next() {
   if (is_lost_) {
     find_next();
   }
-  if (fill_to(1) == 0) {
+  if (stream_.fill_to(1) == 0) {
     return std::nullopt;
   }
   ++number_;
   const std::size_t head = fill_header();
-  const std::span<const std::byte> bytes(buffer_.data() + begin_, head);
+  const std::span<const std::byte> bytes = stream_.waiting().first(head);
   is_lost_ = true;
   const NpyHeader header = [&] {
     try {
-      return parse_npy_header(bytes, head, fmt::format("record {} of {}", number_, name_));
+      return parse_npy_header(bytes, head, fmt::format("record {} of {}", number_, stream_.name()));
     } catch (const Error&) {
-      take(1);  // skips the first byte, so that the search for the next record does not find this one again
+      stream_.take(1);  // skips the first byte, so that the search for the next record does not find this one again
       throw;
     }
   }();
-  take(header.data_offset);
+  stream_.take(header.data_offset);
   const auto elements = static_cast<std::uint64_t>(header.elements);
   if (elements > most_record_bytes / std::max(element_bytes(header.type), graph::element_bytes(dtype_))) {
     refuse_record(fmt::format("its shape [{}] of {} is more than {} bytes, as it is or as {}",

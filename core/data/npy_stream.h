@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/files/descriptor.h"
@@ -27,12 +28,57 @@ inline constexpr std::uint64_t most_record_bytes = std::uint64_t{1} << 30U;
 /// writing ends.
 using Waiting = std::function<bool()>;
 
+/// A file or pipe that is read in the order of its bytes.
+class InputStream {
+ public:
+  /// `name`: the stream's name, for messages.
+  InputStream(files::FileDescriptor file, std::string name, Waiting waiting)
+      : file_(std::move(file)), name_(std::move(name)), waiting_(std::move(waiting)) {}
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+
+  /// Reads until `bytes` bytes wait to be taken. Returns how many wait: fewer only at the end of the stream. Throws
+  /// Error{io}.
+  std::size_t fill_to(std::size_t bytes);
+  /// The bytes that wait to be taken; valid until the next call of a function that is not const.
+  [[nodiscard]] std::span<const std::byte> waiting() const noexcept {
+    return std::span(buffer_).subspan(begin_, end_ - begin_);
+  }
+  void take(std::size_t bytes) noexcept { begin_ += bytes; }
+
+ private:
+  files::FileDescriptor file_;
+  std::string name_;
+  Waiting waiting_;
+  std::chrono::steady_clock::time_point told_ = std::chrono::steady_clock::now();
+  std::vector<std::byte> buffer_;
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+  bool is_at_end_ = false;
+};
+
+/// Reads a text of lines, and keeps one in memory.
+class LineReader {
+ public:
+  explicit LineReader(InputStream stream) : stream_(std::move(stream)) {}
+
+  /// The next line that is not empty, without its end; nothing at the end of the stream. Throws Error{data} if it is
+  /// longer than most_record_bytes, and Error{io}.
+  [[nodiscard]] std::optional<std::string> next();
+  /// The number of the line that next() has returned, counted from 1.
+  [[nodiscard]] std::int64_t number() const noexcept { return number_; }
+
+ private:
+  InputStream stream_;
+  std::int64_t number_ = 0;
+};
+
 /// Reads arrays from a file or pipe with one .npy after the other, as numpy.save writes them to one open file. Keeps
 /// one record in memory.
 class NpyReader {
  public:
-  /// `name`: the stream's name, for messages. `dtype`: the type to which elements are converted.
-  NpyReader(files::FileDescriptor file, std::string name, graph::DType dtype, Waiting waiting);
+  /// `dtype`: the type to which elements are converted.
+  NpyReader(InputStream stream, graph::DType dtype) : stream_(std::move(stream)), dtype_(dtype) {}
 
   /// The next record; nothing at the end of the stream. Throws Error{data}, with the record's number, for a malformed
   /// record. The next call then continues after it; if its end is unknown, at the next "\x93NUMPY". Throws Error{io} if
@@ -40,24 +86,14 @@ class NpyReader {
   [[nodiscard]] std::optional<NpyRecord> next();
 
  private:
-  /// Reads until the buffer has `bytes` bytes. Returns how many it has: fewer only at the end of the stream.
-  std::size_t fill_to(std::size_t bytes);
   std::size_t fill_header();
-  void take(std::size_t bytes) noexcept { begin_ += bytes; }
-  /// Reads values without the buffer. Returns the number of bytes read.
+  /// Reads values. Returns the number of bytes read.
   std::size_t read_values(std::span<std::byte> to);
   void find_next();
   [[noreturn]] void refuse_record(const std::string& why) const;
 
-  files::FileDescriptor file_;
-  std::string name_;
+  InputStream stream_;
   graph::DType dtype_;
-  Waiting waiting_;
-  std::chrono::steady_clock::time_point told_ = std::chrono::steady_clock::now();
-  std::vector<std::byte> buffer_;
-  std::size_t begin_ = 0;
-  std::size_t end_ = 0;
-  bool is_at_end_ = false;
   bool is_lost_ = false;  ///< whether the beginning of the next record must be searched for
   std::int64_t number_ = 0;
 };

@@ -36,10 +36,6 @@ std::int64_t Session::pages_of(const Request& request) const {
   return (cached + caches_.page - 1) / caches_.page;
 }
 
-bool Session::fits(const Request& request) const {
-  return pages_of(request) <= std::min(caches_.pages, caches_.of_sequence);
-}
-
 void Session::add(Request request) { waiting_.push_back(std::move(request)); }
 
 void Session::cancel(std::int64_t id) {

@@ -46,10 +46,10 @@ class Session {
   /// `caches`, `slots`: sizes with which the programs were made. The executor outlives this object.
   Session(runtime::Executor& executor, const sdk::CacheSizes& caches, std::int64_t slots);
 
-  /// Adds a request behind those that wait. REQUIRES: fits(request).
+  /// The most tokens that a prompt and its answer have together.
+  [[nodiscard]] std::int64_t most_tokens() const noexcept { return caches_.of_sequence * caches_.page; }
+  /// Adds a request behind those that wait. REQUIRES: it has at most most_tokens().
   void add(Request request);
-  /// Whether all pages are enough for this request.
-  [[nodiscard]] bool fits(const Request& request) const;
   /// Ends a request, which then gets no more tokens.
   void cancel(std::int64_t id);
 

@@ -131,6 +131,17 @@ struct InferSettings {
   Malformed malformed{};    ///< what happens if a record is malformed
   std::int64_t features{};  ///< values per sample; 0: as the checkpoint says
   std::int64_t outputs{};   ///< values per prediction; 0: as the checkpoint says
+  // For a job that continues prompts; see generates().
+  std::int64_t tokens{};   ///< the most tokens to add to a prompt; 0: the job applies a model to arrays
+  std::int64_t context{};  ///< the most tokens of a prompt and its answer; 0: as the model has
+  std::int64_t slots{};    ///< sequences at once
+  std::int64_t chunk{};    ///< tokens of a prompt that are read at once
+  std::int64_t page{};     ///< tokens on a page of the caches
+  RealType cache{};
+  double temperature{};
+  std::int64_t top_k{};
+  double top_p{};
+  double min_p{};
 };
 
 /// The link of one mesh axis.
@@ -235,10 +246,13 @@ struct Job {
   return job.task == Task::train ? job.train.steps : job.iterate.steps;
 }
 
-/// Whether the job applies a model to arrays.
+/// Whether the job applies a model, to arrays or prompts.
 [[nodiscard]] inline bool applies_model(const Job& job) noexcept {
   return job.task == Task::infer && job.engine.name.empty();
 }
+
+/// Whether the job continues prompts with a model of tokens.
+[[nodiscard]] inline bool generates(const Job& job) noexcept { return applies_model(job) && job.infer.tokens > 0; }
 
 /// Whether a path of [infer] stands for standard input or output.
 [[nodiscard]] inline bool is_standard(const std::filesystem::path& path) { return path.filename() == "-"; }

@@ -244,17 +244,12 @@ ChatFormat read_chat_format(const std::filesystem::path& model) {
   return format;
 }
 
-boost::json::array read_messages(const std::filesystem::path& file) {
-  constexpr std::size_t most = std::size_t{256} << 20U;
-  const std::string source = files::human_path(file);
-  const std::string text = files::read_text_file(file, most);
-  const bool is_empty = text.find_first_not_of(" \t\r\n") == std::string::npos;
-  const boost::json::value json = is_empty ? boost::json::value() : files::parse_json_strictly(text, source);
+boost::json::array checked_messages(const boost::json::value& json, std::string_view source) {
   const boost::json::array* const messages = json.if_array();
   if (messages == nullptr || messages->empty()) {
     throw Error(ErrorCode::data, fmt::format("{}: expected a list of at least one message as JSON, such as "
                                              "[{{\"role\": \"user\", \"content\": \"Hello\"}}], found {}",
-                                             source, is_empty ? "an empty file" : shown(&json)));
+                                             source, json.is_null() ? "nothing" : shown(&json)));
   }
   const auto fault = [&](std::size_t i, std::string_view expected, const boost::json::value* found) {
     return Error(ErrorCode::data, fmt::format("{}: message {} of {}: expected {}, found {}", source, i + 1,
@@ -276,6 +271,14 @@ boost::json::array read_messages(const std::filesystem::path& file) {
     }
   }
   return *messages;
+}
+
+boost::json::array read_messages(const std::filesystem::path& file) {
+  constexpr std::size_t most = std::size_t{256} << 20U;
+  const std::string source = files::human_path(file);
+  const std::string text = files::read_text_file(file, most);
+  const bool is_empty = text.find_first_not_of(" \t\r\n") == std::string::npos;
+  return checked_messages(is_empty ? boost::json::value() : files::parse_json_strictly(text, source), source);
 }
 
 std::string render_chat(const ChatFormat& format, const Conversation& conversation, const std::string& name) {

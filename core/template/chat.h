@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,8 +41,11 @@ struct Conversation {
   boost::json::object settings;  ///< more variables, by name
 };
 
-/// Reads a JSON file with a list of messages. Throws Error{data} unless there is at least one, and each is an object
-/// with a text `role` and a `content` that is a text or a list of parts. A message with `tool_calls` needs no content.
+/// A list of messages. Throws Error{data} unless there is at least one, and each is an object with a text `role` and a
+/// `content` that is a text or a list of parts. A message with `tool_calls` needs no content. `source`: what has the
+/// list, for messages.
+[[nodiscard]] boost::json::array checked_messages(const boost::json::value& json, std::string_view source);
+/// Reads a JSON file with such a list. Throws Error{data}.
 [[nodiscard]] boost::json::array read_messages(const std::filesystem::path& file);
 
 /// Renders a conversation as transformers' apply_chat_template() does. `name`: the template to use; if it is empty,

@@ -26,6 +26,8 @@ namespace shardrun::train {
                                              const StepSettings& settings, metrics::Summary& failed);
 [[nodiscard]] metrics::Summary run_predicting(const job::Job& job, compile::Compiled& compiled,
                                               const StepSettings& settings, metrics::Summary& failed);
+[[nodiscard]] metrics::Summary run_generating(const job::Job& job, compile::Compiled& compiled,
+                                              const StepSettings& settings, metrics::Summary& failed);
 [[nodiscard]] metrics::Summary run_iterating(const job::Job& job, compile::Compiled& compiled,
                                              const StepSettings& settings, metrics::Summary& failed);
 

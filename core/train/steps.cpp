@@ -28,6 +28,9 @@ metrics::Summary run_steps(const job::Job& job, compile::Compiled& compiled, con
     case job::Task::train: return run_training(job, compiled, settings, failed);
     case job::Task::iterate: return run_iterating(job, compiled, settings, failed);
     case job::Task::infer:
+      if (job::generates(job)) {
+        return run_generating(job, compiled, settings, failed);
+      }
       return job::applies_model(job) ? run_predicting(job, compiled, settings, failed)
                                      : run_inferring(job, compiled, settings, failed);
   }
@@ -40,7 +43,8 @@ int exit_code_of_stop(const job::Job& job, int signal) noexcept {
 }
 
 std::string rate_unit(const job::Job& job) {
-  return job::applies_model(job)                            ? "samples"
+  return job::generates(job)                                ? "tok"
+         : job::applies_model(job)                          ? "samples"
          : job.task == job::Task::infer                     ? "records"
          : job.task == job::Task::iterate                   ? "it"
          : job.data.text.empty() && job.data.tokens.empty() ? "samples"

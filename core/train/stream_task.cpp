@@ -102,15 +102,25 @@ void Predictions::commit() {
   }
 }
 
+data::InputStream StreamTask::open_input() {
+  const std::string name = name_of(job_.infer.from, "standard input");
+  return {open_stream(job_.infer.from, settings_.standard_input, O_RDONLY, name), name, [this] { return wait_on(); }};
+}
+
 void StreamTask::open_streams(std::optional<graph::DType> records) {
   if (!record_.is_first()) {
     return;
   }
-  const data::Waiting waiting = [this] { return wait_on(); };
-  predictions_.emplace(job_.infer.to, settings_.standard_output, waiting);
+  predictions_.emplace(job_.infer.to, settings_.standard_output, [this] { return wait_on(); });
   if (records) {
-    const std::string name = name_of(job_.infer.from, "standard input");
-    reader_.emplace(open_stream(job_.infer.from, settings_.standard_input, O_RDONLY, name), name, *records, waiting);
+    reader_.emplace(open_input(), *records);
+  }
+}
+
+void StreamTask::open_lines() {
+  open_streams(std::nullopt);
+  if (record_.is_first()) {
+    lines_.emplace(open_input());
   }
 }
 
@@ -145,16 +155,47 @@ void StreamTask::await_writing() {
   signal_ = signal_ != 0 ? signal_ : stopped();
 }
 
-std::optional<std::int64_t> StreamTask::next_record() {
+template <typename Read>
+std::int32_t StreamTask::next_number(const Read& read) {
   std::int32_t next = end_of_records;
   if (!record_.is_first()) {
     next = hear();
   } else if (signal_ == 0) {
-    next = read_next();
+    next = read();
     static_cast<void>(signal_ == 0 ? told(next) : 0);
   }
-  return signal_ != 0 || next == end_of_records ? std::nullopt : std::optional<std::int64_t>(next - no_rows);
+  return signal_ != 0 ? end_of_records : next;
 }
+
+std::optional<std::int64_t> StreamTask::next_record() {
+  const std::int32_t next = next_number([this] { return read_next(); });
+  return next == end_of_records ? std::nullopt : std::optional<std::int64_t>(next - no_rows);
+}
+
+std::optional<std::string> StreamTask::next_line() {
+  std::string line;
+  const std::int32_t next = next_number([&] {
+    std::optional<std::string> found = lines_->next();
+    line = found.value_or("");
+    return found ? static_cast<std::int32_t>(line.size()) + no_rows : end_of_records;
+  });
+  if (next == end_of_records) {
+    return std::nullopt;
+  }
+  line.resize(static_cast<std::size_t>(next - no_rows));
+  settings_.link.broadcast(std::as_writable_bytes(std::span(line)));
+  return line;
+}
+
+void StreamTask::skip(const Error& malformed) {
+  if (malformed.code() != ErrorCode::data || job_.infer.malformed == job::Malformed::stop) {
+    throw malformed;
+  }
+  ++skipped_;
+  record_.say(fmt::format("skipped: {}", malformed.message()));
+}
+
+std::int64_t StreamTask::samples_of(const data::NpyRecord& /*record*/) const { return 0; }
 
 /// Malformed records are reported to the person, or fail the job.
 std::int32_t StreamTask::read_next() {
@@ -169,11 +210,7 @@ std::int32_t StreamTask::read_next() {
       if (signal_ != 0) {
         return end_of_records;
       }
-      if (malformed.code() != ErrorCode::data || job_.infer.malformed == job::Malformed::stop) {
-        throw;
-      }
-      ++skipped_;
-      record_.say(fmt::format("skipped: {}", malformed.message()));
+      skip(malformed);
     }
   }
 }
@@ -191,8 +228,8 @@ void StreamTask::end_streams() {
   if (!record_.is_first() || signal_ != 0) {
     return;
   }
-  if (reader_) {
-    record_.say(fmt::format("{}{}", counted(counted_, "record"),
+  if (reader_ || lines_) {
+    record_.say(fmt::format("{}{}", counted(counted_, lines_ ? "answer" : "record"),
                             skipped_ == 0 ? "" : fmt::format(", {} malformed and skipped", skipped_)));
   }
   predictions_->commit();

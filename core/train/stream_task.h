@@ -27,11 +27,11 @@ class Predictions {
   void begin(graph::DType dtype, const std::vector<std::int64_t>& shape, bool only);
   /// Writes elements of the array that begin() began.
   void write(std::span<const std::byte> elements);
+  /// Writes bytes as they are.
+  void put(std::span<const std::byte> bytes);
   void commit();
 
  private:
-  void put(std::span<const std::byte> bytes);
-
   std::filesystem::path path_;  ///< of the file
   std::optional<files::AtomicFile> file_;
   std::optional<data::NpyWriter> stream_;
@@ -46,12 +46,18 @@ class StreamTask : protected RankTask {
 
   /// Opens the predictions. With `records`, also the stream of records, whose elements are converted to that type.
   void open_streams(std::optional<graph::DType> records);
+  /// Opens the predictions, and the stream of records as a text with one in each line.
+  void open_lines();
   /// Goes on to the next record. Returns its number of samples; nothing at the end, or if all ranks are asked to stop.
   /// The first rank finds the record in record().
   [[nodiscard]] std::optional<std::int64_t> next_record();
   [[nodiscard]] const data::NpyRecord& record() const { return *read_; }
   /// The number of samples in a record. Throws Error{data} if its shape or a value is wrong.
-  [[nodiscard]] virtual std::int64_t samples_of(const data::NpyRecord& record) const = 0;
+  [[nodiscard]] virtual std::int64_t samples_of(const data::NpyRecord& record) const;
+  /// Goes on to the next line, which all ranks get. Nothing at the end, or if all ranks are asked to stop.
+  [[nodiscard]] std::optional<std::string> next_line();
+  /// Reports a malformed record, which is skipped, or throws the error: see [infer] malformed.
+  void skip(const Error& malformed);
   /// Waits until the first rank has written. Afterwards all ranks may be asked to stop.
   void await_writing();
   /// Counts a record whose predictions have been written.
@@ -71,8 +77,14 @@ class StreamTask : protected RankTask {
   [[nodiscard]] std::int32_t hear();
   [[nodiscard]] std::int32_t read_next();
 
-  std::optional<data::NpyReader> reader_;  ///< on the first rank, like the next member
+  [[nodiscard]] data::InputStream open_input();
+  /// Gives all ranks a number from the first rank, which calls `read` for it. end_of_records if they are to stop.
+  template <typename Read>
+  [[nodiscard]] std::int32_t next_number(const Read& read);
+
+  std::optional<data::NpyReader> reader_;  ///< on the first rank, like the next members
   std::optional<data::NpyRecord> read_;
+  std::optional<data::LineReader> lines_;
   std::int64_t skipped_ = 0;
   std::chrono::steady_clock::time_point shown_;
 };

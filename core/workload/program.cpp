@@ -203,6 +203,9 @@ Graph build_decoding(const Model& model, const ModelSettings& model_settings, co
                        model.name));
   }
   Graph graph = declare(model, model_settings);
+  for (State& state : graph.states) {
+    state.type.dtype = state.kind == StateKind::cache ? settings.cache : state.type.dtype;
+  }
   const auto add = [&](std::string_view name, std::int64_t rows, std::int64_t length) {
     FunctionBuilder builder(graph, std::string(name), graph::Role::on_demand, rows);
     model.decode(builder, model_settings, rows, length);

@@ -79,7 +79,8 @@ inline constexpr std::string_view loss_count_state = "loss_count";
 /// How sequences are continued with caches.
 struct DecodingSettings {
   std::int64_t slots = 1;   ///< sequences at once: rows of `decode`
-  std::int64_t chunk = 32;  ///< tokens of a prompt in a call of `prefill`, which has one row
+  std::int64_t chunk = 64;  ///< tokens of a prompt in a call of `prefill`, which has one row
+  graph::DType cache = graph::DType::f32;
 };
 
 /// A graph with the parameters, the caches of `model_settings`, and the functions `prefill` and `decode`. Throws

@@ -584,7 +584,7 @@ TEST_CASE("hub: chat-template names the file and the message that is wrong", "[h
            {"[]", "found []"},
            {R"({"messages": []})", R"(expected a list of at least one message as JSON)"},
            {"[x]", "not valid JSON"},
-           {"", "found an empty file"},
+           {"", "found nothing"},
        }) {
     INFO(json);
     write_file(folder / "messages.json", json);

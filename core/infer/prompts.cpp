@@ -1,0 +1,298 @@
+#include "core/infer/prompts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <initializer_list>
+#include <limits>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/printable.h"
+#include "core/files/json.h"
+
+namespace shardrun::infer {
+namespace {
+
+/// The token with this text. `tokens`: the object in which `name` gives the text. Nothing if there is none.
+std::optional<std::int32_t> token_of(const text::BpeTokenizer& tokenizer, const boost::json::object& tokens,
+                                     std::string_view name) {
+  const boost::json::value* const text = tokens.if_contains(name);
+  return text == nullptr ? std::nullopt : tokenizer.find(text->get_string());
+}
+
+/// The beginning of a value's JSON, for messages.
+std::string shown(const boost::json::value& value) { return printable(boost::json::serialize(value).substr(0, 60)); }
+
+/// Reads the keys of a prompt. Each function returns whether the key is there, and refuses a wrong value by its name.
+class Keys {
+ public:
+  explicit Keys(const boost::json::object& object) : object_(object) {}
+
+  [[nodiscard]] const boost::json::value* find(std::string_view key) {
+    known_.push_back(key);
+    const boost::json::value* const found = object_.if_contains(key);
+    return found == nullptr || found->is_null() ? nullptr : found;
+  }
+
+  void read(std::string_view key, std::int64_t low, std::int64_t high, std::int64_t& value) {
+    if (const boost::json::value* const found = find(key)) {
+      if (!found->is_int64() || found->as_int64() < low || found->as_int64() > high) {
+        refuse(key, fmt::format("an integer from {} to {}", low, high), *found);
+      }
+      value = found->as_int64();
+    }
+  }
+  void read(std::string_view key, double low, double high, double& value) {
+    if (const boost::json::value* const found = find(key)) {
+      const bool is_number = found->is_number();
+      const double number = is_number ? found->to_number<double>() : 0;
+      if (!is_number || !(number >= low && number <= high)) {
+        refuse(key, fmt::format("a number from {} to {}", low, high), *found);
+      }
+      value = number;
+    }
+  }
+  void read(std::string_view key, bool& value) {
+    if (const boost::json::value* const found = find(key)) {
+      if (!found->is_bool()) {
+        refuse(key, "true or false", *found);
+      }
+      value = found->as_bool();
+    }
+  }
+
+  [[noreturn]] static void refuse(std::string_view key, std::string_view expected, const boost::json::value& found) {
+    throw Error(ErrorCode::data, fmt::format("\"{}\": expected {}, found {}", key, expected, shown(found)));
+  }
+
+  void require_no_others() const {
+    for (const auto& [key, value] : object_) {
+      if (std::ranges::find(known_, std::string_view(key)) == known_.end()) {
+        std::string all;
+        std::ranges::for_each(known_,
+                              [&](std::string_view each) { all += (all.empty() ? "" : ", ") + std::string(each); });
+        throw Error(ErrorCode::data, fmt::format("there is no \"{}\" in a prompt: known are {}",
+                                                 printable(std::string(key).substr(0, 60)), all));
+      }
+    }
+  }
+
+ private:
+  const boost::json::object& object_;
+  std::vector<std::string_view> known_;
+};
+
+std::vector<std::int32_t> tokens_of(const boost::json::array& list) {
+  std::vector<std::int32_t> tokens;
+  for (const boost::json::value& each : list) {
+    if (!each.is_int64() || each.as_int64() < 0 || each.as_int64() > std::numeric_limits<std::int32_t>::max()) {
+      Keys::refuse("prompt", "a list of numbers of tokens", each);
+    }
+    tokens.push_back(static_cast<std::int32_t>(each.as_int64()));
+  }
+  return tokens;
+}
+
+std::vector<std::int32_t> prompt_of(Keys& keys, const Language& language) {
+  const boost::json::value* const prompt = keys.find("prompt");
+  const boost::json::value* const messages = keys.find("messages");
+  if ((prompt == nullptr) == (messages == nullptr)) {
+    throw Error(ErrorCode::data, fmt::format("expected either \"prompt\" or \"messages\", found {}",
+                                             prompt == nullptr ? "neither" : "both"));
+  }
+  if (messages != nullptr) {
+    if (!language.has_chat()) {
+      throw Error(
+          ErrorCode::data,
+          "\"messages\" needs a folder of Hugging Face's libraries, or a GGUF file, with a tokenizer and a chat "
+          "template: give other models a \"prompt\"");
+    }
+    return language.encode(templates::Conversation{.messages = templates::checked_messages(*messages, "\"messages\"")});
+  }
+  if (prompt->is_array()) {
+    return tokens_of(prompt->get_array());
+  }
+  if (!prompt->is_string()) {
+    Keys::refuse("prompt", "a text, or a list of numbers of tokens", *prompt);
+  }
+  if (language.tokenizer() == nullptr) {
+    throw Error(ErrorCode::data, "\"prompt\": the model has no tokenizer: expected a list of numbers of tokens");
+  }
+  return language.encode(std::string(prompt->get_string()));
+}
+
+std::vector<std::string> stops_of(Keys& keys) {
+  const boost::json::value* const stop = keys.find("stop");
+  std::vector<std::string> stops;
+  const auto add = [&](const boost::json::value& text) {
+    if (!text.is_string() || text.get_string().empty()) {
+      Keys::refuse("stop", "a text that is not empty, or a list of such texts", *stop);
+    }
+    stops.emplace_back(text.get_string());
+  };
+  if (stop != nullptr && stop->is_array()) {
+    std::ranges::for_each(stop->get_array(), add);
+  } else if (stop != nullptr) {
+    add(*stop);
+  }
+  return stops;
+}
+
+}  // namespace
+
+Language::Language(std::optional<data::Tokenizer> tokenizer, const std::filesystem::path& model)
+    : tokenizer_(std::move(tokenizer)) {
+  if (!model.empty() && tokenizer_ && tokenizer_->file() != nullptr) {
+    format_ = templates::read_chat_format(model);
+  }
+}
+
+std::vector<std::int32_t> Language::encode(const std::string& text) const {
+  std::vector<std::int32_t> tokens = tokenizer_->encode(text);
+  if (!format_) {
+    return tokens;
+  }
+  const text::BpeTokenizer& file = *tokenizer_->file();
+  std::vector<std::int32_t> before = file.before();
+  std::vector<std::int32_t> behind = file.behind();
+  if (format_->adds_bos || format_->adds_eos) {  // tokenizer_config.json takes precedence, as in transformers
+    const auto only = [&](const std::optional<bool>& adds, std::string_view name) {
+      const std::optional<std::int32_t> token = token_of(file, format_->special_tokens, name);
+      return adds.value_or(false) && token ? std::vector<std::int32_t>{*token} : std::vector<std::int32_t>();
+    };
+    before = only(format_->adds_bos, "bos_token");
+    behind = only(format_->adds_eos, "eos_token");
+  }
+  tokens.insert(tokens.begin(), before.begin(), before.end());
+  tokens.insert(tokens.end(), behind.begin(), behind.end());
+  return tokens;
+}
+
+std::vector<std::int32_t> Language::encode(const templates::Conversation& conversation) const {
+  return tokenizer_->encode(templates::render_chat(*format_, conversation));
+}
+
+std::vector<std::int64_t> Language::ends() const {
+  if (!format_) {
+    return {};
+  }
+  std::vector<std::int64_t> ends = format_->end_tokens;
+  if (const std::optional<std::int32_t> token = token_of(*tokenizer_->file(), format_->special_tokens, "eos_token")) {
+    ends.push_back(*token);
+  }
+  return ends;
+}
+
+Prompt read_prompt(std::string_view line, const Language& language, const Request& usual) {
+  const boost::json::value json = files::parse_json_strictly(line, "the prompt");
+  if (!json.is_object()) {
+    throw Error(ErrorCode::data,
+                fmt::format("expected an object such as {{\"prompt\": \"Once\"}}, found {}", shown(json)));
+  }
+  Keys keys(json.get_object());
+  Prompt made{.request = usual};
+  Request& request = made.request;
+  Sampling& how = request.sampling;
+  request.prompt = prompt_of(keys, language);
+  keys.read("max_tokens", 1, std::int64_t{1} << 30, request.tokens);
+  keys.read("temperature", 0, 1000, how.temperature);
+  keys.read("top_k", 0, 1'000'000, how.top_k);
+  keys.read("top_p", 0, 1, how.top_p);
+  keys.read("min_p", 0, 1, how.min_p);
+  keys.read("repetition_penalty", 0.01, 100, how.repetition);
+  keys.read("frequency_penalty", -100, 100, how.frequency);
+  keys.read("presence_penalty", -100, 100, how.presence);
+  auto seed = static_cast<std::int64_t>(how.seed);
+  keys.read("seed", 0, std::numeric_limits<std::int64_t>::max(), seed);
+  how.seed = static_cast<std::uint64_t>(seed);
+  made.stops = stops_of(keys);
+  keys.read("echo", made.echo);
+  keys.read("logprobs", made.logprobs);
+  bool ignores_end = false;
+  keys.read("ignore_eos", ignores_end);
+  if (ignores_end) {
+    request.ends.clear();
+  }
+  keys.require_no_others();
+  if (!made.stops.empty() && language.tokenizer() == nullptr) {
+    throw Error(ErrorCode::data, "\"stop\": the model has no tokenizer, so its answers have no text");
+  }
+  if (request.prompt.empty()) {
+    throw Error(ErrorCode::data, "\"prompt\": it has no token: give at least one");
+  }
+  return made;
+}
+
+Answer::Answer(const Language& language, Prompt prompt) : prompt_(std::move(prompt)) {
+  if (language.tokenizer() != nullptr) {
+    decoder_.emplace(*language.tokenizer());
+  }
+  if (prompt_.echo) {
+    for (const std::int32_t token : prompt_.request.prompt) {
+      held_ += text_of(token);
+    }
+    text_ = std::exchange(held_, "");  // stops count in the answer alone
+    echoed_ = text_;
+  }
+}
+
+std::string Answer::text_of(std::int32_t token) {
+  if (!decoder_) {
+    return fmt::format("{} ", token);
+  }
+  std::string text;
+  decoder_->decode(token, text);
+  return text;
+}
+
+std::string Answer::take(const Drawn& drawn) {
+  std::string shown = std::exchange(echoed_, "");
+  if (prompt_.logprobs) {
+    log_probabilities_.push_back(log_probability(drawn.logits, drawn.token));
+  }
+  tokens_.push_back(drawn.token);
+  has_ended_ = drawn.is_end;
+  if (!drawn.is_end) {
+    held_ += text_of(drawn.token);
+  }
+  if (drawn.is_last && decoder_) {
+    decoder_->finish(held_);
+  }
+  return shown + release(drawn.is_last);
+}
+
+std::string Answer::release(bool is_last) {
+  std::size_t certain = held_.size();
+  for (const std::string& stop : prompt_.stops) {
+    if (const std::size_t at = held_.find(stop); at != std::string::npos) {
+      certain = std::min(certain, at);
+      is_stopped_ = true;
+      continue;
+    }
+    for (std::size_t length = std::min(stop.size() - 1, held_.size()); length > 0 && !is_last; --length) {
+      if (held_.ends_with(std::string_view(stop).substr(0, length))) {
+        certain = std::min(certain, held_.size() - length);
+        break;
+      }
+    }
+  }
+  const std::string shown = held_.substr(0, certain);
+  held_ = is_stopped_ ? "" : held_.substr(certain);
+  text_ += shown;
+  return shown;
+}
+
+std::string Answer::to_json() const {
+  boost::json::object json = {{"text", text_},
+                              {"prompt_tokens", prompt_.request.prompt.size()},
+                              {"tokens", boost::json::array(tokens_.begin(), tokens_.end())},
+                              {"finish_reason", has_ended_ || is_stopped_ ? "stop" : "length"}};
+  if (prompt_.logprobs) {
+    json["logprobs"] = boost::json::array(log_probabilities_.begin(), log_probabilities_.end());
+  }
+  return boost::json::serialize(json);
+}
+
+}  // namespace shardrun::infer

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/data/tokenizer.h"
+#include "core/infer/session.h"
+#include "core/template/chat.h"
+
+namespace shardrun::infer {
+
+/// How texts become tokens of a model, and tokens become text.
+class Language {
+ public:
+  /// `model`: the folder of Hugging Face's libraries, or the GGUF file, that holds chat templates and special tokens;
+  /// empty: there is none. Throws Error{data}.
+  Language(std::optional<data::Tokenizer> tokenizer, const std::filesystem::path& model);
+
+  /// Null: prompts are numbers of tokens.
+  [[nodiscard]] const data::Tokenizer* tokenizer() const noexcept { return tokenizer_ ? &*tokenizer_ : nullptr; }
+  /// Whether conversations can become a prompt.
+  [[nodiscard]] bool has_chat() const noexcept { return format_ && tokenizer_; }
+  /// The tokens of a whole text, including those that the tokenizer puts around texts. Throws Error{data}.
+  [[nodiscard]] std::vector<std::int32_t> encode(const std::string& text) const;
+  /// The tokens of a conversation, by the model's chat template. REQUIRES: has_chat(). Throws Error{data}.
+  [[nodiscard]] std::vector<std::int32_t> encode(const templates::Conversation& conversation) const;
+  /// The tokens at which a text ends.
+  [[nodiscard]] std::vector<std::int64_t> ends() const;
+
+ private:
+  std::optional<data::Tokenizer> tokenizer_;
+  std::optional<templates::ChatFormat> format_;
+};
+
+/// A line of a file of prompts.
+struct Prompt {
+  Request request;
+  std::vector<std::string> stops;  ///< texts at which the answer ends, without them
+  bool echo = false;               ///< the prompt precedes the answer
+  bool logprobs = false;           ///< the logarithm of each token's probability is told
+};
+
+/// Reads a JSON object with one of `prompt` (a text, or a list of tokens) and `messages` (as in read_messages()), and
+/// any of max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed,
+/// stop (a text or a list), echo, logprobs, ignore_eos. `usual`: what a prompt has that does not say otherwise.
+/// Throws Error{data}, which names the key.
+[[nodiscard]] Prompt read_prompt(std::string_view line, const Language& language, const Request& usual);
+
+/// The text of an answer while its tokens are drawn.
+class Answer {
+ public:
+  /// `language` outlives this object.
+  Answer(const Language& language, Prompt prompt);
+
+  /// Takes a token. Returns the text that is certain by now and was not returned before: a text that may begin a stop
+  /// is held back. Sets is_stopped() if a stop was found.
+  std::string take(const Drawn& drawn);
+  [[nodiscard]] bool is_stopped() const noexcept { return is_stopped_; }
+  /// The answer as a JSON object, once it is complete.
+  [[nodiscard]] std::string to_json() const;
+
+ private:
+  [[nodiscard]] std::string text_of(std::int32_t token);
+  /// Moves the text that can no longer be part of a stop from `held_` to the answer, and returns it.
+  std::string release(bool is_last);
+
+  Prompt prompt_;
+  std::optional<data::Decoder> decoder_;
+  std::string text_;    ///< what was returned
+  std::string echoed_;  ///< the prompt, until take() returns it
+  std::string held_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<double> log_probabilities_;
+  bool is_stopped_ = false;
+  bool has_ended_ = false;
+};
+
+}  // namespace shardrun::infer
