@@ -17,10 +17,10 @@ struct Paging {
   const std::int32_t* table;
 
   /// The number of positions that a sequence has room for.
-  [[nodiscard]] SHARDRUN_ON_BOTH [[gnu::always_inline]] std::int64_t room() const { return of_sequence * page; }
+  [[nodiscard, gnu::always_inline]] SHARDRUN_ON_BOTH std::int64_t room() const { return of_sequence * page; }
   /// The number of the first element of this position's row; -1 if it is on no page.
-  [[nodiscard]] SHARDRUN_ON_BOTH [[gnu::always_inline]] std::int64_t row(std::int64_t sequence, std::int64_t position,
-                                                                         std::int64_t head) const {
+  [[nodiscard, gnu::always_inline]] SHARDRUN_ON_BOTH std::int64_t row(std::int64_t sequence, std::int64_t position,
+                                                                      std::int64_t head) const {
     if (position < 0 || position >= room()) {
       return -1;
     }

@@ -191,3 +191,22 @@ TEST_CASE("a sequence has the same bits alone and among others, on any pages and
     }
   });
 }
+
+TEST_CASE("CUDA: a query has the same bits alone and among others, with any context", "[kernels]") {
+  const device::Device& emulated = device::Device::find("cuda-emulated");
+  const Sequence sequence(600, 1);
+  const Sequence longer(610, 2);
+  const Sequence shorter(5, 3);
+  for (const std::int64_t window : {0, 550}) {
+    INFO("window " << window);
+    const Setting alone = {.sequences = {&sequence}, .first = 599, .last = 600, .window = window};
+    const Tensor found = attend(emulated, alone, 0);
+    CHECK(difference(found, attend(reference(), alone, 0), {.of_largest = 1e-6}) == "");
+    Setting among = alone;
+    among.sequences = {&longer, &shorter, &sequence};
+    among.first = 597;
+    among.page = 7;
+    among.seed = 9;
+    CHECK(difference(slice(attend(emulated, among, 2), 1, 2, 3), found, bit_for_bit) == "");
+  }
+}
