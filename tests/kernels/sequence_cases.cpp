@@ -266,6 +266,13 @@ void fill_positions(Random& random, Tensor& positions) {
   }
 }
 
+/// The last positions that a table has room for.
+void fill_last_positions(Random&, Tensor& positions) {
+  for (std::size_t i = 0; i < positions.values.size(); ++i) {
+    positions.values[i] = static_cast<double>(1000 - positions.values.size() + i);
+  }
+}
+
 /// Each page once, in a random order, so that no two tokens are at one place.
 void fill_table(Random& random, Tensor& table) {
   for (std::size_t i = 0; i < table.values.size(); ++i) {
@@ -293,6 +300,15 @@ void add_pages(std::vector<Case>& cases) {
       }
     }
   }
+  // A long context.
+  const Shape cache = {45, 1, 25, 3};
+  cases.push_back({"paged_attention",
+                   {{"group", std::int64_t{2}}, {"window", std::int64_t{0}}, {"scale", 0.0}},
+                   {normal({1, 2, 2, 3}),
+                    normal(cache),
+                    normal(cache),
+                    {type_of({1, 40}, graph::DType::i32), fill_table},
+                    {type_of({1, 2}, graph::DType::i32), fill_last_positions}}});
 }
 
 }  // namespace

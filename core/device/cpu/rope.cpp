@@ -2,12 +2,14 @@
 #include "core/device/cpu/views.h"
 #include "core/device/rope.h"
 
-// Rotary position embedding (Su et al. 2021, arXiv:2104.09864). The cosines and sines of all angles are computed first.
+// Rotary position embedding (Su et al. 2021, arXiv:2104.09864). The cosines and sines of all angles are computed first:
+// those of each index of the dimension of positions, or of each position that is given.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// x as [K, positions, M, width]. The op rotates the pairs in each row of `width` elements.
+/// x as [K, positions, M, width]. The op rotates the pairs in each row of `width` elements. If positions are given, K
+/// and `positions` are one dimension.
 struct RopeShape {
   std::int64_t positions;
   std::int64_t middle;
@@ -27,10 +29,13 @@ struct Angles {
 };
 
 /// The float32 angles are reduced to half a turn in double precision, so that results are exact for large angles.
-void compute_angles(const KernelCall& call, const RopeShape& at, const Angles& angles, std::int64_t first_position) {
+void compute_angles(const KernelCall& call, const RopeShape& at, const Angles& angles) {
   constexpr double turn = 6.283185307179586;
   const float factor = rope_factor(call.attributes);
   const float sign = call.attributes.integer("inverse") == 1 ? -factor : factor;
+  const std::int32_t* const given = call.inputs.size() > 1 ? integers(call.inputs[1]) : nullptr;
+  const std::int64_t offset = call.attributes.integer("offset");
+  const std::int64_t origin = call.inputs[0].origin[static_cast<std::size_t>(call.attributes.integer("dim"))];
   for (std::int64_t i = 0; i < at.half; ++i) {
     angles.frequencies[i] = rope_frequency(call.attributes, i, at.half);
   }
@@ -38,8 +43,9 @@ void compute_angles(const KernelCall& call, const RopeShape& at, const Angles& a
     for (std::int64_t p = begin; p < end; ++p) {
       float* cosines = angles.cosines + p * at.half;
       float* sines = angles.sines + p * at.half;
+      const auto position = static_cast<float>(offset + (given != nullptr ? given[p] : origin + p));
       for (std::int64_t i = 0; i < at.half; ++i) {
-        const double angle = static_cast<float>(first_position + p) * angles.frequencies[i];
+        const double angle = position * angles.frequencies[i];
         sines[i] = static_cast<float>(angle - __builtin_rint(angle / turn) * turn);
       }
       vectors(0, at.half, [=](auto i) {
@@ -72,9 +78,12 @@ void turn_row(Pointer from, Pointer to, const float* cosines, const float* sines
   });
 }
 
-RopeShape rope_shape(const std::int64_t* shape, std::uint32_t rank, std::uint32_t dim) {
+RopeShape rope_shape(const std::int64_t* shape, std::uint32_t rank, std::int64_t dim, bool given) {
   RopeShape at{.positions = shape[dim], .middle = 1, .half = shape[rank - 1] / 2};
-  for (std::uint32_t d = dim + 1; d + 1 < rank; ++d) {
+  for (std::int64_t d = 0; given && d < dim; ++d) {
+    at.positions *= shape[d];
+  }
+  for (std::int64_t d = dim + 1; d + 1 < rank; ++d) {
     at.middle *= shape[d];
   }
   return at;
@@ -86,10 +95,9 @@ void rope(const KernelCall& call) {
   if (x.elements() == 0) {
     return;
   }
-  const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
-  const RopeShape at = rope_shape(x.shape.data(), x.rank, dim);
+  const RopeShape at = rope_shape(x.shape.data(), x.rank, call.attributes.integer("dim"), call.inputs.size() > 1);
   const Angles angles(call, at);
-  compute_angles(call, at, angles, call.attributes.integer("offset") + x.origin[dim]);
+  compute_angles(call, at, angles);
   const bool interleaved = call.attributes.integer("interleaved") == 1;
   const auto from = reals<Pointer>(x);
   const auto to = reals<Pointer>(call.outputs[0]);
@@ -109,7 +117,7 @@ std::size_t angle_bytes(const graph::OpShape& shape, int) {
     elements *= x.shape.data()[d];
   }
   const RopeShape at = rope_shape(x.shape.data(), static_cast<std::uint32_t>(x.shape.size()),
-                                  static_cast<std::uint32_t>(shape.attributes.integer("dim")));
+                                  shape.attributes.integer("dim"), shape.inputs.size() > 1);
   const auto half = static_cast<std::size_t>(elements == 0 ? 0 : at.half);
   return half * sizeof(float) * (1 + 2 * static_cast<std::size_t>(at.positions));
 }

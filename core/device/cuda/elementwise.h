@@ -74,4 +74,9 @@ void map(const KernelCall& call, const Function& function) {
   in_packs ? map_in_packs<pack_size, operands>(call, function) : map_in_packs<1, operands>(call, function);
 }
 
+/// The function of a copy.
+struct Same {
+  SHARDRUN_ON_DEVICE float operator()(float x) const { return x; }
+};
+
 }  // namespace shardrun::device::cuda

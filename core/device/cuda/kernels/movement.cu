@@ -273,9 +273,6 @@ void take_position(const KernelCall& call) {
   move(call, shifted(x, call.scalars.position * x.shape[2]), reals(call.outputs[0]), loops, x.shape[0] * x.shape[2]);
 }
 
-struct Same {
-  SHARDRUN_ON_DEVICE float operator()(float x) const { return x; }
-};
 struct Add {
   Reals x;
   Reals y;

@@ -12,6 +12,7 @@ namespace {
 struct Rope {
   Reals x;
   Reals y;
+  const std::int32_t* places;  ///< positions [K, positions] in place of indices; null: none
   std::int64_t positions;
   std::int64_t first;  ///< the position of index 0
   std::int64_t middle;
@@ -26,7 +27,7 @@ struct Rope {
   SHARDRUN_ON_DEVICE void operator()(Block& block) const {
     const Shared<float> cosines = block.shared<float>(half);
     const Shared<float> sines = block.shared<float>(half);
-    const std::int64_t position = first + block.index() % positions;
+    const std::int64_t position = first + (places != nullptr ? places[block.index()] : block.index() % positions);
     for (int i = block.thread(); i < half; i += block.threads()) {
       // Reduced to half a turn in double precision, so that far positions have exact angles.
       constexpr double turn = 6.283185307179586;
@@ -62,8 +63,9 @@ void rope(const KernelCall& call) {
   const int half = static_cast<int>(columns(x) / 2);
   Rope body{.x = reals(x),
             .y = reals(call.outputs[0]),
+            .places = call.inputs.size() > 1 ? integers(call.inputs[1]) : nullptr,
             .positions = x.shape[dim],
-            .first = call.attributes.integer("offset") + x.origin[dim],
+            .first = call.attributes.integer("offset") + (call.inputs.size() > 1 ? 0 : x.origin[dim]),
             .middle = extent(x, dim + 1, x.rank - 1),
             .half = half,
             .base = call.attributes.real("base"),
