@@ -334,7 +334,49 @@ std::string transports_text(const Planned& planned) {
 }
 
 /// For a model that is applied to arrays: the rows of a batch, and how much it computes.
-std::string predictions_text(const compile::Compiled& compiled) {
+/// Bytes of the caches of this rank, and of one token in them.
+struct CacheUse {
+  std::uint64_t all = 0;
+  std::uint64_t of_token = 0;
+};
+
+CacheUse cache_use(const compile::Compiled& compiled, std::int64_t rank) {
+  const partition::Placements& placements = compiled.partition.placements;
+  const mesh::Coordinates at = mesh::coordinates_of(placements.mesh, rank);
+  CacheUse use;
+  for (const graph::StateId s : compiled.graph.states.ids()) {
+    const graph::State& state = compiled.graph.states[s];
+    if (state.kind == graph::StateKind::cache &&
+        compiled.partition.stages.states.holds(s, compiled.partition.stage_at(at))) {
+      const mesh::Box box = mesh::box_of(state.type.shape, placements.states[s], placements.mesh, at);
+      use.all += static_cast<std::uint64_t>(box.elements()) * graph::element_bytes(state.type.dtype);
+    }
+  }
+  const sdk::CacheSizes& sizes = compiled.settings.caches;
+  use.of_token = use.all / static_cast<std::uint64_t>(sizes.pages * sizes.page);
+  return use;
+}
+
+std::string generation_text(const Planned& planned) {
+  const compile::Compiled& compiled = planned.compiled;
+  const sdk::CacheSizes& sizes = compiled.settings.caches;
+  CacheUse most;
+  for (std::int64_t rank = 0; rank < planned.job.ranks; ++rank) {
+    const CacheUse use = cache_use(compiled, rank);
+    most = use.all > most.all ? use : most;
+  }
+  return fmt::format(
+      "a step is a token of {}; a prompt and its answer have at most {} tokens\n"
+      "caches {:>25}   {} on the rank with the most, {} a token: {} of {} tokens\n",
+      counted(planned.job.infer.slots, "prompt"), sizes.of_sequence * sizes.page, most.all, human_bytes(most.all),
+      human_bytes(most.of_token), counted(sizes.pages, "page"), sizes.page);
+}
+
+std::string predictions_text(const Planned& planned) {
+  const compile::Compiled& compiled = planned.compiled;
+  if (job::generates(planned.job)) {
+    return generation_text(planned);
+  }
   const std::int64_t batch = compiled.evaluation_rows.front();
   const std::string step = fmt::format("a step is a batch of {}", counted(batch, "sample"));
   if (compiled.dataset == nullptr) {
@@ -365,7 +407,7 @@ std::string head_text(const Planned& planned) {
     text +=
         fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
   }
-  text += planned.job.task == job::Task::infer ? predictions_text(compiled)
+  text += planned.job.task == job::Task::infer ? predictions_text(planned)
                                                : fmt::format("disk: {}\n", forecast::to_string(planned.disk));
   text += run::to_string(planned.beginning);
   if (const std::uint64_t bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes(); bytes > 0) {

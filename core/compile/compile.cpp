@@ -323,8 +323,9 @@ std::vector<std::int64_t> rows_of_calls(const job::Job& job, const Compiled& com
 
 /// Builds the graph, and determines the rows of its calls.
 void add_graph(const job::Job& job, Compiled& compiled) {
-  if (job.task == job::Task::infer && !job::generates(job)) {
-    compiled.evaluation_rows = rows_of_calls(job, compiled);
+  if (job.task == job::Task::infer) {
+    compiled.evaluation_rows =
+        job::generates(job) ? std::vector<std::int64_t>{job.infer.slots} : rows_of_calls(job, compiled);
   }
   compiled.graph = build_graph(job, compiled);
   if (compiled.weights != nullptr) {
@@ -553,12 +554,10 @@ std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partit
   if (compiled.graph.functions.empty()) {
     return {};  // an engine without training has no graph
   }
-  if (programs.has(workload::decode_function)) {
-    const auto decode = std::ranges::find(programs.programs, workload::decode_function, &partition::Program::function);
-    return {static_cast<std::size_t>(decode - programs.programs.begin())};
-  }
-  if (programs.has(workload::forward_function)) {
-    return programs.find_calls(workload::forward_function, {compiled.evaluation_rows.front()});
+  for (const std::string_view function : {workload::forward_function, workload::decode_function}) {
+    if (programs.has(function)) {
+      return programs.find_calls(function, {compiled.evaluation_rows.front()});
+    }
   }
   std::vector<std::size_t> executed = programs.find_calls(graph::Role::repeated, compiled.microbatch_rows);
   const auto add = [&](const partition::Program& program) {
@@ -587,14 +586,14 @@ checkpoint::RunIdentity identity_of(const job::Job& job, const Compiled& compile
 }
 
 double flops_per_step(const Compiled& compiled) {
-  if (!compiled.evaluation_rows.empty()) {
-    if (const auto* forward = compiled.graph.find(workload::forward_function, compiled.evaluation_rows.front())) {
-      return graph::flops(*forward);
+  for (const std::string_view function : {workload::forward_function, workload::decode_function}) {
+    const graph::Function* const found =
+        compiled.evaluation_rows.empty() ? nullptr : compiled.graph.find(function, compiled.evaluation_rows.front());
+    if (found != nullptr) {
+      return graph::flops(*found);
     }
   }
-  const auto decode = std::ranges::find(compiled.graph.functions, workload::decode_function, &graph::Function::name);
-  return decode != compiled.graph.functions.end() ? graph::flops(*decode)
-                                                  : flops_per_step(compiled.graph, compiled.microbatch_rows);
+  return flops_per_step(compiled.graph, compiled.microbatch_rows);
 }
 
 double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {

@@ -323,9 +323,10 @@ std::vector<Settings> more_microbatches(const job::Job& job) {
 /// Up to a few settings, each with half the batch of the one before.
 std::vector<Settings> smaller_batches(const job::Job& job) {
   std::vector<Settings> settings;
-  for (std::int64_t batch = job.infer.batch / 2; batch > 0 && settings.size() < most_plans_of_microbatches;
-       batch /= 2) {
-    settings.push_back({fmt::format("infer.batch={}", batch)});
+  const bool generates = job::generates(job);
+  for (std::int64_t batch = (generates ? job.infer.slots : job.infer.batch) / 2;
+       batch > 0 && settings.size() < most_plans_of_microbatches; batch /= 2) {
+    settings.push_back({fmt::format("infer.{}={}", generates ? "slots" : "batch", batch)});
   }
   return settings;
 }

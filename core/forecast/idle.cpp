@@ -50,8 +50,8 @@ std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) 
   std::map<std::pair<std::string, Axes>, ShortDimension> found;
   const graph::Role role = compiled.microbatch_rows.empty() ? graph::Role::once : graph::Role::repeated;
   for (const partition::SplitFunction& function : compiled.partition.sharded.functions) {
-    const bool is_batch =
-        function.name == workload::forward_function && function.rows == compiled.evaluation_rows.front();
+    const bool is_applied = function.name == workload::forward_function || function.name == workload::decode_function;
+    const bool is_batch = is_applied && function.rows == compiled.evaluation_rows.front();
     if (function.role != role && !is_batch) {
       continue;
     }
@@ -183,6 +183,7 @@ std::string flop(double flops) { return human_quantity(flops, "FLOP"); }
 std::optional<IdleRanks> idle_ranks(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
   IdleRanks idle{.ranks_in_all = compiled.partition.placements.mesh.ranks(),
                  .work = job.task == job::Task::train   ? "forward and backward in a step"
+                         : job::generates(job)          ? "decoding a token"
                          : job.task == job::Task::infer ? "a batch"
                                                         : "an iteration"};
   for (const RankForecast& alike : forecast.ranks) {

@@ -125,6 +125,9 @@ StepForecast StepPredictor::forecast() const {
     } else if (job_.task == job::Task::infer) {
       forecast.samples_per_s = static_cast<double>(compiled_.evaluation_rows.front()) / seconds;
     }
+    if (job::generates(job_)) {
+      forecast.tokens_per_s = forecast.samples_per_s;
+    }
     if (job_.task == job::Task::train && job_.data.arrays.empty() && compiled_.model.takes_tokens &&
         job_.model.options.has("context")) {
       forecast.tokens_per_s = forecast.samples_per_s * static_cast<double>(job_.model.options.integer("context"));
