@@ -1,4 +1,7 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -12,9 +15,11 @@
 #include "core/base/standard_error.h"
 #include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/weights.h"
-#include "core/cli/options.h"
+#include "core/cli/applied_job.h"
+#include "core/cli/run.h"
 #include "core/compile/model.h"
 #include "core/compile/plugins.h"
+#include "core/files/descriptor.h"
 #include "core/infer/prompts.h"
 #include "core/job/raw.h"
 #include "core/metrics/run_files.h"
@@ -27,7 +32,7 @@ namespace {
 
 /// Throws for options that have no effect: with temperature 0, no random numbers are drawn.
 void require_effect(const Parsed& parsed, const infer::Sampling& settings) {
-  for (const char* option : {"top-k", "seed"}) {
+  for (const char* option : {"top-k", "top-p", "min-p", "seed"}) {
     if (settings.temperature == 0 && parsed.has(option)) {
       throw Error(ErrorCode::usage, fmt::format("--{} has no effect with --temperature 0, which always takes the "
                                                 "likeliest token: leave out one of them",
@@ -145,34 +150,109 @@ void require_chat(const Parsed& parsed, bool is_hub, bool has_tokenizer) {
   }
 }
 
+std::vector<OptionSyntax> generate_options() {
+  std::vector<OptionSyntax> options = {
+      {.name = "prompt",
+       .value = "TEXT",
+       .help = "text to continue (default: the end of a line); of a model without a tokenizer, numbers of tokens"},
+      {.name = "message",
+       .value = "TEXT",
+       .help = "what the user says, in the words of the model's chat template; the answer is printed"},
+      {.name = "system", .value = "TEXT", .help = "with --message, what the model is told before"},
+      {.name = "prompts",
+       .value = "FILE",
+       .help = "prompts as JSON objects, one in a line; - is standard input. The answers are such objects, in order"},
+      {.name = "to", .value = "FILE", .help = "the file of the answers to --prompts (default: standard output)"},
+      {.name = "tokens",
+       .value = "N",
+       .help = "number of tokens to sample (default 500); a model of a folder may end before"},
+      {.name = "temperature",
+       .value = "T",
+       .help = "0: always the likeliest token; 1: the model's own distribution (default 0.8)"},
+      {.name = "top-k", .value = "K", .help = "draw only from the K likeliest tokens (default 0: all)"},
+      {.name = "top-p",
+       .value = "P",
+       .help = "draw only from the fewest likeliest tokens that together have this probability (default 1: all)"},
+      {.name = "min-p",
+       .value = "P",
+       .help = "draw only from tokens with at least this share of the highest probability (default 0: all)"},
+      {.name = "seed", .value = "S", .help = "seed of the random draws (default 1337)"},
+      {.name = "threads", .value = "N", .help = "threads of each rank to compute with (default 1)"},
+      {.name = "ranks", .value = "N", .help = "ranks to compute with, in place of the run's"},
+      {.name = "strategy", .value = "NAME", .help = "the strategy in place of the run's, without its [mesh]"},
+      {.name = "transport", .value = "NAME", .help = "the transport in place of the run's"}};
+  std::ranges::move(run_options(), std::back_inserter(options));
+  return options;
+}
+
+/// A pipe that has the prompt of --prompt or --message as a line of JSON.
+files::FileDescriptor pipe_of_prompt(const Parsed& parsed) {
+  boost::json::object line;
+  if (parsed.has("message")) {
+    line["messages"] = conversation_of(parsed).messages;
+  } else {
+    line = {{"prompt", parsed.get("prompt").value_or("\n")}, {"echo", true}};
+  }
+  const std::string text = boost::json::serialize(line) + "\n";
+  files::FileDescriptor file(::memfd_create("prompt", MFD_CLOEXEC));
+  if (!file.is_open() || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      ::lseek(file.get(), 0, SEEK_SET) != 0) {
+    throw files::system_error("write", "the prompt", errno);
+  }
+  return file;
+}
+
+/// Continues prompts by a job, which can be split over ranks.
+int generate_by_job(std::span<const std::string> words, const Parsed& parsed, std::int64_t count) {
+  std::vector<std::string> overrides = parsed.all("set");
+  const auto set = [&](const char* setting, const std::string& value) {
+    overrides.push_back(fmt::format("{}={}", setting, value));
+  };
+  set("infer.from", parsed.get("prompts").value_or("-"));
+  set("infer.to", parsed.get("to").value_or("-"));
+  set("infer.tokens", fmt::format("{}", count));
+  constexpr std::pair<const char*, const char*> settings[] = {{"temperature", "infer.temperature"},
+                                                              {"top-k", "infer.top_k"},
+                                                              {"top-p", "infer.top_p"},
+                                                              {"min-p", "infer.min_p"},
+                                                              {"seed", "job.seed"},
+                                                              {"threads", "job.threads"},
+                                                              {"ranks", "job.ranks"},
+                                                              {"strategy", "job.strategy"},
+                                                              {"transport", "job.transport"}};
+  for (const auto& [option, setting] : settings) {
+    if (const std::optional<std::string> value = parsed.get(option)) {
+      set(setting, *value);
+    }
+  }
+  if (!parsed.has("prompts")) {
+    set("infer.text", "true");
+    set("infer.slots", "1");
+    if (::dup2(pipe_of_prompt(parsed).get(), STDIN_FILENO) < 0) {
+      throw files::system_error("replace", "standard input", errno);
+    }
+  }
+  return run_job("generate", words, parsed,
+                 checked_job(parsed, job_of_weights(parsed, "generate", parsed.positional[0], overrides)));
+}
+
 int generate(std::span<const std::string> words) {
-  const Parsed parsed = parse(
-      "generate", words,
-      {{.name = "prompt",
-        .value = "TEXT",
-        .help = "text to continue (default: the end of a line); of a model without a tokenizer, numbers of tokens"},
-       {.name = "message",
-        .value = "TEXT",
-        .help = "what the user says, in the words of the model's chat template; the answer is printed"},
-       {.name = "system", .value = "TEXT", .help = "with --message, what the model is told before"},
-       {.name = "tokens",
-        .value = "N",
-        .help = "number of tokens to sample (default 500); a model of a folder may end before"},
-       {.name = "temperature",
-        .value = "T",
-        .help = "0: always the likeliest token; 1: the model's own distribution (default 0.8)"},
-       {.name = "top-k", .value = "K", .help = "draw only from the K likeliest tokens (default 0: all)"},
-       {.name = "seed", .value = "S", .help = "seed of the random draws (default 1337)"},
-       {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
-      1, 1);
+  const Parsed parsed = parse("generate", words, generate_options(), 1, 1);
   if (parsed.help_shown) {
     return 0;
   }
   const std::int64_t count = parsed.integer("tokens", 500, 0, 1'000'000'000);
   infer::Sampling sampling{.temperature = parsed.real("temperature", 0.8, 0, 1000),
                            .top_k = parsed.integer("top-k", 0, 0, 1'000'000),
+                           .top_p = parsed.real("top-p", 1, 0, 1),
+                           .min_p = parsed.real("min-p", 0, 0, 1),
                            .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
   require_effect(parsed, sampling);
+  for (const char* option : {"prompts", "to", "ranks", "strategy", "transport", "set"}) {
+    if (parsed.has(option)) {
+      return generate_by_job(words, parsed, count);
+    }
+  }
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
   const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of({})));
   given.check();

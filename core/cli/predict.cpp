@@ -9,6 +9,7 @@
 #include "core/base/standard_error.h"
 #include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/weights.h"
+#include "core/cli/applied_job.h"
 #include "core/cli/run.h"
 #include "core/compile/model.h"
 #include "core/compile/plugins.h"
@@ -18,56 +19,6 @@
 
 namespace shardrun::cli {
 namespace {
-
-bool is_any_of(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::ranges::find(names, name) != names.end();
-}
-
-/// Whether a setting of the run's job file is left out of a job that predicts: settings of training, and of splitting
-/// and transports if the command line replaces them.
-bool is_left_out(const Parsed& parsed, std::string_view section, std::string_view key) {
-  const bool is_alone = parsed.get("ranks") == "1";
-  if (section == "model" && key == "from") {
-    return true;  // the given weights replace it
-  }
-  if (is_any_of(section, {"data", "train", "iterate", "checkpoint", "infer"})) {
-    return true;
-  }
-  const bool is_split_anew = parsed.has("strategy") || is_alone;
-  if (is_any_of(section, {"mesh", "strategy", "sharding", "cluster"}) || section.starts_with("cluster.")) {
-    return is_split_anew;
-  }
-  if (section == "transport" && is_split_anew) {
-    return true;  // its keys are names of mesh axes
-  }
-  if (section == "transport" || section.starts_with("transport.") || (section == "job" && key == "transport")) {
-    return parsed.has("transport") || is_alone;
-  }
-  return section == "job" &&
-         (is_any_of(key, {"task", "checkpoint", "output", "check", "check_every", "restarts", "time_limit", "trace",
-                          "trace_first", "trace_steps"}) ||
-          (key == "ranks" && parsed.has("ranks")) || (key == "strategy" && (parsed.has("strategy") || is_alone)));
-}
-
-/// The text of a job file that applies the model of a run's job file with these weights.
-std::string text_of_predictions(const Parsed& parsed, const job::RawJob& of_run, const std::filesystem::path& weights) {
-  std::string text = fmt::format("[job]\ntask = infer\ncheckpoint = {}\n",
-                                 job::write_value(std::filesystem::absolute(weights).string()));
-  for (const bool is_of_job : {true, false}) {
-    for (const job::RawSection& section : of_run.sections) {
-      if ((section.name == "job") != is_of_job || is_left_out(parsed, section.name, "")) {
-        continue;
-      }
-      text += is_of_job ? "" : fmt::format("\n[{}]\n", section.name);
-      for (const job::RawSetting& setting : section.settings) {
-        text += is_left_out(parsed, section.name, setting.key)
-                    ? ""
-                    : fmt::format("{} = {}\n", setting.key, job::write_value(setting.value));
-      }
-    }
-  }
-  return text;
-}
 
 constexpr std::pair<const char*, const char*> settings_of_options[] = {
     {"from", "infer.from"}, {"to", "infer.to"},           {"batch", "infer.batch"},
@@ -110,25 +61,6 @@ std::vector<std::string> with_target(std::vector<std::string> overrides) {
   return overrides;
 }
 
-job::RawJob job_of_weights(const Parsed& parsed, const std::filesystem::path& path) {
-  // A model reads a Hugging Face folder, and --set plugins.path may name the folder of its plugin.
-  const job::RawJob settings = job::read_job_text("", "predict", parsed.all("set"));
-  const checkpoint::GivenWeights given(path, compile::models_in(compile::directories_of(job::plugin_path(settings))));
-  const job::RawSection* const model = settings.find("model");
-  const bool has_own_context = model != nullptr && model->find("context") != nullptr;
-  if (!given.note().empty() && !has_own_context) {
-    write_to_standard_error(given.note() + "\n");
-  }
-  if (given.chosen()) {
-    write_to_standard_error(fmt::format("predicts with the checkpoint of step {}: '{}'\n", given.step(),
-                                        files::human_path(*given.chosen())));
-  }
-  const std::optional<job::RawJob> of_run = given.job();
-  const job::RawJob raw = of_run ? *of_run : checkpoint::job_of(given.source());
-  return job::read_job_text(text_of_predictions(parsed, raw, given.source().path), "predict",
-                            with_target(overrides_of(parsed)));
-}
-
 /// The given job file, or one that is made from a run, a checkpoint or a weights file.
 job::RawJob raw_job(const Parsed& parsed) {
   const std::filesystem::path path = parsed.positional.at(0);
@@ -138,7 +70,7 @@ job::RawJob raw_job(const Parsed& parsed) {
                 fmt::format("predict: there is no run, checkpoint, weights file or job file '{}'", path.native()));
   }
   if (std::filesystem::is_directory(path, none) || path.extension() == ".safetensors" || files::is_gguf(path)) {
-    return job_of_weights(parsed, path);
+    return job_of_weights(parsed, "predict", path, with_target(overrides_of(parsed)));
   }
   const job::RawJob raw = job::read_job_file(path);
   const job::RawSection* const section = raw.find("job");
@@ -152,7 +84,7 @@ job::RawJob raw_job(const Parsed& parsed) {
                                               "first, or name the folder of a run",
                                               path.native(), files::human_path(run)));
   }
-  return job_of_weights(parsed, run);
+  return job_of_weights(parsed, "predict", run, with_target(overrides_of(parsed)));
 }
 
 int predict(std::span<const std::string> words) {

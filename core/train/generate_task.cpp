@@ -149,12 +149,23 @@ class GenerateTask : private StreamTask {
     }
   }
 
-  /// Writes the answers that are complete and precede all others.
+  void write(const std::string& text) {
+    if (record_.is_first()) {
+      predictions_->put(std::as_bytes(std::span(text)));
+    }
+  }
+
+  /// Writes the answers that are complete and precede all others, and what is certain of the next one's text.
   void write_answers() {
-    while (!answers_.empty() && answers_.front().is_complete) {
-      if (record_.is_first()) {
-        const std::string line = answers_.front().answer->to_json() + "\n";
-        predictions_->put(std::as_bytes(std::span(line)));
+    while (!answers_.empty()) {
+      Waiting& next = answers_.front();
+      if (job_.infer.writes_text) {
+        write(std::exchange(next.text, "") + (next.is_complete ? "\n" : ""));
+      } else if (next.is_complete) {
+        write(next.answer->to_json() + "\n");
+      }
+      if (!next.is_complete) {
+        return;
       }
       count_record();
       answers_.pop_front();
