@@ -1,0 +1,112 @@
+#include "core/infer/prompts.h"
+
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+const infer::Language& bytes() {
+  static const infer::Language language(data::Tokenizer::of_bytes(), {});
+  return language;
+}
+
+const infer::Language& numbers() {
+  static const infer::Language language(std::nullopt, {});
+  return language;
+}
+
+infer::Prompt read(std::string_view line, const infer::Language& language = bytes()) {
+  return infer::read_prompt(line, language, {.tokens = 7, .ends = {0}});
+}
+
+std::vector<std::int32_t> tokens_of(std::string_view text) { return {text.begin(), text.end()}; }
+
+/// Feeds the bytes of a text to an answer. Returns what it gave back after each.
+std::vector<std::string> pieces(infer::Answer& answer, std::string_view text) {
+  std::vector<std::string> shown;
+  for (std::size_t i = 0; i < text.size() && !answer.is_stopped(); ++i) {
+    shown.push_back(answer.take({.token = static_cast<unsigned char>(text[i]), .is_last = i + 1 == text.size()}));
+  }
+  return shown;
+}
+
+using Pieces = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("a prompt has its own settings, or the usual ones", "[infer]") {
+  const infer::Prompt usual = read(R"({"prompt": "ab"})");
+  CHECK(usual.request.prompt == tokens_of("ab"));
+  CHECK(usual.request.tokens == 7);
+  CHECK(usual.request.ends == std::vector<std::int64_t>{0});
+  CHECK_FALSE(usual.echo);
+  const infer::Prompt own = read(R"({"prompt": [3, 4], "max_tokens": 2, "temperature": 0.5, "top_k": 4, "top_p": 0.9,
+      "min_p": 0.1, "repetition_penalty": 1.5, "frequency_penalty": -1, "presence_penalty": 2, "seed": 5,
+      "stop": ["x", "yz"], "echo": true, "logprobs": true, "ignore_eos": true})");
+  CHECK(own.request.prompt == std::vector<std::int32_t>{3, 4});
+  CHECK(own.request.tokens == 2);
+  CHECK(own.request.ends.empty());
+  const infer::Sampling& how = own.request.sampling;
+  CHECK(how.temperature == 0.5);
+  CHECK(how.top_k == 4);
+  CHECK(how.top_p == 0.9);
+  CHECK(how.min_p == 0.1);
+  CHECK(how.repetition == 1.5);
+  CHECK(how.frequency == -1);
+  CHECK(how.presence == 2);
+  CHECK(how.seed == 5);
+  CHECK(own.stops == std::vector<std::string>{"x", "yz"});
+  CHECK(own.echo);
+  CHECK(own.logprobs);
+}
+
+TEST_CASE("a malformed prompt is refused by its key", "[infer]") {
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {"[1]", "2: expected an object such as {\"prompt\": \"Once\"}, found [1]"},
+      {"{}", "2: expected either \"prompt\" or \"messages\", found neither"},
+      {R"({"prompt": "a", "messages": []})", "2: expected either \"prompt\" or \"messages\", found both"},
+      {R"({"prompt": 4})", "2: \"prompt\": expected a text, or a list of numbers of tokens, found 4"},
+      {R"({"prompt": [1, -1]})", "2: \"prompt\": expected a list of numbers of tokens, found -1"},
+      {R"({"prompt": ""})", "2: \"prompt\": it has no token: give at least one"},
+      {R"({"prompt": "a", "max_tokens": 0})", "2: \"max_tokens\": expected an integer from 1 to 1073741824, found 0"},
+      {R"({"prompt": "a", "top_p": 2})", "2: \"top_p\": expected a number from 0 to 1, found 2"},
+      {R"({"prompt": "a", "stop": ""})",
+       "2: \"stop\": expected a text that is not empty, or a list of such texts, found \"\""},
+      {R"({"prompt": "a", "echo": 1})", "2: \"echo\": expected true or false, found 1"},
+      {R"({"prompt": "a", "messages": null, "max_token": 3})",
+       "2: there is no \"max_token\" in a prompt: known are prompt, messages, max_tokens, temperature, top_k, top_p, "
+       "min_p, repetition_penalty, frequency_penalty, presence_penalty, seed, stop, echo, logprobs, ignore_eos"},
+      {R"({"messages": [{"role": "user", "content": "a"}]})",
+       "2: \"messages\" needs a folder of Hugging Face's libraries, or a GGUF file, with a tokenizer and a chat "
+       "template: give other models a \"prompt\""}};
+  for (const auto& [line, expected] : cases) {
+    CHECK(error_of([&] { static_cast<void>(read(line)); }) == expected);
+  }
+  CHECK(error_of([&] { static_cast<void>(read(R"({"prompt": "a"})", numbers())); }) ==
+        "2: \"prompt\": the model has no tokenizer: expected a list of numbers of tokens");
+  CHECK(error_of([&] { static_cast<void>(read(R"({"prompt": [1], "stop": "a"})", numbers())); }) ==
+        "2: \"stop\": the model has no tokenizer, so its answers have no text");
+}
+
+TEST_CASE("an answer holds back what may become a stop, and ends without it", "[infer]") {
+  infer::Answer answer(bytes(), read(R"({"prompt": "a", "stop": ["end.", "\n\n"]})"));
+  CHECK(pieces(answer, "the en\nd end. more") == Pieces{"t", "h", "", "e ", "", "", "en", "\nd", " ", "", "", "", ""});
+  CHECK(answer.is_stopped());
+  CHECK(answer.to_json() ==
+        R"({"text":"the en\nd ","prompt_tokens":1,"tokens":[116,104,101,32,101,110,10,100,32,101,110,100,46],)"
+        R"("finish_reason":"stop"})");
+}
+
+TEST_CASE("an answer without a stop gives back all its text", "[infer]") {
+  infer::Answer answer(bytes(), read(R"({"prompt": "ab", "stop": "xyz", "echo": true})"));
+  CHECK(pieces(answer, "1xy") == Pieces{"ab1", "", "xy"});
+  CHECK(answer.to_json() == R"({"text":"ab1xy","prompt_tokens":2,"tokens":[49,120,121],"finish_reason":"length"})");
+  infer::Answer of_numbers(numbers(), read(R"({"prompt": [4], "echo": true, "logprobs": true})", numbers()));
+  const std::vector<float> logits = {0, 0};
+  CHECK(of_numbers.take({.token = 1, .logits = logits, .is_last = true, .is_end = true}) == "4 ");
+  CHECK(of_numbers.to_json() ==
+        R"({"text":"4 ","prompt_tokens":1,"tokens":[1],"finish_reason":"stop","logprobs":[-6.931471805599453E-1]})");
+}

@@ -1,0 +1,201 @@
+#include "core/infer/session.h"
+
+#include <cmath>
+#include <map>
+
+#include "core/partition/partition.h"
+#include "tests/support/catch.h"
+#include "tests/support/model_cases.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+constexpr std::int64_t context = 24;
+
+workload::ModelSettings settings_of(std::string_view model) {
+  if (model == "gpt") {
+    return model_settings(
+        "gpt", {{"layers", "2"}, {"heads", "2"}, {"width", "8"}, {"context", "24"}, {"vocab", "11"}, {"bias", "true"}});
+  }
+  return model_settings("llama", {{"layers", "2"},
+                                  {"heads", "4"},
+                                  {"kv_heads", "2"},
+                                  {"width", "16"},
+                                  {"hidden", "20"},
+                                  {"context", "24"},
+                                  {"vocab", "11"},
+                                  {"window", "5"},
+                                  {"qk_norm", "true"}});
+}
+
+/// A small model with random weights, and a session of it.
+struct Decoder {
+  Decoder(std::string_view model, std::int64_t slots, sdk::CacheSizes caches,
+          graph::DType cache_type = graph::DType::f32)
+      : settings(settings_of(model)) {
+    settings.caches = caches;
+    graph = workload::build_decoding(find_model(model), settings, {.slots = slots, .chunk = 4, .cache = cache_type});
+    executor.emplace(partition::programs_of(graph, device::Device::find("cpu"), 1), device::Device::find("cpu"));
+    const States states = first_states(graph);
+    for (const graph::StateId s : states.ids()) {
+      if (graph.states[s].kind == graph::StateKind::parameter) {
+        write_view(states[s], executor->state(s));
+      }
+    }
+    session.emplace(*executor, caches, slots);
+  }
+
+  /// Answers to all requests, and the logits from which each token was drawn.
+  void run() {
+    while (session->is_busy()) {
+      session->step([&](const infer::Drawn& drawn) {
+        answers[drawn.id].push_back(drawn.token);
+        logits[drawn.id].emplace_back(drawn.logits.begin(), drawn.logits.end());
+        order.push_back(drawn.id);
+      });
+    }
+  }
+
+  workload::ModelSettings settings;
+  graph::Graph graph;
+  std::optional<runtime::Executor> executor;
+  std::optional<infer::Session> session;
+  std::map<std::int64_t, std::vector<std::int32_t>> answers;
+  std::map<std::int64_t, std::vector<std::vector<float>>> logits;
+  std::vector<std::int64_t> order;
+};
+
+/// The logits after these tokens, by the model's function `predict`.
+std::vector<float> recomputed(std::string_view model, const std::vector<std::int32_t>& tokens) {
+  const graph::Graph graph = workload::build_prediction(find_model(model), settings_of(model));
+  runtime::Executor executor(partition::programs_of(graph, device::Device::find("cpu"), 1),
+                             device::Device::find("cpu"));
+  const States states = first_states(graph);
+  for (const graph::StateId s : states.ids()) {
+    write_view(states[s], executor.state(s));
+  }
+  const std::size_t program = executor.find(workload::predict_function, 1);
+  const std::span<std::int32_t> row = device::elements_of<std::int32_t>(executor.input(program, "inputs"));
+  std::ranges::fill(row, 0);
+  std::ranges::copy(tokens, row.begin());
+  executor.run(program, {.position = static_cast<std::int64_t>(tokens.size()) - 1});
+  const std::span<const float> logits = device::elements_of<float>(executor.output(program, "logits"));
+  return {logits.begin(), logits.end()};
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  }
+  return largest;
+}
+
+infer::Request request(std::int64_t id, std::vector<std::int32_t> prompt, std::int64_t tokens) {
+  return {.id = id, .prompt = std::move(prompt), .tokens = tokens, .sampling = {.temperature = 0}};
+}
+
+constexpr sdk::CacheSizes ample = {.pages = 18, .page = 4, .of_sequence = 6};
+
+}  // namespace
+
+TEST_CASE("with caches, logits are those of all tokens computed again", "[infer]") {
+  for (const char* model : {"gpt", "llama"}) {
+    CAPTURE(model);
+    Decoder decoder(model, 2, ample);
+    const std::vector<std::vector<std::int32_t>> prompts = {{7, 2, 9, 10, 3, 1, 1, 8, 4}, {5}, {1, 2, 3, 4}};
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      decoder.session->add(request(static_cast<std::int64_t>(i), prompts[i], context - std::ssize(prompts[i])));
+    }
+    decoder.run();
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      const auto id = static_cast<std::int64_t>(i);
+      std::vector<std::int32_t> tokens = prompts[i];
+      REQUIRE(std::ssize(decoder.answers[id]) == context - std::ssize(tokens));
+      for (std::size_t n = 0; n < decoder.answers[id].size(); ++n) {
+        CHECK(largest_difference(decoder.logits[id][n], recomputed(model, tokens)) < 1e-5);
+        tokens.push_back(decoder.answers[id][n]);
+      }
+    }
+  }
+}
+
+TEST_CASE("a cache in bfloat16 is near one in float32, and is not the same", "[infer]") {
+  Decoder wide("llama", 1, ample);
+  Decoder narrow("llama", 1, ample, graph::DType::bf16);
+  for (Decoder* decoder : {&wide, &narrow}) {
+    decoder->session->add(request(0, {7, 2, 9, 10, 3, 1, 1, 8, 4}, 1));
+    decoder->run();
+  }
+  const double difference = largest_difference(wide.logits[0][0], narrow.logits[0][0]);
+  CHECK(difference > 0);
+  CHECK(difference < 0.05);
+}
+
+TEST_CASE("a sequence does not depend on the others, nor on when it starts", "[infer]") {
+  const std::vector<std::int32_t> prompt = {7, 2, 9, 10, 3};
+  Decoder alone("llama", 3, ample);
+  alone.session->add(request(0, prompt, 12));
+  alone.run();
+  Decoder crowd("llama", 3, ample);
+  for (std::int64_t id = 1; id < 5; ++id) {
+    crowd.session->add(request(id, std::vector<std::int32_t>(static_cast<std::size_t>(3 * id), 1), 2 * id));
+  }
+  crowd.session->add(request(0, prompt, 12));
+  crowd.run();
+  CHECK(crowd.answers[0] == alone.answers[0]);
+  CHECK(crowd.logits[0] == alone.logits[0]);
+  CHECK(crowd.answers.size() == 5);
+}
+
+TEST_CASE("a request starts once there are a slot and pages for all its tokens", "[infer]") {
+  // Five pages of four tokens: the first two requests take four, and the third waits for one of them.
+  Decoder decoder("gpt", 3, {.pages = 5, .page = 4, .of_sequence = 5});
+  decoder.session->add(request(1, {1, 2, 3}, 6));
+  decoder.session->add(request(2, {4, 5}, 4));
+  decoder.session->add(request(3, {6}, 16));
+  decoder.run();
+  CHECK(decoder.answers[1].size() == 6);
+  CHECK(decoder.answers[2].size() == 4);
+  CHECK(decoder.answers[3].size() == 16);
+  const auto first_of_3 = std::ranges::find(decoder.order, 3);
+  CHECK(std::count(decoder.order.begin(), first_of_3, 1) == 6);
+  CHECK(std::count(decoder.order.begin(), first_of_3, 2) == 4);
+}
+
+TEST_CASE("pages of ended and cancelled requests are used again", "[infer]") {
+  Decoder decoder("gpt", 2, {.pages = 6, .page = 4, .of_sequence = 6});
+  for (std::int64_t id = 0; id < 20; ++id) {
+    decoder.session->add(request(id, {1, 2, 3, 4, 5}, 10));
+  }
+  std::int64_t ended = 0;
+  while (decoder.session->is_busy()) {
+    decoder.session->step([&](const infer::Drawn& drawn) {
+      ended += drawn.is_last ? 1 : 0;
+      if (drawn.id % 3 == 0) {
+        decoder.session->cancel(drawn.id);
+      }
+      if (drawn.id == 10) {
+        decoder.session->cancel(11);  // it waits, or is in work
+      }
+    });
+  }
+  CHECK(ended == 20 - 7 - 1);
+}
+
+TEST_CASE("a sequence ends with an end token", "[infer]") {
+  Decoder decoder("gpt", 1, ample);
+  decoder.session->add(request(0, {1, 2, 3}, 10));
+  decoder.run();
+  const std::int32_t third = decoder.answers[0][2];
+  infer::Request ending = request(1, {1, 2, 3}, 10);
+  ending.ends = {third};
+  decoder.session->add(ending);
+  decoder.run();
+  const auto first = std::ranges::find(decoder.answers[0], third) - decoder.answers[0].begin();
+  CHECK(std::ssize(decoder.answers[1]) == first + 1);
+  CHECK(decoder.session->drawn() == 10 + first + 1);
+  CHECK(decoder.session->prefilled() == 6);
+}
