@@ -286,6 +286,7 @@ void add_pages(std::vector<Case>& cases) {
                                            {1, 1, 16, 1, 1, 1, 1},
                                            {9, 3, 5, 17, 3, 1, 3},
                                            {8, 1, 16, 64, 2, 9, 4},
+                                           {3, 2, 8, 128, 1, 3, 2},
                                            {5, 2, 32, 33, 1, 20, 2}}) {
     const Operand table = {type_of({s.batch, s.of_sequence}, graph::DType::i32), fill_table};
     const Operand positions = {type_of({s.batch, s.seq}, graph::DType::i32), fill_positions};
