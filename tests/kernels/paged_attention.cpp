@@ -1,4 +1,5 @@
-// The result of a query over pages has the same bits whatever else is computed in the call, and wherever its pages are.
+// Keys and values in pages. The result of a query has the same bits whatever else is computed in the call, and wherever its
+// pages are.
 
 #include <algorithm>
 #include <limits>
@@ -213,5 +214,28 @@ TEST_CASE("CUDA: a query has the same bits alone and among others, with any cont
     among.page = 7;
     among.seed = 9;
     CHECK(difference(slice(attend(emulated, among, 2), 1, 2, 3), found, bit_for_bit) == "");
+  }
+}
+
+TEST_CASE("of two tokens that are written to one place, the later one stays", "[kernels]") {
+  const Tensor pages = zeros(type_of({2, kv_heads, 4, 3}));
+  Tensor x = zeros(type_of({1, 4, kv_heads, 3}));
+  Random(1).fill_normal(x, 0, 1);
+  Tensor table = zeros(type_of({1, 1}, DType::i32));
+  table.values = {1};
+  Tensor positions = zeros(type_of({1, 4}, DType::i32));
+  positions.values = {2, 0, 2, 0};
+  Tensor expected = pages;
+  for (std::size_t i = 0; i < 2 * kv_heads * 3; ++i) {
+    const std::size_t token = i / 6;
+    const std::size_t head = i / 3 % 2;
+    expected.values[24 + head * 12 + (token == 0 ? 2 : 0) * 3 + i % 3] = x.values[12 + i];
+  }
+  const std::vector<Tensor> inputs = {pages, x, table, positions};
+  for (const char* name : {"cpu", "cuda-emulated", "reference"}) {
+    INFO(name);
+    CHECK(difference(execute(device::Device::find(name),
+                             {.op = "write_pages", .attributes = {}, .inputs = inputs, .outputs = {pages}}),
+                     {expected}, bit_for_bit) == "");
   }
 }
