@@ -1,8 +1,10 @@
-// The result of a query over pages has the same bits whatever else is computed in the call, and wherever its pages are.
+// Keys and values in pages. The result of a query has the same bits whatever else is computed in the call, and wherever its
+// pages are.
 
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 #include "core/device/elements.h"
 #include "tests/kernels/compare.h"
@@ -16,11 +18,10 @@ namespace {
 
 constexpr std::int64_t kv_heads = 2;
 constexpr std::int64_t group = 3;
-constexpr std::int64_t width = 40;  // not a multiple of the widest vectors
 
 /// A sequence's queries, keys and values, each [positions, heads, width].
 struct Sequence {
-  Sequence(std::int64_t length, std::uint64_t seed)
+  Sequence(std::int64_t length, std::int64_t width, std::uint64_t seed)
       : q(zeros(type_of({length, kv_heads * group, width}))),
         keys(zeros(type_of({length, kv_heads, width}))),
         values(keys) {
@@ -30,6 +31,7 @@ struct Sequence {
     }
   }
   [[nodiscard]] std::int64_t length() const { return q.type.shape[0]; }
+  [[nodiscard]] std::int64_t width() const { return q.type.shape[2]; }
 
   Tensor q;
   Tensor keys;
@@ -42,7 +44,8 @@ struct Setting {
   std::int64_t first;
   std::int64_t last;
   std::int64_t page = 16;
-  std::uint64_t seed = 0;  ///< 0: pages lie in order
+  std::uint64_t seed = 0;   ///< 0: pages lie in order
+  std::int64_t unused = 0;  ///< entries of the table after the longest sequence's pages
   std::int64_t window = 0;
   DType dtype = DType::f32;
 };
@@ -54,8 +57,9 @@ Tensor batch_of(const Setting& in, Tensor Sequence::*tensor, std::int64_t first,
   for (const Sequence* sequence : in.sequences) {
     Tensor from = sequence->*tensor;
     device::round_elements(in.dtype, from.values);
-    Tensor row = zeros({in.dtype, {1, last - first, from.type.shape[1], width}, type_of({1, 1, 1, 1}).axes});
-    const std::int64_t row_elements = from.type.shape[1] * width;
+    const std::int64_t heads = from.type.shape[1];
+    Tensor row = zeros(type_of({1, last - first, heads, sequence->width()}, in.dtype));
+    const std::int64_t row_elements = heads * sequence->width();
     const std::int64_t end = std::min(last, sequence->length());
     for (std::int64_t i = first * row_elements; i < end * row_elements; ++i) {
       row.values[static_cast<std::size_t>(i - first * row_elements)] = from.values[static_cast<std::size_t>(i)];
@@ -89,6 +93,7 @@ Tensor table_of(const Setting& in) {
   for (std::size_t i = order.size(); in.seed != 0 && i > 1; --i) {
     std::swap(order[i - 1], order[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i)))]);
   }
+  longest += in.unused;
   Tensor table = zeros(type_of({static_cast<std::int64_t>(in.sequences.size()), longest}, DType::i32));
   for (std::size_t b = 0; b < in.sequences.size(); ++b) {
     for (std::int64_t i = 0; i < longest; ++i) {
@@ -107,7 +112,7 @@ Tensor written_pages(const device::Device& device, const Setting& in, const Tens
   const std::int64_t longest = (*std::ranges::max_element(in.sequences, {}, &Sequence::length))->length();
   const auto pages =
       static_cast<std::int64_t>(std::ranges::count_if(table.values, [](double entry) { return entry >= 0; }));
-  Tensor empty = zeros(type_of({pages + 1, kv_heads, in.page, width}, in.dtype));
+  Tensor empty = zeros(type_of({pages + 1, kv_heads, in.page, in.sequences[0]->width()}, in.dtype));
   std::ranges::fill(empty.values, std::numeric_limits<double>::quiet_NaN());
   const std::vector<Tensor> inputs = {empty, batch_of(in, tensor, 0, longest), table, positions_of(in, 0, longest)};
   const std::vector<Tensor> outputs = {empty};
@@ -132,22 +137,22 @@ Tensor attend(const device::Device& device, const Setting& in, std::size_t which
   return slice(all, 0, static_cast<std::int64_t>(which), static_cast<std::int64_t>(which) + 1);
 }
 
-/// Settings for windows and element types.
+/// A sequence alone, with and without a window, in both types; of heads whose width the kernels know (64), and of
+/// others.
 template <typename Check>
-void for_each_setting(const Sequence& sequence, const Check& check) {
-  for (const std::int64_t window : {0, 37}) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      INFO("window " << window << ", " << graph::to_string(dtype));
-      check(Setting{.sequences = {&sequence}, .first = 0, .last = sequence.length(), .window = window, .dtype = dtype});
-    }
+void for_each_setting(const Check& check) {
+  for (const auto& [width, window, dtype] : std::initializer_list<std::tuple<std::int64_t, std::int64_t, DType>>{
+           {40, 0, DType::f32}, {40, 37, DType::bf16}, {64, 37, DType::f32}, {64, 0, DType::bf16}}) {
+    INFO("width " << width << ", window " << window << ", " << graph::to_string(dtype));
+    const Sequence sequence(150, width, 1);
+    check(Setting{.sequences = {&sequence}, .first = 0, .last = 150, .window = window, .dtype = dtype});
   }
 }
 
 }  // namespace
 
 TEST_CASE("a query has the same bits alone and in a call with all queries of its sequence", "[kernels]") {
-  const Sequence sequence(150, 1);
-  for_each_setting(sequence, [&](const Setting& all) {
+  for_each_setting([&](const Setting& all) {
     const Tensor expected = attend(reference(), all, 0);
     for (const device::cpu::LevelKernel& variant : variants("paged_attention")) {
       INFO("instruction set " << variant.level);
@@ -171,10 +176,10 @@ TEST_CASE("a query has the same bits alone and in a call with all queries of its
 }
 
 TEST_CASE("a sequence has the same bits alone and among others, on any pages and on 1, 2 and 3 threads", "[kernels]") {
-  const Sequence sequence(150, 1);
-  const Sequence longer(171, 2);
-  const Sequence shorter(5, 3);
-  for_each_setting(sequence, [&](const Setting& alone) {
+  for_each_setting([&](const Setting& alone) {
+    const Sequence& sequence = *alone.sequences[0];
+    const Sequence longer(171, sequence.width(), 2);
+    const Sequence shorter(5, sequence.width(), 3);
     for (const device::cpu::LevelKernel& variant : variants("paged_attention")) {
       INFO("instruction set " << variant.level);
       const Tensor expected = attend(fast(), alone, 0, 1, &variant.kernel);
@@ -185,6 +190,7 @@ TEST_CASE("a sequence has the same bits alone and among others, on any pages and
           among.sequences = {&longer, &shorter, &sequence};
           among.page = page;
           among.seed = 9;
+          among.unused = page == 64 ? 700 : 0;
           CHECK(difference(attend(fast(), among, 2, threads, &variant.kernel), expected, bit_for_bit) == "");
         }
       }
@@ -194,9 +200,9 @@ TEST_CASE("a sequence has the same bits alone and among others, on any pages and
 
 TEST_CASE("CUDA: a query has the same bits alone and among others, with any context", "[kernels]") {
   const device::Device& emulated = device::Device::find("cuda-emulated");
-  const Sequence sequence(600, 1);
-  const Sequence longer(610, 2);
-  const Sequence shorter(5, 3);
+  const Sequence sequence(600, 40, 1);
+  const Sequence longer(610, 40, 2);
+  const Sequence shorter(5, 40, 3);
   for (const std::int64_t window : {0, 550}) {
     INFO("window " << window);
     const Setting alone = {.sequences = {&sequence}, .first = 599, .last = 600, .window = window};
@@ -208,5 +214,28 @@ TEST_CASE("CUDA: a query has the same bits alone and among others, with any cont
     among.page = 7;
     among.seed = 9;
     CHECK(difference(slice(attend(emulated, among, 2), 1, 2, 3), found, bit_for_bit) == "");
+  }
+}
+
+TEST_CASE("of two tokens that are written to one place, the later one stays", "[kernels]") {
+  const Tensor pages = zeros(type_of({2, kv_heads, 4, 3}));
+  Tensor x = zeros(type_of({1, 4, kv_heads, 3}));
+  Random(1).fill_normal(x, 0, 1);
+  Tensor table = zeros(type_of({1, 1}, DType::i32));
+  table.values = {1};
+  Tensor positions = zeros(type_of({1, 4}, DType::i32));
+  positions.values = {2, 0, 2, 0};
+  Tensor expected = pages;
+  for (std::size_t i = 0; i < 2 * kv_heads * 3; ++i) {
+    const std::size_t token = i / 6;
+    const std::size_t head = i / 3 % 2;
+    expected.values[24 + head * 12 + (token == 0 ? 2 : 0) * 3 + i % 3] = x.values[12 + i];
+  }
+  const std::vector<Tensor> inputs = {pages, x, table, positions};
+  for (const char* name : {"cpu", "cuda-emulated", "reference"}) {
+    INFO(name);
+    CHECK(difference(execute(device::Device::find(name),
+                             {.op = "write_pages", .attributes = {}, .inputs = inputs, .outputs = {pages}}),
+                     {expected}, bit_for_bit) == "");
   }
 }

@@ -281,18 +281,28 @@ void fill_table(Random& random, Tensor& table) {
   }
 }
 
+/// Every second entry names no page.
+void fill_table_with_holes(Random& random, Tensor& table) {
+  fill_table(random, table);
+  for (std::size_t i = 0; i < table.values.size(); i += 2) {
+    table.values[i] = i % 4 == 0 ? -1 : 1000;
+  }
+}
+
 void add_pages(std::vector<Case>& cases) {
   for (const Paged& s : std::vector<Paged>{{6, 2, 4, 8, 2, 3, 3},
                                            {1, 1, 16, 1, 1, 1, 1},
                                            {9, 3, 5, 17, 3, 1, 3},
                                            {8, 1, 16, 64, 2, 9, 4},
+                                           {3, 2, 8, 128, 1, 3, 2},
                                            {5, 2, 32, 33, 1, 20, 2}}) {
-    const Operand table = {type_of({s.batch, s.of_sequence}, graph::DType::i32), fill_table};
     const Operand positions = {type_of({s.batch, s.seq}, graph::DType::i32), fill_positions};
-    cases.push_back(
-        {"write_pages", {}, {normal(s.cache()), normal({s.batch, s.seq, s.heads, s.width}), table, positions}});
-    for (const std::int64_t group : {1, 3}) {
-      for (const std::int64_t window : {0, 4}) {
+    for (auto* const fill : {fill_table, fill_table_with_holes}) {
+      const Operand table = {type_of({s.batch, s.of_sequence}, graph::DType::i32), fill};
+      cases.push_back(
+          {"write_pages", {}, {normal(s.cache()), normal({s.batch, s.seq, s.heads, s.width}), table, positions}});
+      for (const std::int64_t group : {1, 3}) {
+        const std::int64_t window = (group == 1) == (fill == fill_table) ? 0 : 4;
         cases.push_back({"paged_attention",
                          {{"group", group}, {"window", window}, {"scale", window == 0 ? 0.0 : 0.3}},
                          {normal({s.batch, s.seq, s.heads * group, s.width}), normal(s.cache()), normal(s.cache()),
