@@ -516,7 +516,10 @@ TEST_CASE("hub: a prompt gets the tokens of the post-processor, and a conversati
 
   write_file(folder / "chat/chat_template.jinja", "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}");
   write_file(folder / "chat/tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
-  CHECK("abc" + said_by(folder, {"--system", "a", "--message", "bc"}) == marked);
+  const std::string said = said_by(folder, {"--system", "a", "--message", "bc"});
+  CHECK("abc" + said == marked);
+  CHECK(said_by(folder, {"--system", "a", "--message", "bc", "--ranks", "2", "--strategy", "pp"}) == said);
+  CHECK(said_by(folder, {"--prompt", "abc", "--ranks", "1"}) == marked);
   const Ended empty = run_in(folder, {"generate", "chat", "--message", ""});
   CHECK(empty.code == 2);
   CHECK_THAT(empty.err, Contains("--message: expected what the user says, found an empty text"));
