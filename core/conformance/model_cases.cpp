@@ -231,6 +231,7 @@ std::vector<ModelCase> model_cases() {
   cases.push_back({.name = "folders of others, written and read", .run = folders_of_others, .ranks = 1});
   add_op_cases(cases);
   add_training_cases(cases);
+  add_decoding_cases(cases);
   return cases;
 }
 

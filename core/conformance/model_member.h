@@ -68,5 +68,6 @@ using ModelCase = CaseOf<ModelMember, model_members>;
 // Each of these functions adds the cases of a source file other than model_cases.cpp.
 void add_op_cases(std::vector<ModelCase>& cases);
 void add_training_cases(std::vector<ModelCase>& cases);
+void add_decoding_cases(std::vector<ModelCase>& cases);
 
 }  // namespace shardrun::conformance

@@ -348,6 +348,13 @@ struct Verification {
 };
 
 Verification prepare_verification(const job::Job& job, const JobSettings& verified) {
+  if (job::generates(job)) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [infer] tokens = {}: a job that continues prompts is not verified: verify the model's "
+                            "predictions of arrays of tokens ([infer] tokens = 0), of which 'shardrun plugins check' "
+                            "shows that decoding computes the same",
+                            job.where("infer", "tokens"), job.infer.tokens));
+  }
   if (data::reads_records(job)) {
     throw Error(
         ErrorCode::job,

@@ -50,6 +50,15 @@ TEST_CASE("a model that keeps the rules has no problem", "[conformance]") {
   CHECK(findings.size() >= conformance::case_names(plugins::PluginKind::model).size());
 }
 
+TEST_CASE("decoding with caches that computes something else is found", "[conformance]") {
+  CHECK(model_problem("decode_sound", "decode with caches") == "");
+  for (const char* fault : {"decode_unturned", "decode_wrong_values", "decode_short_window"}) {
+    CAPTURE(fault);
+    CHECK_THAT(model_problem(fault, "decode with caches"),
+               Contains(" by 'decode' and ") && Contains(" by 'predict', which computes all positions"));
+  }
+}
+
 TEST_CASE("a check says what it leaves out, and why", "[conformance]") {
   const auto notes_of = [](const std::string& model, const std::string& word) {
     return check_built(model, {word}).front().notes;
