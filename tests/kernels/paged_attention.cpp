@@ -1,5 +1,5 @@
-// Keys and values in pages. The result of a query has the same bits whatever else is computed in the call, and wherever its
-// pages are.
+// Keys and values in pages. The result of a query has the same bits whatever else is computed in the call, and wherever
+// its pages are.
 
 #include <algorithm>
 #include <limits>

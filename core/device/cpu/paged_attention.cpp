@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t block_positions = 16;  // a multiple of every vector width
 constexpr unsigned all_of_block = (1U << block_positions) - 1U;
 constexpr std::int64_t most_queries = 8;         // of a task
-constexpr std::int64_t most_scores = 128 << 10;  // floats of a task's scores, which stay in the L2 cache
+constexpr std::int64_t most_scores = 512 << 10;  // floats of a task's scores, unless one query has more
 constexpr std::int64_t row_gap = 16;             // unused floats between two rows of scores
 
 std::int64_t smaller_of(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
@@ -101,13 +101,13 @@ SHARDRUN_INLINE unsigned copy_block(Reals pages, const Paging& paging, std::int6
   for (std::int64_t position = part.first; position < part.last;) {
     const std::int64_t end = smaller_of(part.last, (position / paging.page + 1) * paging.page);
     const std::int64_t row = paging.row(sequence, position, head);
-    const Reals from = pages + row;
     for (std::int64_t i = 0; row >= 0 && position + i < end; ++i) {
+      const Reals from = pages + (row + i * width);
       float* const room = to + (position + i - block) * width;
       if (from.bfloat) {
-        copy_row((from + i * width).bfloats(), room, width);
+        copy_row(from.bfloats(), room, width);
       } else {
-        copy_row(from.floats() + i * width, room, width);
+        copy_row(from.floats(), room, width);
       }
       found |= 1U << (position + i - block);
     }
@@ -337,8 +337,7 @@ class TaskRows {
     return larger_of(0, smaller_of(on_.heads.count, on_.heads.of(head, 0)));
   }
 
-  /// Calls use(sight, row, element): what the row's query sees, the row's number in the task, and its first element in
-  /// q.
+  /// Calls use(sight, row, element): what the row's query sees, the row's number in the task, its first element in q.
   template <typename Use>
   SHARDRUN_INLINE void each_row(const Use& use) const {
     for (std::int64_t query = task_.begin; query < task_.end; ++query) {
@@ -413,6 +412,9 @@ class TaskRows {
 
 /// q, keys, values, table, positions -> out. Each thread computes tasks of about the same cost.
 void paged_attention(const KernelCall& call) {
+  if (call.outputs[0].elements() == 0) {
+    return;
+  }
   const PagedAttention on(call);
   std::int64_t total = 0;
   for (std::int64_t task = 0; task < on.shape.tasks(); ++task) {
