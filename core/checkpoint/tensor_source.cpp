@@ -188,6 +188,17 @@ bool is_there(const std::filesystem::path& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path, failed));
 }
 
+/// Opens a file that the index in its folder names.
+std::unique_ptr<SafetensorsFile> open_indexed(const std::filesystem::path& file) {
+  std::error_code failed;
+  if (!std::filesystem::exists(file, failed)) {
+    refuse_index(
+        file.parent_path() / index_name,
+        fmt::format("it asks for the file '{}', which is not there: download it, too", file.filename().native()));
+  }
+  return std::make_unique<SafetensorsFile>(linked(file), hashed_of_weights);
+}
+
 /// Throws Error{data} if the folder has no safetensors file.
 void require_safetensors(const std::filesystem::path& folder) {
   if (is_there(folder / index_name)) {
@@ -217,7 +228,7 @@ TensorFiles::TensorFiles(const std::filesystem::path& path) {
   std::vector<std::pair<std::size_t, std::size_t>> places;
   std::vector<TensorSource> sources;
   for (const auto& [name, tensors] : files_of_index(path / index_name)) {
-    files_.push_back(std::make_unique<SafetensorsFile>(linked(path / name), hashed_of_weights));
+    files_.push_back(open_indexed(path / name));
     sources.emplace_back(*files_.back());
     source_.files.push_back(path / name);
     for (const std::string& tensor : tensors) {

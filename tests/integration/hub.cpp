@@ -448,6 +448,17 @@ TEST_CASE("hub: folders that cannot be read are refused with what is wrong", "[h
   const std::filesystem::path pickled = changed(folder, "{", "{ ");
   std::filesystem::rename(pickled / "model.safetensors", pickled / "pytorch_model.bin");
   CHECK_THAT(refusal_of(folder, pickled), Contains("pytorch_model.bin is a pickle"));
+  const std::filesystem::path partial = changed(folder, "{", "{ ");
+  std::filesystem::remove(partial / "model.safetensors");
+  write_file(partial / "model.safetensors.index.json",
+             R"({"weight_map": {"model.norm.weight": "2-of-2.safetensors"}})");
+  CHECK_THAT(refusal_of(folder, partial),
+             Contains("changed/model.safetensors.index.json'") &&
+                 Contains("it asks for the file '2-of-2.safetensors', which is not there"));
+  std::filesystem::create_directories(folder / "empty");
+  CHECK_THAT(refusal_of(folder, folder / "empty"),
+             Contains("empty' has no weights: expected weights.safetensors or checkpoints, as a run writes them, or "
+                      "config.json with model.safetensors or model.safetensors.index.json"));
   const std::filesystem::path looped = changed(folder, "{", "{ ");
   std::filesystem::remove(looped / "model.safetensors");
   std::filesystem::create_symlink("model.safetensors", looped / "model.safetensors");
