@@ -229,11 +229,7 @@ int generate(std::span<const std::string> words) {
       print_token(decoder, token);
     }
   });
-  std::string rest;
-  if (decoder) {
-    decoder->finish(rest);
-  }
-  fmt::print("{}\n", rest);
+  fmt::print("\n");  // bytes that wait for the rest of their character are left out
   return 0;
 }
 

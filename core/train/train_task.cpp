@@ -227,7 +227,7 @@ class TrainTask : private RankTask {
              decoder.decode(token, text);
              record_.now_at("sampling token", ++sampled, job_.train.sample);
            });
-    decoder.finish(text);
+    // Bytes that wait for the rest of their character are left out.
     if (record_.is_first() && stop_heard_ == 0) {
       settings_.folder.require_owned();
       files::write_file_atomically(metrics::sample_path(job_.output), text);

@@ -513,6 +513,25 @@ std::string said_by(const TemporaryFolder& folder, std::vector<std::string> word
 
 }  // namespace
 
+TEST_CASE("hub: a text that ends within a character ends before it", "[hub]") {
+  const TemporaryFolder folder;
+  std::filesystem::copy(hub / "llama", folder / "chat");
+  std::string vocab = R"("<0xA9>":0)";  // all other tokens are first bytes of characters
+  for (int token = 1; token < 40; ++token) {
+    constexpr const char* digits = "0123456789ABCDEF";
+    const int byte = 0xC2 + token;
+    vocab += std::string(R"(,"<0x)") + digits[byte / 16] + digits[byte % 16] + ">\":" + std::to_string(token);
+  }
+  write_file(folder / "chat/tokenizer.json",
+             R"({"decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"}]},)"
+             R"("model":{"type":"BPE","byte_fallback":true,"vocab":{)" +
+                 vocab + R"(},"merges":[]}})");
+  const Ended ended =
+      run_in(folder, {"generate", "chat", "--prompt", "\xC3\xA9", "--temperature", "0", "--tokens", "1"});
+  INFO(ended.err);
+  CHECK(ended.out == "\xC3\xA9\n");
+}
+
 TEST_CASE("hub: a prompt gets the tokens of the post-processor, and a conversation only those of its template",
           "[hub]") {
   const TemporaryFolder folder;
