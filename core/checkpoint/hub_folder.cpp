@@ -123,7 +123,7 @@ workload::Model model_of_architecture(const std::filesystem::path& file, const s
   throw Error(
       ErrorCode::data,
       fmt::format("'{}': no model here knows the architecture '{}'; known are {}; directories of other models are "
-                  "named in [plugins] path or SHARDRUN_PLUGIN_PATH",
+                  "named in [plugins] path, --plugins or SHARDRUN_PLUGIN_PATH",
                   file.native(), found->text, known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
 }
 

@@ -167,7 +167,8 @@ int generate(std::span<const std::string> words) {
         .help = "0: always the likeliest token; 1: the model's own distribution (default 0.8)"},
        {.name = "top-k", .value = "K", .help = "draw only from the K likeliest tokens (default 0: all)"},
        {.name = "seed", .value = "S", .help = "seed of the random draws (default 1337)"},
-       {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
+       {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"},
+       plugins_option()},
       1, 1);
   if (parsed.help_shown) {
     return 0;
@@ -178,16 +179,18 @@ int generate(std::span<const std::string> words) {
                                    .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
   require_effect(parsed, settings);
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
-  const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of({})));
+  std::vector<std::filesystem::path> folders = given_plugins(parsed);
+  const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of(folders)));
   given.check();
   if (given.chosen()) {
     write_to_standard_error(
         fmt::format("samples from the checkpoint of step {}: '{}'\n", given.step(), given.chosen()->native()));
   }
-  const std::optional<job::RawJob> job = given.job();  // a weights file has no job, hence no [plugins] folders
-  const plugins::Directories directories =
-      compile::directories_of(job ? job::plugin_path(*job) : std::vector<std::filesystem::path>());
-  checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), compile::models_in(directories));
+  if (const std::optional<job::RawJob> job = given.job()) {  // a weights file has none
+    std::ranges::copy(job::plugin_path(*job), std::back_inserter(folders));
+  }
+  checkpoint::TrainedModel trained =
+      checkpoint::read_model(given.source(), compile::models_in(compile::directories_of(folders)));
   require_chat(parsed, given.is_hub(), trained.tokenizer && trained.tokenizer->file() != nullptr);
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
   std::vector<std::int32_t> tokens;

@@ -137,7 +137,19 @@ TEST_CASE("hub: a third party's model reads a folder, is trained on, and writes 
     CHECK(error_of(folder, hub / "neox", words) < 2e-6);
   }
   CHECK(error_of(folder, hub / "neox_serial", {"--set", plugins}) < 2e-6);
-  CHECK_THAT(refusal_of(folder, hub / "neox"), Contains("named in [plugins] path or SHARDRUN_PLUGIN_PATH"));
+  CHECK(run_in(folder, {"checkpoint", "check", (hub / "neox").string()}).code == 2);
+  CHECK(run_in(folder, {"checkpoint", "check", (hub / "neox").string(), "--plugins", SHARDRUN_EXAMPLE_PROGRAMS}).code ==
+        0);
+  REQUIRE(run_in(folder, {"checkpoint", "export", (hub / "neox").string(), "-o", "again", "--hub", "--plugins",
+                          SHARDRUN_EXAMPLE_PROGRAMS})
+              .code == 0);
+  CHECK(read_file(folder / "again/model.safetensors") == read_file(hub / "neox/model.safetensors"));
+  CHECK(run_in(folder, {"generate", (hub / "neox").string(), "--plugins", SHARDRUN_EXAMPLE_PROGRAMS, "--prompt", "1",
+                        "--tokens", "2"})
+            .code == 0);
+  CHECK_THAT(run_in(folder, {"generate", (hub / "neox").string(), "--plugins", "none"}).err,
+             Contains("--plugins none: it is no folder"));
+  CHECK_THAT(refusal_of(folder, hub / "neox"), Contains("named in [plugins] path, --plugins or SHARDRUN_PLUGIN_PATH"));
 
   write_file(folder / "text.txt", std::string(400, 'a') + std::string(400, 'b'));
   for (const std::string name : {"neox", "neox_serial"}) {
