@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -464,10 +466,10 @@ std::string another_value(const ConfigValue& value) {
   if (value.type != SR_CONFIG_NUMBER) {
     return value.text + "_";
   }
-  const double number = std::stod(value.text);
+  const double number = std::strtod(value.text.c_str(), nullptr);  // unlike std::stod, takes 1e-310
   const bool is_whole = value.text.find_first_not_of("-0123456789") == std::string::npos;
-  return is_whole ? std::to_string(std::stoll(value.text) * 2 + (number == 0 ? 1 : 0))
-                  : fmt::format("{}", number == 0 ? 1 : number * 2);
+  const double other = number == 0 ? 1 : std::abs(number) < 1e15 ? number * 2 : number / 1024;
+  return is_whole ? std::to_string(static_cast<std::int64_t>(other)) : fmt::format("{}", other);
 }
 
 }  // namespace
