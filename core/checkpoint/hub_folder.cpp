@@ -399,6 +399,12 @@ graph::Graph declared(const workload::Model& model, const workload::ModelSetting
   return graph;
 }
 
+TensorSource states_in(const TensorSource& files, const workload::Model& model, const workload::ModelSettings& settings,
+                       const graph::Graph& graph) {
+  const std::vector<TensorName> names = names_in(files, model.tensor_names(graph, settings));
+  return source_made_of(files, states_made_of(files, graph, names), describe_model(model_section(model, settings), ""));
+}
+
 /// Reduces the option `context` if the model's default is large: a model may allow 131,072 tokens, and a batch of such
 /// contexts takes much memory. Returns a note for the user; "" if nothing changed.
 std::string bound_context(OptionValues& options) {
@@ -443,17 +449,19 @@ HubFolder::HubFolder(const std::filesystem::path& path, const workload::Models& 
 void HubFolder::read(const std::filesystem::path& file, const workload::Models& models) {
   const workload::Model model = model_of_architecture(file, config_, models);
   workload::ModelSettings settings;
+  graph::Graph graph;
   try {
     settings.options = model.read_config(config_);
+    unbound_.options = settings.options;
+    note_ = bound_context(settings.options);
+    settings.data.vocab = settings.options.has("vocab") ? settings.options.integer("vocab") : 0;
+    graph = declared(model, settings);
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("'{}': {}", tensors().path.native(), error.message()));
+    throw Error(error.code(), fmt::format("'{}': {}", file.native(), error.message()));
   }
-  unbound_.options = settings.options;
-  note_ = bound_context(settings.options);
-  settings.data.vocab = settings.options.has("vocab") ? settings.options.integer("vocab") : 0;
   model_ = model;
   section_ = model_section(model, settings);
-  source_ = states_of_hub(tensors(), model, settings);
+  source_ = states_in(tensors(), model, settings, graph);
 }
 
 namespace {
@@ -518,9 +526,7 @@ std::vector<UnderstoodKey> HubFolder::understood_keys() const {
 
 TensorSource states_of_hub(const TensorSource& files, const workload::Model& model,
                            const workload::ModelSettings& settings) {
-  const graph::Graph graph = declared(model, settings);
-  const std::vector<TensorName> names = names_in(files, model.tensor_names(graph, settings));
-  return source_made_of(files, states_made_of(files, graph, names), describe_model(model_section(model, settings), ""));
+  return states_in(files, model, settings, declared(model, settings));
 }
 
 TensorSource hub_tensors(const TensorSource& weights, const workload::Model& model,

@@ -451,6 +451,8 @@ TEST_CASE("hub: folders that cannot be read are refused with what is wrong", "[h
   CHECK_THAT(refusal_of(folder, changed(folder, "\"hidden_size\": 24", "\"hidden_size\": \"wide\"")),
              Contains("hidden_size = wide, expected a whole number"));
   CHECK_THAT(refusal_of(folder, changed(folder, "\"default\"", "\"dynamic\"")), Contains("rope_type = dynamic"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4")),
+             Contains("changed/config.json': ") && Contains("kv_heads = 4"));
   CHECK_THAT(refusal_of(folder, changed(folder, "\"rope_type\"", "\"partial_rotary_factor\": 0.5, \"rope_type\"")),
              Contains("partial_rotary_factor = 0.5: only 1 is supported"));
   CHECK(error_of(folder, changed(folder, "\"rope_type\"", "\"partial_rotary_factor\": 1.0, \"rope_type\""), {}) < 2e-6);
