@@ -18,6 +18,7 @@
 
 #include "core/base/error.h"
 #include "core/base/human.h"
+#include "core/base/text.h"
 #include "core/checkpoint/weights.h"
 #include "core/data/tokenizer.h"
 #include "core/files/gguf.h"
@@ -363,7 +364,7 @@ std::vector<Made> states_made_of(const TensorSource& files, const graph::Graph& 
     const TensorInfo& info = files.tensors[found->second];
     if (info.shape != name.shape || !is_real(info.dtype)) {
       faults.push_back(fmt::format("{} is {} [{}], expected real numbers [{}]", name.name, to_string(info.dtype),
-                                   fmt::join(info.shape, ", "), fmt::join(name.shape, ", ")));
+                                   shown(fmt::format("{}", fmt::join(info.shape, ", "))), fmt::join(name.shape, ", ")));
       continue;
     }
     Made& made = states[name.state];
@@ -379,7 +380,8 @@ std::vector<Made> states_made_of(const TensorSource& files, const graph::Graph& 
     const bool is_left_out = std::ranges::any_of(
         names, [&](const TensorName& name) { return name.state.empty() && matches(tensor.name, name.name); });
     if (!used.contains(tensor.name) && !is_left_out) {
-      faults.push_back(fmt::format("{} [{}] is not one of the model", tensor.name, fmt::join(tensor.shape, ", ")));
+      faults.push_back(fmt::format("{} [{}] is not one of the model", shown(tensor.name),
+                                   shown(fmt::format("{}", fmt::join(tensor.shape, ", ")))));
     }
   }
   if (!faults.empty()) {

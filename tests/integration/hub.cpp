@@ -469,6 +469,13 @@ TEST_CASE("hub: folders that cannot be read are refused with what is wrong", "[h
   CHECK_THAT(refusal_of(folder, partial),
              Contains("changed/model.safetensors.index.json'") &&
                  Contains("it asks for the file '2-of-2.safetensors', which is not there"));
+  std::filesystem::copy(hub / "llama/model.safetensors", partial / "2-of-2.safetensors");
+  write_file(partial / "model.safetensors.index.json", R"({"weight_map": {"model.horn": "2-of-2.safetensors"}})");
+  CHECK_THAT(refusal_of(folder, partial), Contains("changed/model.safetensors.index.json': '") &&
+                                              Contains("2-of-2.safetensors' has no tensor 'model.horn'"));
+  write_file(partial / "model.safetensors.index.json", R"({"weight_map": {"model.norm.weight": "."}})");
+  CHECK_THAT(refusal_of(folder, partial),
+             Contains("tensor 'model.norm.weight' should be in a file of the same folder"));
   std::filesystem::create_directories(folder / "empty");
   CHECK_THAT(refusal_of(folder, folder / "empty"),
              Contains("empty' has no weights: expected weights.safetensors or checkpoints, as a run writes them, or "
