@@ -114,6 +114,19 @@ std::optional<bool> flag_in(const boost::json::object& config, std::string_view 
   return value != nullptr && value->is_bool() ? std::optional<bool>(value->get_bool()) : std::nullopt;
 }
 
+/// A JSON value for messages; null: there is none.
+std::string shown(const boost::json::value* value) {
+  constexpr std::size_t most = 40;
+  if (value == nullptr) {
+    return "none";
+  }
+  const std::string text = boost::json::serialize(*value);
+  return text.size() <= most  ? printable(text)
+         : value->is_array()  ? "a list"
+         : value->is_object() ? "an object"
+                              : "a long text";
+}
+
 std::vector<std::int64_t> end_tokens_in(const std::filesystem::path& file) {
   const boost::json::object config = object_in(file);
   const boost::json::value* const value = config.if_contains("eos_token_id");
@@ -124,7 +137,7 @@ std::vector<std::int64_t> end_tokens_in(const std::filesystem::path& file) {
   for (const boost::json::value& one : value->is_array() ? value->get_array() : boost::json::array{*value}) {
     if (!one.is_int64() || one.get_int64() < 0) {
       throw Error(ErrorCode::data, fmt::format("{}: eos_token_id: expected a token, or a list of them, found {}",
-                                               files::human_path(file), boost::json::serialize(*value)));
+                                               files::human_path(file), shown(&one)));
     }
     tokens.push_back(one.get_int64());
   }
@@ -188,19 +201,6 @@ boost::json::array normalized_messages(const boost::json::array& messages) {
     made.push_back(std::move(kept));
   }
   return made;
-}
-
-/// A JSON value for messages; null: there is none.
-std::string shown(const boost::json::value* value) {
-  constexpr std::size_t most = 40;
-  if (value == nullptr) {
-    return "none";
-  }
-  const std::string text = boost::json::serialize(*value);
-  return text.size() <= most  ? printable(text)
-         : value->is_array()  ? "a list"
-         : value->is_object() ? "an object"
-                              : "a long text";
 }
 
 ChatFormat chat_format_in_gguf(const std::filesystem::path& path) {
