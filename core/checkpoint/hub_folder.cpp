@@ -127,7 +127,8 @@ workload::Model model_of_architecture(const std::filesystem::path& file, const s
       ErrorCode::data,
       fmt::format("'{}': no model here knows the architecture '{}'; known are {}; directories of other models are "
                   "named in [plugins] path, --plugins or SHARDRUN_PLUGIN_PATH",
-                  file.native(), found->text, known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+                  file.native(), shown(found->text),
+                  known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
 }
 
 // Tensors under other names -------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/files/folder.h"
 #include "core/files/gguf.h"
 #include "core/files/json.h"
@@ -68,14 +69,15 @@ std::vector<NamedText> templates_in(const boost::json::object& config, const std
     const boost::json::object* const object = one.if_object();
     const boost::json::value* const name = object == nullptr ? nullptr : object->if_contains("name");
     const boost::json::value* const text = object == nullptr ? nullptr : object->if_contains("template");
-    if (name == nullptr || text == nullptr || !name->is_string() || !text->is_string()) {
+    if (name == nullptr || text == nullptr || !name->is_string() || name->get_string().empty() || !text->is_string()) {
       throw Error(ErrorCode::data,
                   fmt::format("{}: chat_template: expected a text, or a list of objects with the texts "
                               "\"name\" and \"template\"",
                               source));
     }
     const std::string named(name->get_string());
-    found.push_back({named, std::string(text->get_string()), fmt::format("{}, chat_template \"{}\"", source, named)});
+    found.push_back({named, std::string(text->get_string()),
+                     fmt::format("{}, chat_template \"{}\"", source, shardrun::shown(named))});
   }
   return found;
 }
@@ -161,10 +163,12 @@ const NamedText& chosen_template(const ChatFormat& format, const Conversation& c
   }
   if (found == format.templates.end()) {
     std::vector<std::string> names;
-    std::ranges::transform(format.templates, std::back_inserter(names), &NamedText::name);
+    std::ranges::transform(format.templates, std::back_inserter(names),
+                           [](const NamedText& each) { return shardrun::shown(each.name); });
     throw Error(ErrorCode::usage,
-                fmt::format("the model has no chat template '{}'; it has {}: choose one with --template",
-                            name.empty() ? "default" : name, fmt::join(names, ", ")));
+                fmt::format("the model has no chat template '{}'; it has {}: choose one with --template (the first is "
+                            "in {})",
+                            name.empty() ? "default" : name, fmt::join(names, ", "), format.templates.front().source));
   }
   return *found;
 }

@@ -1,6 +1,6 @@
 // Any files as a model folder of Hugging Face's libraries. A line is the name of a file, a blank, and the file. A line
 // of a safetensors file is its header, and between name and header the number of its bytes of data, which are zeros.
-// Nothing but shardrun::Error may come out, which names the folder in at most 4,000 bytes. Every tensor of a folder
+// Nothing but shardrun::Error may come out, which names the folder in at most 6,000 bytes. Every tensor of a folder
 // that is accepted can be read. So can a conversation, messages.json, and be rendered.
 
 #include <boost/json.hpp>
@@ -79,7 +79,7 @@ void try_folder(const std::filesystem::path& folder, const std::function<void()>
   } catch (const Error& error) {
     require_sound_folder(error.message().find(folder.filename().native()) != std::string::npos,
                          "a message does not name the folder: " + error.message());
-    require_sound_folder(error.message().size() < 4000, "a message without end: " + error.message());
+    require_sound_folder(error.message().size() < 6000, "a message without end: " + error.message());
   }
 }
 
