@@ -32,6 +32,17 @@ std::filesystem::path weights_in(const std::filesystem::path& run) {
   return metrics::weights_path(run);
 }
 
+/// Throws Error{data} if a folder has weights in no form. `weights`: the file that a run would have written.
+void require_weights(const std::filesystem::path& folder, const std::filesystem::path& weights) {
+  if (std::filesystem::exists(weights)) {
+    return;
+  }
+  throw Error(ErrorCode::data,
+              fmt::format("'{}' has no weights: expected {} or checkpoints, as a run writes them, or config.json with "
+                          "{} or {}, as Hugging Face's libraries write them; name another folder",
+                          folder.native(), weights.filename().native(), one_file_name, index_name));
+}
+
 /// Whether a checkpoint is newer than the weights, because the run has continued since it wrote them.
 bool are_outdated(const std::filesystem::path& weights, const Listed& newest) {
   std::error_code failed;
@@ -118,6 +129,7 @@ GivenWeights::GivenWeights(const std::filesystem::path& path, const workload::Mo
     if (const std::filesystem::path job = metrics::job_path(path); std::filesystem::is_regular_file(job)) {
       job_file_ = job;
     }
+    require_weights(path, weights_in(path));
     open_file(weights_in(path));
   } else {
     open_checkpoint(find_checkpoint(path), path);

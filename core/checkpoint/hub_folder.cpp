@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -16,6 +18,7 @@
 
 #include "core/base/error.h"
 #include "core/base/human.h"
+#include "core/base/text.h"
 #include "core/checkpoint/weights.h"
 #include "core/data/tokenizer.h"
 #include "core/files/gguf.h"
@@ -123,8 +126,9 @@ workload::Model model_of_architecture(const std::filesystem::path& file, const s
   throw Error(
       ErrorCode::data,
       fmt::format("'{}': no model here knows the architecture '{}'; known are {}; directories of other models are "
-                  "named in [plugins] path or SHARDRUN_PLUGIN_PATH",
-                  file.native(), found->text, known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+                  "named in [plugins] path, --plugins or SHARDRUN_PLUGIN_PATH",
+                  file.native(), shown(found->text),
+                  known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
 }
 
 // Tensors under other names -------------------------------------------------------------------------------------------
@@ -361,7 +365,7 @@ std::vector<Made> states_made_of(const TensorSource& files, const graph::Graph& 
     const TensorInfo& info = files.tensors[found->second];
     if (info.shape != name.shape || !is_real(info.dtype)) {
       faults.push_back(fmt::format("{} is {} [{}], expected real numbers [{}]", name.name, to_string(info.dtype),
-                                   fmt::join(info.shape, ", "), fmt::join(name.shape, ", ")));
+                                   shown(fmt::format("{}", fmt::join(info.shape, ", "))), fmt::join(name.shape, ", ")));
       continue;
     }
     Made& made = states[name.state];
@@ -377,7 +381,8 @@ std::vector<Made> states_made_of(const TensorSource& files, const graph::Graph& 
     const bool is_left_out = std::ranges::any_of(
         names, [&](const TensorName& name) { return name.state.empty() && matches(tensor.name, name.name); });
     if (!used.contains(tensor.name) && !is_left_out) {
-      faults.push_back(fmt::format("{} [{}] is not one of the model", tensor.name, fmt::join(tensor.shape, ", ")));
+      faults.push_back(fmt::format("{} [{}] is not one of the model", shown(tensor.name),
+                                   shown(fmt::format("{}", fmt::join(tensor.shape, ", ")))));
     }
   }
   if (!faults.empty()) {
@@ -395,6 +400,12 @@ graph::Graph declared(const workload::Model& model, const workload::ModelSetting
   graph::Graph graph;
   model.declare(graph, settings);
   return graph;
+}
+
+TensorSource states_in(const TensorSource& files, const workload::Model& model, const workload::ModelSettings& settings,
+                       const graph::Graph& graph) {
+  const std::vector<TensorName> names = names_in(files, model.tensor_names(graph, settings));
+  return source_made_of(files, states_made_of(files, graph, names), describe_model(model_section(model, settings), ""));
 }
 
 /// Reduces the option `context` if the model's default is large: a model may allow 131,072 tokens, and a batch of such
@@ -441,17 +452,19 @@ HubFolder::HubFolder(const std::filesystem::path& path, const workload::Models& 
 void HubFolder::read(const std::filesystem::path& file, const workload::Models& models) {
   const workload::Model model = model_of_architecture(file, config_, models);
   workload::ModelSettings settings;
+  graph::Graph graph;
   try {
     settings.options = model.read_config(config_);
+    unbound_.options = settings.options;
+    note_ = bound_context(settings.options);
+    settings.data.vocab = settings.options.has("vocab") ? settings.options.integer("vocab") : 0;
+    graph = declared(model, settings);
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("'{}': {}", tensors().path.native(), error.message()));
+    throw Error(error.code(), fmt::format("'{}': {}", file.native(), error.message()));
   }
-  unbound_.options = settings.options;
-  note_ = bound_context(settings.options);
-  settings.data.vocab = settings.options.has("vocab") ? settings.options.integer("vocab") : 0;
   model_ = model;
   section_ = model_section(model, settings);
-  source_ = states_of_hub(tensors(), model, settings);
+  source_ = states_in(tensors(), model, settings, graph);
 }
 
 namespace {
@@ -464,10 +477,10 @@ std::string another_value(const ConfigValue& value) {
   if (value.type != SR_CONFIG_NUMBER) {
     return value.text + "_";
   }
-  const double number = std::stod(value.text);
+  const double number = std::strtod(value.text.c_str(), nullptr);  // unlike std::stod, takes 1e-310
   const bool is_whole = value.text.find_first_not_of("-0123456789") == std::string::npos;
-  return is_whole ? std::to_string(std::stoll(value.text) * 2 + (number == 0 ? 1 : 0))
-                  : fmt::format("{}", number == 0 ? 1 : number * 2);
+  const double other = number == 0 ? 1 : std::abs(number) < 1e15 ? number * 2 : number / 1024;
+  return is_whole ? std::to_string(static_cast<std::int64_t>(other)) : fmt::format("{}", other);
 }
 
 }  // namespace
@@ -516,9 +529,7 @@ std::vector<UnderstoodKey> HubFolder::understood_keys() const {
 
 TensorSource states_of_hub(const TensorSource& files, const workload::Model& model,
                            const workload::ModelSettings& settings) {
-  const graph::Graph graph = declared(model, settings);
-  const std::vector<TensorName> names = names_in(files, model.tensor_names(graph, settings));
-  return source_made_of(files, states_made_of(files, graph, names), describe_model(model_section(model, settings), ""));
+  return states_in(files, model, settings, declared(model, settings));
 }
 
 TensorSource hub_tensors(const TensorSource& weights, const workload::Model& model,

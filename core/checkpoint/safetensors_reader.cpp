@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
+#include "core/base/text.h"
 #include "core/base/utf8.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/files/json.h"
@@ -59,7 +60,7 @@ class Reader {
   }
 
   [[noreturn]] void refuse_tensor(std::string_view name, const std::string& fault) const {
-    refuse(fmt::format("tensor '{}': {}", name, fault));
+    refuse(fmt::format("tensor '{}': {}", shown(name), fault));
   }
 
   std::uint64_t header_bytes() const {
@@ -100,7 +101,7 @@ class Reader {
     Metadata pairs;
     for (const auto& [key, text] : value.get_object()) {
       if (!text.is_string()) {
-        refuse(fmt::format("__metadata__ \"{}\" is not a string", std::string_view(key)));
+        refuse(fmt::format("__metadata__ \"{}\" is not a string", shown(key)));
       }
       pairs.emplace(key, text.get_string());
     }
@@ -119,18 +120,18 @@ class Reader {
     const std::vector<std::int64_t> offsets = counts(name, "data_offsets", field(name, fields, "data_offsets"));
     if (offsets.size() != 2 || offsets[0] > offsets[1]) {
       refuse_tensor(name, fmt::format("its data_offsets are [{}]: expected a begin and an end not before it",
-                                      fmt::join(offsets, ", ")));
+                                      shown(fmt::format("{}", fmt::join(offsets, ", ")))));
     }
     entry.begin = static_cast<std::uint64_t>(offsets[0]);
     entry.end = static_cast<std::uint64_t>(offsets[1]);
+    const std::string shape = shown(fmt::format("{}", fmt::join(entry.info.shape, ", ")));
     const std::optional<std::uint64_t> bytes = tensor_bytes(entry.info);
     if (!bytes) {
-      refuse_tensor(name, fmt::format("the size of its shape [{}] overflows", fmt::join(entry.info.shape, ", ")));
+      refuse_tensor(name, fmt::format("the size of its shape [{}] overflows", shape));
     }
     if (*bytes != entry.end - entry.begin) {
-      refuse_tensor(name, fmt::format("shape [{}] of {} takes {} bytes, its data_offsets give it {}",
-                                      fmt::join(entry.info.shape, ", "), to_string(entry.info.dtype), *bytes,
-                                      entry.end - entry.begin));
+      refuse_tensor(name, fmt::format("shape [{}] of {} takes {} bytes, its data_offsets give it {}", shape,
+                                      to_string(entry.info.dtype), *bytes, entry.end - entry.begin));
     }
     return entry;
   }
@@ -151,7 +152,7 @@ class Reader {
     const std::string_view text = value.get_string();
     const std::optional<DType> known = dtype_of(text);
     if (!known) {
-      refuse_tensor(name, fmt::format("its dtype \"{}\" is unknown", text));
+      refuse_tensor(name, fmt::format("its dtype \"{}\" is unknown", shown(text)));
     }
     return *known;
   }
@@ -164,7 +165,7 @@ class Reader {
     for (const boost::json::value& number : value.get_array()) {
       if (!number.is_int64() || number.get_int64() < 0) {
         refuse_tensor(name, fmt::format("its {} holds {}: expected integers from 0 to 2^63 - 1", key,
-                                        boost::json::serialize(number)));
+                                        shown(boost::json::serialize(number))));
       }
       numbers.push_back(number.get_int64());
     }
@@ -178,7 +179,7 @@ class Reader {
       if (entry.begin != end) {
         refuse_tensor(entry.info.name,
                       fmt::format("it begins at byte {}, but {} ends at {}: tensors lie without gap or overlap",
-                                  entry.begin, before, end));
+                                  entry.begin, shown(before), end));
       }
       end = entry.end;
       before = entry.info.name;

@@ -20,6 +20,7 @@
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/base/suggest.h"
+#include "core/base/text.h"
 #include "core/checkpoint/contents.h"
 #include "core/checkpoint/weights.h"
 #include "core/device/elements.h"
@@ -99,8 +100,8 @@ std::map<std::string, std::vector<std::string>> files_of_index(const std::filesy
   std::map<std::string, std::vector<std::string>> files;
   for (const auto& [tensor, file] : map->get_object()) {
     const std::string name = file.is_string() ? std::string(file.get_string()) : "";
-    if (name.empty() || std::filesystem::path(name).filename() != name || name == "..") {
-      refuse_index(index, fmt::format("tensor '{}' should be in a file of the same folder", std::string_view(tensor)));
+    if (name.empty() || std::filesystem::path(name).filename() != name || name == "." || name == "..") {
+      refuse_index(index, fmt::format("tensor '{}' should be in a file of the same folder", shown(tensor)));
     }
     files[name].emplace_back(tensor);
   }
@@ -130,7 +131,7 @@ std::size_t TensorSource::index_of(std::string_view name) const {
   for (const TensorInfo& tensor : tensors) {
     names.push_back(tensor.name);
   }
-  throw Error(ErrorCode::data, fmt::format("'{}' has no tensor '{}'{}; it holds {} tensors", path.native(), name,
+  throw Error(ErrorCode::data, fmt::format("'{}' has no tensor '{}'{}; it holds {} tensors", path.native(), shown(name),
                                            did_you_mean(name, names), names.size()));
 }
 
@@ -188,6 +189,17 @@ bool is_there(const std::filesystem::path& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path, failed));
 }
 
+/// Opens a file that the index in its folder names.
+std::unique_ptr<SafetensorsFile> open_indexed(const std::filesystem::path& file) {
+  std::error_code failed;
+  if (!std::filesystem::exists(file, failed)) {
+    refuse_index(file.parent_path() / index_name,
+                 fmt::format("it asks for the file '{}', which is not there: download it, too",
+                             shown(file.filename().native())));
+  }
+  return std::make_unique<SafetensorsFile>(linked(file), hashed_of_weights);
+}
+
 /// Throws Error{data} if the folder has no safetensors file.
 void require_safetensors(const std::filesystem::path& folder) {
   if (is_there(folder / index_name)) {
@@ -217,11 +229,15 @@ TensorFiles::TensorFiles(const std::filesystem::path& path) {
   std::vector<std::pair<std::size_t, std::size_t>> places;
   std::vector<TensorSource> sources;
   for (const auto& [name, tensors] : files_of_index(path / index_name)) {
-    files_.push_back(std::make_unique<SafetensorsFile>(linked(path / name), hashed_of_weights));
+    files_.push_back(open_indexed(path / name));
     sources.emplace_back(*files_.back());
     source_.files.push_back(path / name);
     for (const std::string& tensor : tensors) {
-      places.emplace_back(sources.size() - 1, sources.back().index_of(tensor));
+      try {
+        places.emplace_back(sources.size() - 1, sources.back().index_of(tensor));
+      } catch (const Error& error) {
+        refuse_index(path / index_name, error.message());
+      }
       source_.tensors.push_back(sources.back().tensors[places.back().second]);
     }
   }

@@ -73,7 +73,7 @@ std::string text_of_predictions(const Parsed& parsed, const job::RawJob& of_run,
 job::RawJob job_of_weights(const Parsed& parsed, const std::string& command, const std::filesystem::path& path,
                            const std::vector<std::string>& overrides) {
   // A model reads a Hugging Face folder, and --set plugins.path may name the folder of its plugin.
-  const job::RawJob settings = job::read_job_text("", command, parsed.all("set"));
+  const job::RawJob settings = job::read_job_text("", command, overrides);
   const checkpoint::GivenWeights given(path, compile::models_in(compile::directories_of(job::plugin_path(settings))));
   const job::RawSection* const model = settings.find("model");
   const bool has_own_context = model != nullptr && model->find("context") != nullptr;

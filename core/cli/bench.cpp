@@ -48,10 +48,7 @@ std::vector<OptionSyntax> syntax() {
           {.name = "in-place", .help = "measure only in place, if the op can be (default both)"},
           {.name = "out-of-place", .help = "measure only out of place"},
           {.name = "timeout", .value = "SECONDS", .help = "timeout of each op (default 60)"},
-          {.name = "plugins",
-           .value = "PATH",
-           .help = "a folder with plugins, searched first (may be repeated)",
-           .repeated = true},
+          plugins_option(),
           {.name = "set",
            .value = "transport.NAME.KEY=VALUE",
            .help = "an option of the transport (may be repeated)",
@@ -110,9 +107,7 @@ bench::Settings settings_of(const Parsed& parsed, const std::optional<launch::Wo
     settings.places = parsed.has("in-place") ? bench::Placing::in_place : bench::Placing::out_of_place;
   }
   settings.timeout = parsed.real("timeout", settings.timeout, 0.1, 1e6);
-  for (const std::string& folder : parsed.all("plugins")) {
-    settings.plugins.push_back(std::filesystem::absolute(folder).lexically_normal());
-  }
+  settings.plugins = given_plugins(parsed);
   for (const std::string& option : parsed.all("set")) {
     add_option(settings, option);
   }

@@ -394,7 +394,8 @@ int check_folder(std::span<const std::string> words) {
         .value = "X",
         .help = "how far logits may differ, as a share of the largest, and outputs of a token, as a share "
                 "of its largest (default 1e-4)"},
-       {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
+       {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"},
+       plugins_option()},
       1, 1);
   if (parsed.help_shown) {
     return 0;
@@ -416,7 +417,7 @@ int check_folder(std::span<const std::string> words) {
                     "verify' reads checkpoints of runs",
                     files::human_path(folder)));
   }
-  const workload::Models models = compile::models_in(compile::directories_of({}));
+  const workload::Models models = compile::models_in(compile::directories_of(given_plugins(parsed)));
   const checkpoint::HubFolder hub(folder, models);  // refuses missing and unknown tensors
   print_folder(hub);
   checkpoint::TrainedModel trained = checkpoint::read_model(hub.source(), models);

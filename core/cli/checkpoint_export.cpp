@@ -173,11 +173,13 @@ bool is_same_model(const checkpoint::TensorSource& origin, const checkpoint::Tra
 
 /// Exports a folder in the form of Hugging Face's libraries.
 int export_hub_folder(const Parsed& parsed, const std::filesystem::path& folder, checkpoint::ExportSettings settings) {
-  const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of({})));
+  std::vector<std::filesystem::path> folders = given_plugins(parsed);
+  const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of(folders)));
   given.check();
-  const std::optional<job::RawJob> job = given.job();
-  const workload::Models models =
-      compile::models_in(compile::directories_of(job ? job::plugin_path(*job) : std::vector<std::filesystem::path>()));
+  if (const std::optional<job::RawJob> job = given.job()) {
+    std::ranges::copy(job::plugin_path(*job), std::back_inserter(folders));
+  }
+  const workload::Models models = compile::models_in(compile::directories_of(folders));
   const checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), models);
   const checkpoint::TensorSource source = checkpoint::hub_tensors(given.source(), trained.model, trained.settings);
   const std::optional<std::filesystem::path> origin = origin_of(given);
@@ -223,7 +225,8 @@ int export_saved(std::span<const std::string> words) {
        {.name = "all", .help = "also the states of the optimizer and of the strategy"},
        {.name = "type",
         .value = "f32|bf16",
-        .help = "of real numbers (default: as stored; parameters are stored as f32)"}},
+        .help = "of real numbers (default: as stored; parameters are stored as f32)"},
+       plugins_option()},
       1, 1);
   if (parsed.help_shown) {
     return 0;
@@ -240,6 +243,9 @@ int export_saved(std::span<const std::string> words) {
   }
   const checkpoint::ExportSettings settings{.max_bytes = max_bytes_of(parsed), .type = type_of(parsed)};
   catch_stop_signals();
+  if (parsed.has("plugins") && !parsed.has("hub")) {
+    throw Error(ErrorCode::usage, "checkpoint export: --plugins has no effect without --hub: leave it out");
+  }
   if (parsed.has("hub")) {
     if (is_file || parsed.has("all")) {
       throw Error(ErrorCode::usage,

@@ -61,14 +61,6 @@ class Printer {
     std::fflush(stdout);
   }
 
-  void finish() {
-    std::string rest;
-    if (decoder_) {
-      decoder_->finish(rest);
-    }
-    fmt::print("{}\n", rest);
-  }
-
  private:
   std::optional<data::Decoder> decoder_;
 };
@@ -180,7 +172,8 @@ std::vector<OptionSyntax> generate_options() {
       {.name = "threads", .value = "N", .help = "threads of each rank to compute with (default 1)"},
       {.name = "ranks", .value = "N", .help = "ranks to compute with, in place of the run's"},
       {.name = "strategy", .value = "NAME", .help = "the strategy in place of the run's, without its [mesh]"},
-      {.name = "transport", .value = "NAME", .help = "the transport in place of the run's"}};
+      {.name = "transport", .value = "NAME", .help = "the transport in place of the run's"},
+      plugins_option()};
   std::ranges::move(run_options(), std::back_inserter(options));
   return options;
 }
@@ -225,6 +218,13 @@ int generate_by_job(std::span<const std::string> words, const Parsed& parsed, st
       set(setting, *value);
     }
   }
+  if (const std::vector<std::filesystem::path> folders = given_plugins(parsed); !folders.empty()) {
+    std::string all;
+    for (const std::filesystem::path& folder : folders) {
+      all += (all.empty() ? "" : ", ") + folder.string();
+    }
+    set("plugins.path", all);
+  }
   if (!parsed.has("prompts")) {
     set("infer.text", "true");
     set("infer.slots", "1");
@@ -248,22 +248,24 @@ int generate(std::span<const std::string> words) {
                            .min_p = parsed.real("min-p", 0, 0, 1),
                            .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
   require_effect(parsed, sampling);
-  for (const char* option : {"prompts", "to", "ranks", "strategy", "transport", "set"}) {
+  for (const char* option : {"prompts", "to", "ranks", "strategy", "transport", "set", "output"}) {
     if (parsed.has(option)) {
       return generate_by_job(words, parsed, count);
     }
   }
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
-  const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of({})));
+  std::vector<std::filesystem::path> folders = given_plugins(parsed);
+  const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of(folders)));
   given.check();
   if (given.chosen()) {
     write_to_standard_error(
         fmt::format("samples from the checkpoint of step {}: '{}'\n", given.step(), given.chosen()->native()));
   }
-  const std::optional<job::RawJob> job = given.job();  // a weights file has no job, hence no [plugins] folders
-  const plugins::Directories directories =
-      compile::directories_of(job ? job::plugin_path(*job) : std::vector<std::filesystem::path>());
-  checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), compile::models_in(directories));
+  if (const std::optional<job::RawJob> job = given.job()) {  // a weights file has none
+    std::ranges::copy(job::plugin_path(*job), std::back_inserter(folders));
+  }
+  checkpoint::TrainedModel trained =
+      checkpoint::read_model(given.source(), compile::models_in(compile::directories_of(folders)));
   require_chat(parsed, given.is_hub(), trained.tokenizer && trained.tokenizer->file() != nullptr);
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
   const infer::Language language(trained.tokenizer, given.is_hub() ? parsed.positional[0] : "");
@@ -308,7 +310,7 @@ int generate(std::span<const std::string> words) {
       session.step([&](const infer::Drawn& drawn) { take(drawn.token); });
     }
   }
-  printer.finish();
+  fmt::print("\n");  // bytes that wait for the rest of their character are left out
   return 0;
 }
 

@@ -191,6 +191,27 @@ OptionSyntax set_option() {
 
 OptionSyntax replace_option() { return {.name = "replace", .help = "write the file even if it exists"}; }
 
+OptionSyntax plugins_option() {
+  return {.name = "plugins",
+          .value = "PATH",
+          .help = "a folder with plugins, searched first (may be repeated)",
+          .repeated = true};
+}
+
+std::vector<std::filesystem::path> given_plugins(const Parsed& parsed) {
+  std::vector<std::filesystem::path> folders;
+  for (const std::string& folder : parsed.all("plugins")) {
+    std::error_code failed;
+    if (!std::filesystem::is_directory(folder, failed)) {
+      throw Error(ErrorCode::usage, fmt::format("--plugins {}: it is no folder: name the folder that has the plugins' "
+                                                "files, shardrun_KIND_NAME.so",
+                                                folder));
+    }
+    folders.push_back(std::filesystem::absolute(folder).lexically_normal());
+  }
+  return folders;
+}
+
 void require_new(const Parsed& parsed, const std::filesystem::path& file) {
   std::error_code none;
   if (!parsed.has("replace") && std::filesystem::exists(std::filesystem::symlink_status(file, none))) {

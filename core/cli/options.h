@@ -48,6 +48,10 @@ struct Parsed {
 [[nodiscard]] OptionSyntax set_option();
 /// The option --replace, for commands that write a file.
 [[nodiscard]] OptionSyntax replace_option();
+/// The option --plugins, for commands without a job file.
+[[nodiscard]] OptionSyntax plugins_option();
+/// The folders of --plugins, absolute. Throws Error{usage} if one is no folder.
+[[nodiscard]] std::vector<std::filesystem::path> given_plugins(const Parsed& parsed);
 /// Throws Error{usage} if the file exists and --replace is not given.
 void require_new(const Parsed& parsed, const std::filesystem::path& file);
 /// The options of a command whose job may continue from a checkpoint: `--resume[=FOLDER]`, which stands for a setting

@@ -366,6 +366,9 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
     throw Error(ErrorCode::job, fmt::format("{}: [job] device = {}: an engine computes in memory of the host: {}",
                                             job.where("job", "device"), job.device, device::choose_cpu));
   }
+  if (!job.checkpoint.empty()) {  // each rank reads it later; what is no safetensors file is refused now
+    placing(job, "job", "checkpoint", [&] { static_cast<void>(checkpoint::SafetensorsFile(job.checkpoint)); });
+  }
   if (job.task == job::Task::infer) {
     compiled.settings.data = inferred_shape(job);
   }

@@ -43,8 +43,8 @@ void require_same_kind(const ArraySet& training, const ArraySet& validation) {
 class ArrayDataset final : public Dataset {
  public:
   /// `validation`: the validation data; nothing: the last rows of the training data are used.
-  ArrayDataset(NamedArrays training, std::optional<NamedArrays> validation)
-      : training_(std::move(training)), validation_(std::move(validation)) {
+  ArrayDataset(NamedArrays training, std::optional<NamedArrays> validation, std::int64_t eval_samples)
+      : training_(std::move(training)), validation_(std::move(validation)), eval_samples_(eval_samples) {
     if (validation_) {
       with_name(validation_->name, [&] { require_same_kind(training_.set, validation_->set); });
     }
@@ -61,7 +61,9 @@ class ArrayDataset final : public Dataset {
   }
   [[nodiscard]] std::int64_t epoch_samples() const override { return set().training_rows(); }
   [[nodiscard]] std::int64_t tokens_per_sample() const override { return 1; }
-  [[nodiscard]] std::int64_t evaluation_samples() const override { return evaluated().set.rows() - first_evaluated(); }
+  [[nodiscard]] std::int64_t evaluation_samples() const override {
+    return evaluated_samples(eval_samples_, validation_samples());
+  }
 
   [[nodiscard]] std::vector<const files::SteadyFile*> files() const override {
     std::vector<const files::SteadyFile*> files = training_.set.files();
@@ -82,7 +84,7 @@ class ArrayDataset final : public Dataset {
     const std::string targets =
         set().has_labels() ? fmt::format("{} classes", classes_) : fmt::format("{} targets", set().outputs());
     return fmt::format("arrays: {} training and {} validation samples of {} features, {}", set().training_rows(),
-                       evaluation_samples(), set().features(), targets);
+                       validation_samples(), set().features(), targets);
   }
 
   void fill_training(std::uint64_t seed, std::int64_t first, const TensorView& inputs,
@@ -100,6 +102,7 @@ class ArrayDataset final : public Dataset {
  private:
   [[nodiscard]] const ArraySet& set() const noexcept { return training_.set; }
   [[nodiscard]] const NamedArrays& evaluated() const noexcept { return validation_ ? *validation_ : training_; }
+  [[nodiscard]] std::int64_t validation_samples() const noexcept { return evaluated().set.rows() - first_evaluated(); }
   [[nodiscard]] std::int64_t first_evaluated() const noexcept { return validation_ ? 0 : set().training_rows(); }
 
   [[nodiscard]] static std::int64_t classes_of(const NamedArrays& arrays) {
@@ -155,6 +158,7 @@ class ArrayDataset final : public Dataset {
 
   NamedArrays training_;
   std::optional<NamedArrays> validation_;
+  std::int64_t eval_samples_;
   std::int64_t classes_ = 0;
 };
 
@@ -182,7 +186,8 @@ std::unique_ptr<Dataset> open_arrays(const job::Job& job, DataFiles& files) {
     validation.emplace(open_pair(job, files, "validation_arrays", job.data.validation_arrays, 1));
   }
   return std::make_unique<ArrayDataset>(
-      open_pair(job, files, "arrays", job.data.arrays, validation ? 1 : job.data.split), std::move(validation));
+      open_pair(job, files, "arrays", job.data.arrays, validation ? 1 : job.data.split), std::move(validation),
+      job.data.eval_samples);
 }
 
 }  // namespace shardrun::data

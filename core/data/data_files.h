@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -34,6 +35,11 @@ auto with_name(const Named& name, Act act) {
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", name, error.message()));
   }
+}
+
+/// The number of samples in an evaluation. `most`: [data] eval_samples. `available`: the samples for validation.
+[[nodiscard]] inline std::int64_t evaluated_samples(std::int64_t most, std::int64_t available) {
+  return most > 0 ? std::min(most, available) : available;
 }
 
 /// The files of data_files(). They are opened by path, or were inherited from another process of this host.

@@ -75,10 +75,14 @@ class Tokens {
 
 class TokenDataset final : public Dataset {
  public:
-  /// `validation`: the validation data; nothing: a part of the training data is used, by `split`.
-  TokenDataset(Tokens training, std::optional<Tokens> validation, double split, std::int64_t context,
-               std::int64_t vocab)
-      : training_(std::move(training)), validation_(std::move(validation)), context_(context), vocab_(vocab) {
+  /// `validation`: the validation data; nothing: a part of the training data is used, by [data] split.
+  TokenDataset(Tokens training, std::optional<Tokens> validation, const job::DataSettings& settings,
+               std::int64_t context, std::int64_t vocab)
+      : training_(std::move(training)),
+        validation_(std::move(validation)),
+        eval_samples_(settings.eval_samples),
+        context_(context),
+        vocab_(vocab) {
     if (validation_) {
       split_ = {{0, training_.size()}, {0, validation_->size()}};
       for (const Tokens* const tokens : all()) {
@@ -90,7 +94,7 @@ class TokenDataset final : public Dataset {
     constexpr std::string_view remedy = ", or another [data] split";
     with_name(training_.name(), [&] {
       const std::string& source = training_.source();
-      split_ = split_tokens(training_.size(), split, source);
+      split_ = split_tokens(training_.size(), settings.split, source);
       require_context(split_.training.size, context, fmt::format("the training part of '{}'", source), remedy);
       if (split_.validation.size > 0) {
         require_context(split_.validation.size, context, fmt::format("the validation part of '{}'", source), remedy);
@@ -105,7 +109,7 @@ class TokenDataset final : public Dataset {
   [[nodiscard]] std::int64_t tokens_per_sample() const override { return context_; }
 
   [[nodiscard]] std::int64_t evaluation_samples() const override {
-    return evaluation_windows(split_.validation.size, context_);
+    return evaluated_samples(eval_samples_, evaluation_windows(split_.validation.size, context_));
   }
 
   /// Reads token files. A text was already read as a whole when it was opened.
@@ -184,6 +188,7 @@ class TokenDataset final : public Dataset {
   Tokens training_;
   std::optional<Tokens> validation_;
   TokenSplit split_;  ///< ranges of training_ and validation_
+  std::int64_t eval_samples_;
   std::int64_t context_;
   std::int64_t vocab_;
 };
@@ -237,7 +242,7 @@ std::unique_ptr<Dataset> open_text(const job::Job& job, DataFiles& files) {
     validation = open_one_text(job, files, "validation_text", job.data.validation_text, *text.tokenizer());
   }
   const std::int64_t vocab = text.tokenizer()->vocabulary();
-  return std::make_unique<TokenDataset>(std::move(text), std::move(validation), job.data.split, context, vocab);
+  return std::make_unique<TokenDataset>(std::move(text), std::move(validation), job.data, context, vocab);
 }
 
 std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files) {
@@ -269,7 +274,7 @@ std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files) {
   if (!job.data.validation_tokens.empty()) {
     validation = open("validation_tokens", job.data.validation_tokens);
   }
-  return std::make_unique<TokenDataset>(std::move(training), std::move(validation), job.data.split, context, vocab);
+  return std::make_unique<TokenDataset>(std::move(training), std::move(validation), job.data, context, vocab);
 }
 
 }  // namespace shardrun::data

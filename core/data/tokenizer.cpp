@@ -159,7 +159,10 @@ void Decoder::decode(std::int64_t token, std::string& text) {
   if (file_) {
     file_->decode(static_cast<std::int32_t>(token), text);
   } else if (tokenizer_.kind_ == TokenizerKind::byte) {
-    text += static_cast<char>(token);
+    waiting_ += static_cast<char>(token);
+    const std::size_t kept = begun_utf8(waiting_);
+    text.append(waiting_, 0, waiting_.size() - kept);
+    waiting_.erase(0, waiting_.size() - kept);
   } else {
     append_utf8(text, tokenizer_.characters_[static_cast<std::size_t>(token)]);
   }
@@ -169,6 +172,7 @@ void Decoder::finish(std::string& text) {
   if (file_) {
     file_->finish(text);
   }
+  text += std::exchange(waiting_, "");
 }
 
 CharacterSet::CharacterSet(std::string source) : source_(std::move(source)) {}

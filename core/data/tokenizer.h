@@ -108,8 +108,8 @@ class Decoder {
  public:
   explicit Decoder(const Tokenizer& tokenizer);
 
-  /// Appends the text of a token. With a tokenizer of kind `file`, bytes wait until their character is complete. Throws
-  /// Error{data} for a token outside of the vocabulary.
+  /// Appends the text of a token. Bytes wait until their character is complete. Throws Error{data} for a token outside
+  /// of the vocabulary.
   void decode(std::int64_t token, std::string& text);
   /// Appends the bytes that still wait.
   void finish(std::string& text);
@@ -117,6 +117,7 @@ class Decoder {
  private:
   const Tokenizer& tokenizer_;
   std::optional<text::BpeDecoder> file_;
+  std::string waiting_;  ///< bytes of a character; with a tokenizer of kind `file`, file_ keeps them
 };
 
 }  // namespace shardrun::data

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 
 namespace shardrun::files {
 namespace {
@@ -104,8 +105,8 @@ boost::json::value parse_json_strictly(std::string_view text, std::string_view s
   boost::json::error_code failed;
   const std::size_t consumed = keys.write_some(false, text.data(), text.size(), failed);
   if (keys.handler().duplicate) {
-    throw Error(ErrorCode::data,
-                fmt::format("cannot read {}: the key \"{}\" occurs twice", source, keys.handler().key));
+    throw Error(ErrorCode::data, fmt::format("cannot read {}: the key \"{}\" occurs twice", source,
+                                             shardrun::shown(keys.handler().key)));
   }
   if (!failed && consumed < text.size()) {
     failed = boost::json::error::extra_data;

@@ -257,9 +257,6 @@ std::string Answer::take(const Drawn& drawn) {
   if (!drawn.is_end) {
     held_ += text_of(drawn.token);
   }
-  if (drawn.is_last && decoder_) {
-    decoder_->finish(held_);
-  }
   return shown + release(drawn.is_last);
 }
 

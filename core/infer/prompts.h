@@ -56,8 +56,8 @@ class Answer {
   /// `language` outlives this object.
   Answer(const Language& language, Prompt prompt);
 
-  /// Takes a token. Returns the text that is certain by now and was not returned before: a text that may begin a stop
-  /// is held back. Sets is_stopped() if a stop was found.
+  /// Takes a token. Returns the text that is certain by now and was not returned before: a text that may begin a stop,
+  /// and bytes of an incomplete character, are held back. Sets is_stopped() if a stop was found.
   std::string take(const Drawn& drawn);
   [[nodiscard]] bool is_stopped() const noexcept { return is_stopped_; }
   /// The answer as a JSON object, once it is complete.

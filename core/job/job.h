@@ -67,7 +67,8 @@ struct DataSettings {
   double split{};                   ///< the fraction used for training, in (0, 1]
   std::int64_t batch{};             ///< sequences or samples per optimizer step, on all ranks together
   std::int64_t microbatches{};
-  std::int64_t eval_batch{};  ///< 0: like a microbatch
+  std::int64_t eval_batch{};    ///< 0: like a microbatch
+  std::int64_t eval_samples{};  ///< the most in an evaluation; 0: all
 };
 
 struct TrainSettings {

@@ -34,6 +34,12 @@ std::string rates_text(const RankRates& first, double rank_flops, const char* en
       text +=
           fmt::format(" ({} of [cluster] flops)", show([](const RankRates& rank) { return rank.flops_per_s(); },
                                                        [&](double flops) { return share_text(flops / rank_flops); }));
+    } else if (first.fastest > 0) {
+      text += fmt::format(
+          " ({} of the rate of {} fastest op)",
+          show([](const RankRates& rank) { return rank.fastest > 0 ? rank.flops_per_s() / rank.fastest : 0; },
+               share_text),
+          *ending == 's' ? "its" : "their");
     }
     text += ", ";
   }
@@ -52,15 +58,16 @@ void RankRates::add(const RankRates& later) noexcept {
   waiting += later.waiting;
   bytes += later.bytes;
   flops += later.flops;
+  fastest = later.fastest;
 }
 
 std::string to_text(const RankRates& rates) {
-  return fmt::format("{} {} {} {} {} {}", rates.step, rates.seconds, rates.communicating, rates.waiting, rates.bytes,
-                     rates.flops);
+  return fmt::format("{} {} {} {} {} {} {}", rates.step, rates.seconds, rates.communicating, rates.waiting, rates.bytes,
+                     rates.flops, rates.fastest);
 }
 
 RankRates rates_of(std::string_view text) noexcept {
-  std::array<double, 6> numbers = {};
+  std::array<double, 7> numbers = {};
   const char* at = text.data();
   const char* const end = at + text.size();
   for (double& number : numbers) {
@@ -72,7 +79,8 @@ RankRates rates_of(std::string_view text) noexcept {
           .communicating = numbers[2],
           .waiting = numbers[3],
           .bytes = numbers[4],
-          .flops = numbers[5]};
+          .flops = numbers[5],
+          .fastest = numbers[6]};
 }
 
 std::string rates_line(const std::vector<RankRates>& ranks, double rank_flops) {

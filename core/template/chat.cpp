@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/files/folder.h"
 #include "core/files/gguf.h"
 #include "core/files/json.h"
@@ -68,14 +69,15 @@ std::vector<NamedText> templates_in(const boost::json::object& config, const std
     const boost::json::object* const object = one.if_object();
     const boost::json::value* const name = object == nullptr ? nullptr : object->if_contains("name");
     const boost::json::value* const text = object == nullptr ? nullptr : object->if_contains("template");
-    if (name == nullptr || text == nullptr || !name->is_string() || !text->is_string()) {
+    if (name == nullptr || text == nullptr || !name->is_string() || name->get_string().empty() || !text->is_string()) {
       throw Error(ErrorCode::data,
                   fmt::format("{}: chat_template: expected a text, or a list of objects with the texts "
                               "\"name\" and \"template\"",
                               source));
     }
     const std::string named(name->get_string());
-    found.push_back({named, std::string(text->get_string()), fmt::format("{}, chat_template \"{}\"", source, named)});
+    found.push_back({named, std::string(text->get_string()),
+                     fmt::format("{}, chat_template \"{}\"", source, shardrun::shown(named))});
   }
   return found;
 }
@@ -114,6 +116,19 @@ std::optional<bool> flag_in(const boost::json::object& config, std::string_view 
   return value != nullptr && value->is_bool() ? std::optional<bool>(value->get_bool()) : std::nullopt;
 }
 
+/// A JSON value for messages; null: there is none.
+std::string shown(const boost::json::value* value) {
+  constexpr std::size_t most = 40;
+  if (value == nullptr) {
+    return "none";
+  }
+  const std::string text = boost::json::serialize(*value);
+  return text.size() <= most  ? printable(text)
+         : value->is_array()  ? "a list"
+         : value->is_object() ? "an object"
+                              : "a long text";
+}
+
 std::vector<std::int64_t> end_tokens_in(const std::filesystem::path& file) {
   const boost::json::object config = object_in(file);
   const boost::json::value* const value = config.if_contains("eos_token_id");
@@ -124,7 +139,7 @@ std::vector<std::int64_t> end_tokens_in(const std::filesystem::path& file) {
   for (const boost::json::value& one : value->is_array() ? value->get_array() : boost::json::array{*value}) {
     if (!one.is_int64() || one.get_int64() < 0) {
       throw Error(ErrorCode::data, fmt::format("{}: eos_token_id: expected a token, or a list of them, found {}",
-                                               files::human_path(file), boost::json::serialize(*value)));
+                                               files::human_path(file), shown(&one)));
     }
     tokens.push_back(one.get_int64());
   }
@@ -148,10 +163,12 @@ const NamedText& chosen_template(const ChatFormat& format, const Conversation& c
   }
   if (found == format.templates.end()) {
     std::vector<std::string> names;
-    std::ranges::transform(format.templates, std::back_inserter(names), &NamedText::name);
+    std::ranges::transform(format.templates, std::back_inserter(names),
+                           [](const NamedText& each) { return shardrun::shown(each.name); });
     throw Error(ErrorCode::usage,
-                fmt::format("the model has no chat template '{}'; it has {}: choose one with --template",
-                            name.empty() ? "default" : name, fmt::join(names, ", ")));
+                fmt::format("the model has no chat template '{}'; it has {}: choose one with --template (the first is "
+                            "in {})",
+                            name.empty() ? "default" : name, fmt::join(names, ", "), format.templates.front().source));
   }
   return *found;
 }
@@ -188,19 +205,6 @@ boost::json::array normalized_messages(const boost::json::array& messages) {
     made.push_back(std::move(kept));
   }
   return made;
-}
-
-/// A JSON value for messages; null: there is none.
-std::string shown(const boost::json::value* value) {
-  constexpr std::size_t most = 40;
-  if (value == nullptr) {
-    return "none";
-  }
-  const std::string text = boost::json::serialize(*value);
-  return text.size() <= most  ? printable(text)
-         : value->is_array()  ? "a list"
-         : value->is_object() ? "an object"
-                              : "a long text";
 }
 
 ChatFormat chat_format_in_gguf(const std::filesystem::path& path) {

@@ -32,6 +32,21 @@ std::string profile_table(const std::vector<runtime::OpTime>& times) {
   return text;
 }
 
+/// Operations per second of the op that computes most of them, among those that take a hundredth of the time or more.
+double fastest_of(const std::vector<runtime::OpTime>& times) {
+  double total = 0;
+  for (const runtime::OpTime& time : times) {
+    total += time.seconds;
+  }
+  double fastest = 0;
+  for (const runtime::OpTime& time : times) {
+    if (time.seconds > 0 && time.seconds >= total / 100) {
+      fastest = std::max(fastest, static_cast<double>(time.flops) / time.seconds);
+    }
+  }
+  return fastest;
+}
+
 /// What a job's `transport = auto` stands for: " over NAME along data, NAME along model".
 std::string transports_text(const job::Job& job, const compile::Compiled& compiled) {
   const runtime::TransportSet& set = compiled.transports;
@@ -210,6 +225,7 @@ metrics::RankRates RankTask::rates_of(std::int64_t step, const StepMeasure& meas
                                    : std::max<std::int64_t>(1, job::steps_of(job_) / usual_lines);
     since_shown_.add(rates);
     if (rates.step % every == 0 || rates.step == last_step_) {
+      since_shown_.fastest = fastest_of(executor_->profile());
       settings_.display.rates(std::exchange(since_shown_, {}));
     }
   }

@@ -227,7 +227,6 @@ class TrainTask : private RankTask {
                     decoder.decode(token, text);
                     record_.now_at("sampling token", ++sampled, job_.train.sample);
                   });
-    decoder.finish(text);
     if (record_.is_first() && stop_heard_ == 0) {
       settings_.folder.require_owned();
       files::write_file_atomically(metrics::sample_path(job_.output), text);

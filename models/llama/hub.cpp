@@ -60,7 +60,6 @@ void read_rotation(const HubConfig& config) {
 void read_window(const HubConfig& config, const std::string& architecture) {
   const bool is_qwen = architecture.starts_with("Qwen");
   const bool slides = is_qwen ? config.boolean("use_sliding_window", false) : architecture.starts_with("Mistral");
-  const std::int64_t layers = config.integer("num_hidden_layers");
   const std::int64_t first = is_qwen ? config.integer("max_window_layers", 28) : 0;
   const bool has_window = slides && config.has("sliding_window");
   if (has_window) {
@@ -68,9 +67,11 @@ void read_window(const HubConfig& config, const std::string& architecture) {
     config.set("first_window_layer", first);
   }
   config.ignore({"sliding_window", "max_window_layers", "use_sliding_window"});
-  for (std::int64_t layer = 0; layer < layers; ++layer) {
-    const std::string key = "layer_types." + std::to_string(layer);
-    config.require(key, has_window && layer >= first ? "sliding_attention" : "full_attention");
+  // Types of layers that do not exist stay unknown.
+  const std::int64_t layers = config.integer("num_hidden_layers");
+  const auto key_of = [](std::int64_t layer) { return "layer_types." + std::to_string(layer); };
+  for (std::int64_t layer = 0; layer < layers && config.has(key_of(layer)); ++layer) {
+    config.require(key_of(layer), has_window && layer >= first ? "sliding_attention" : "full_attention");
   }
   config.ignore({"layer_types"});
 }
@@ -157,7 +158,7 @@ void read_config(const HubConfig& config) {
   read_window(config, architecture);
   config.require("hidden_act", "silu");
   if (config.number("attention_dropout", 0) != 0) {
-    throw InvalidJob("config.json: attention_dropout = " + std::to_string(config.number("attention_dropout")) +
+    throw InvalidJob("config.json: attention_dropout = " + HubConfig::digits(config.number("attention_dropout")) +
                      ": the model has none");
   }
   config.ignore_usual();

@@ -321,6 +321,9 @@ TEST_CASE("weights of another size are refused by the name of the first tensor t
   INFO(ended.err);
   CHECK(ended.code == 1);
   CHECK_THAT(ended.err, Contains("has layer_0/weights [6, 5], and the engine declares it as [6, 4]"));
+  const Ended of_folder = folder.run("engine", {"job.checkpoint=model"});
+  CHECK(of_folder.code == 2);
+  CHECK_THAT(of_folder.err, Contains("[job] checkpoint: cannot read '") && Contains("it is a folder"));
 }
 
 TEST_CASE("settings of engines need an engine, and some commands a model", "[engines]") {

@@ -137,7 +137,19 @@ TEST_CASE("hub: a third party's model reads a folder, is trained on, and writes 
     CHECK(error_of(folder, hub / "neox", words) < 2e-6);
   }
   CHECK(error_of(folder, hub / "neox_serial", {"--set", plugins}) < 2e-6);
-  CHECK_THAT(refusal_of(folder, hub / "neox"), Contains("named in [plugins] path or SHARDRUN_PLUGIN_PATH"));
+  CHECK(run_in(folder, {"checkpoint", "check", (hub / "neox").string()}).code == 2);
+  CHECK(run_in(folder, {"checkpoint", "check", (hub / "neox").string(), "--plugins", SHARDRUN_EXAMPLE_PROGRAMS}).code ==
+        0);
+  REQUIRE(run_in(folder, {"checkpoint", "export", (hub / "neox").string(), "-o", "again", "--hub", "--plugins",
+                          SHARDRUN_EXAMPLE_PROGRAMS})
+              .code == 0);
+  CHECK(read_file(folder / "again/model.safetensors") == read_file(hub / "neox/model.safetensors"));
+  CHECK(run_in(folder, {"generate", (hub / "neox").string(), "--plugins", SHARDRUN_EXAMPLE_PROGRAMS, "--prompt", "1",
+                        "--tokens", "2"})
+            .code == 0);
+  CHECK_THAT(run_in(folder, {"generate", (hub / "neox").string(), "--plugins", "none"}).err,
+             Contains("--plugins none: it is no folder"));
+  CHECK_THAT(refusal_of(folder, hub / "neox"), Contains("named in [plugins] path, --plugins or SHARDRUN_PLUGIN_PATH"));
 
   write_file(folder / "text.txt", std::string(400, 'a') + std::string(400, 'b'));
   for (const std::string name : {"neox", "neox_serial"}) {
@@ -439,6 +451,8 @@ TEST_CASE("hub: folders that cannot be read are refused with what is wrong", "[h
   CHECK_THAT(refusal_of(folder, changed(folder, "\"hidden_size\": 24", "\"hidden_size\": \"wide\"")),
              Contains("hidden_size = wide, expected a whole number"));
   CHECK_THAT(refusal_of(folder, changed(folder, "\"default\"", "\"dynamic\"")), Contains("rope_type = dynamic"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4")),
+             Contains("changed/config.json': ") && Contains("kv_heads = 4"));
   CHECK_THAT(refusal_of(folder, changed(folder, "\"rope_type\"", "\"partial_rotary_factor\": 0.5, \"rope_type\"")),
              Contains("partial_rotary_factor = 0.5: only 1 is supported"));
   CHECK(error_of(folder, changed(folder, "\"rope_type\"", "\"partial_rotary_factor\": 1.0, \"rope_type\""), {}) < 2e-6);
@@ -448,6 +462,24 @@ TEST_CASE("hub: folders that cannot be read are refused with what is wrong", "[h
   const std::filesystem::path pickled = changed(folder, "{", "{ ");
   std::filesystem::rename(pickled / "model.safetensors", pickled / "pytorch_model.bin");
   CHECK_THAT(refusal_of(folder, pickled), Contains("pytorch_model.bin is a pickle"));
+  const std::filesystem::path partial = changed(folder, "{", "{ ");
+  std::filesystem::remove(partial / "model.safetensors");
+  write_file(partial / "model.safetensors.index.json",
+             R"({"weight_map": {"model.norm.weight": "2-of-2.safetensors"}})");
+  CHECK_THAT(refusal_of(folder, partial),
+             Contains("changed/model.safetensors.index.json'") &&
+                 Contains("it asks for the file '2-of-2.safetensors', which is not there"));
+  std::filesystem::copy(hub / "llama/model.safetensors", partial / "2-of-2.safetensors");
+  write_file(partial / "model.safetensors.index.json", R"({"weight_map": {"model.horn": "2-of-2.safetensors"}})");
+  CHECK_THAT(refusal_of(folder, partial), Contains("changed/model.safetensors.index.json': '") &&
+                                              Contains("2-of-2.safetensors' has no tensor 'model.horn'"));
+  write_file(partial / "model.safetensors.index.json", R"({"weight_map": {"model.norm.weight": "."}})");
+  CHECK_THAT(refusal_of(folder, partial),
+             Contains("tensor 'model.norm.weight' should be in a file of the same folder"));
+  std::filesystem::create_directories(folder / "empty");
+  CHECK_THAT(refusal_of(folder, folder / "empty"),
+             Contains("empty' has no weights: expected weights.safetensors or checkpoints, as a run writes them, or "
+                      "config.json with model.safetensors or model.safetensors.index.json"));
   const std::filesystem::path looped = changed(folder, "{", "{ ");
   std::filesystem::remove(looped / "model.safetensors");
   std::filesystem::create_symlink("model.safetensors", looped / "model.safetensors");
@@ -501,6 +533,25 @@ std::string said_by(const TemporaryFolder& folder, std::vector<std::string> word
 }
 
 }  // namespace
+
+TEST_CASE("hub: a text that ends within a character ends before it", "[hub]") {
+  const TemporaryFolder folder;
+  std::filesystem::copy(hub / "llama", folder / "chat");
+  std::string vocab = R"("<0xA9>":0)";  // all other tokens are first bytes of characters
+  for (int token = 1; token < 40; ++token) {
+    constexpr const char* digits = "0123456789ABCDEF";
+    const int byte = 0xC2 + token;
+    vocab += std::string(R"(,"<0x)") + digits[byte / 16] + digits[byte % 16] + ">\":" + std::to_string(token);
+  }
+  write_file(folder / "chat/tokenizer.json",
+             R"({"decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"}]},)"
+             R"("model":{"type":"BPE","byte_fallback":true,"vocab":{)" +
+                 vocab + R"(},"merges":[]}})");
+  const Ended ended =
+      run_in(folder, {"generate", "chat", "--prompt", "\xC3\xA9", "--temperature", "0", "--tokens", "1"});
+  INFO(ended.err);
+  CHECK(ended.out == "\xC3\xA9\n");
+}
 
 TEST_CASE("hub: a prompt gets the tokens of the post-processor, and a conversation only those of its template",
           "[hub]") {

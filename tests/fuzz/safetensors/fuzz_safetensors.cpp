@@ -1,6 +1,6 @@
-// Any bytes as a safetensors file, and any bytes as its header. Nothing but shardrun::Error may come out. Tensors of a
-// file that is accepted lie in it one after the other up to its end, and the file has the same tensors when it is
-// written and read again.
+// Any bytes as a safetensors file, and any bytes as its header. Nothing but shardrun::Error may come out, whose message
+// is one line of at most 2,000 bytes. Tensors of a file that is accepted lie in it one after the other up to its end,
+// and the file has the same tensors when it is written and read again.
 
 #include <algorithm>
 #include <cstddef>
@@ -30,7 +30,9 @@ void read_file_bytes(std::span<const std::byte> file) {
   try {
     contents = checkpoint::parse_safetensors(file, "fuzz.st");
   } catch (const Error& error) {
-    require_sound_file(error.message().find("fuzz.st") != std::string::npos, "a message does not name the file");
+    const std::string& message = error.message();
+    require_sound_file(message.find("fuzz.st") != std::string::npos, "a message does not name the file");
+    require_sound_file(message.size() < 2000 && message.find('\n') == std::string::npos, "a message is not a line");
     return;
   }
   std::size_t end =

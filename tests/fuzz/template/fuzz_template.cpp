@@ -1,6 +1,8 @@
-// Any chat template, over one conversation. Nothing but shardrun::Error may come out, which names the template. What is
-// rendered is within the limits, is UTF-8, and is the same each time.
+// Any chat template, over one conversation. If the input's first line is a JSON list of messages, it is the
+// conversation, and the template is the rest. Nothing but shardrun::Error may come out, which names the template. What
+// is rendered is within the limits, is UTF-8, and is the same each time.
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -28,8 +30,8 @@ void require_rendered(bool holds, const char* what) {
   }
 }
 
-const boost::json::object& conversation() {
-  static const boost::json::value context = boost::json::parse(
+boost::json::object conversation() {
+  boost::json::value context = boost::json::parse(
       R"({"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "<|x|> Gr\u00fc\u00dfe \ud83d\ude00\n"},
           {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {"a": [1, 2.5, true]}}}]}],
           "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
@@ -37,9 +39,9 @@ const boost::json::object& conversation() {
   return context.get_object();
 }
 
-std::optional<std::string> rendered(const templates::Template& made) {
+std::optional<std::string> rendered(const templates::Template& made, const boost::json::object& context) {
   try {
-    return made.render(conversation(), fuzzed_limits);
+    return made.render(context, fuzzed_limits);
   } catch (const Error& error) {
     require_rendered(error.message().find("fuzz.jinja, line ") == 0, "a message does not name the place");
     return std::nullopt;
@@ -49,13 +51,21 @@ std::optional<std::string> rendered(const templates::Template& made) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  std::string_view input(reinterpret_cast<const char*>(data), size);
+  boost::json::object context = conversation();
+  const std::string_view line = input.substr(0, input.find('\n'));
+  boost::system::error_code fault;
+  const boost::json::value messages = line.starts_with('[') ? boost::json::parse(line, fault) : boost::json::value();
+  if (!fault && messages.is_array()) {
+    context["messages"] = messages;
+    input.remove_prefix(std::min(line.size() + 1, input.size()));
+  }
   try {
     const templates::Template made = templates::Template::parse(input, "fuzz.jinja");
-    const std::optional<std::string> text = rendered(made);
+    const std::optional<std::string> text = rendered(made, context);
     require_rendered(!text || (text->size() <= fuzzed_limits.text_bytes && !first_invalid_utf8(*text)),
                      "a text beyond the limit, or not UTF-8");
-    require_rendered(input.find("strftime_now") != std::string_view::npos || text == rendered(made),
+    require_rendered(input.find("strftime_now") != std::string_view::npos || text == rendered(made, context),
                      "another text the second time");
   } catch (const Error& error) {
     require_rendered(error.message().find("fuzz.jinja") == 0, "a message does not name the template");

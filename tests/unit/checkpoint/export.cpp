@@ -162,7 +162,8 @@ TEST_CASE("an index that names files elsewhere or missing tensors is refused", "
                Contains("tensor 'w' should be in a file of the same folder"));
   }
   CHECK_THAT(error_with(R"({"weight_map":{"v":"model-00001-of-00002.safetensors"}})"), Contains("has no tensor 'v'"));
-  CHECK_THAT(error_with(R"({"weight_map":{"w":"model-00003-of-00003.safetensors"}})"), Contains("No such file"));
+  CHECK_THAT(error_with(R"({"weight_map":{"w":"model-00003-of-00003.safetensors"}})"),
+             Contains("it asks for the file 'model-00003-of-00003.safetensors', which is not there"));
   CHECK_THAT(error_with("{}"), Contains("it has no object 'weight_map'"));
   CHECK_THAT(error_with("{"), Contains("not valid JSON"));
 }

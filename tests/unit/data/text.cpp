@@ -77,6 +77,20 @@ TEST_CASE("JSON that is not a tokenizer is refused", "[data]") {
              Contains("do not rise"));
 }
 
+TEST_CASE("bytes wait for the rest of their character", "[data]") {
+  const Tokenizer tokenizer = Tokenizer::of_bytes();
+  Decoder decoder(tokenizer);
+  std::string text;
+  decoder.decode(0xC3, text);
+  CHECK(text.empty());
+  decoder.decode(0xA9, text);
+  CHECK(text == "é");
+  decoder.decode(0xC3, text);
+  CHECK(text == "é");
+  decoder.finish(text);
+  CHECK(text == "é\xC3");
+}
+
 TEST_CASE("a character without a token is named with its place", "[data]") {
   const Tokenizer tokenizer = tokenizer_of("aé");
 

@@ -65,6 +65,11 @@ TEST_CASE("a line shows the rates of each of a few ranks, and the least and the 
   CHECK(rates_line({slow, slow, slow, fast, slow}, 0) ==
         "step 4: 5 ranks send 2.00 MiB/s (rank 0) to 2.00 MiB/s (rank 4), compute 1.00 GFLOP/s (rank 0) to 2.00 "
         "GFLOP/s (rank 3), wait 12 % (rank 0) to 50 % (rank 3) of the time");
+  fast.fastest = 8e9;
+  CHECK(
+      rates_line({rates_of(to_text(fast))}, 0) ==
+      "step 4: rank 0 sends 2.00 MiB/s, computes 2.00 GFLOP/s (25 % of the rate of its fastest op), waits 50 % of the "
+      "time");
   CHECK(rates_line({{.step = 1, .seconds = 1}}, 0) == "step 1: rank 0 sends 0 B/s, waits 0 % of the time");
 }
 

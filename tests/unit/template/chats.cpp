@@ -71,9 +71,13 @@ TEST_CASE("a folder's templates, special tokens and end tokens are read", "[temp
   CHECK(render_chat(format, conversation) == "D<s>");
   CHECK(render_chat(format, conversation, "tool_use") == "T</s>");
   CHECK_THAT(error_of([&] { (void)render_chat(format, conversation, "rag"); }),
-             Contains("no chat template 'rag'; it has default, tool_use"));
+             Contains("no chat template 'rag'; it has default, tool_use: ") && Contains("tokenizer_config.json, "));
   conversation.tools = boost::json::array{};
   CHECK(render_chat(format, conversation) == "T</s>");
+
+  write_file(folder.path() / "tokenizer_config.json", R"({"chat_template": [{"name": "", "template": "x"}]})");
+  CHECK_THAT(error_of([&] { (void)read_chat_format(folder.path()); }),
+             Contains("tokenizer_config.json: chat_template: expected a text"));
 
   write_file(folder.path() / "chat_template.jinja", "J{{ messages[0].content }}\n");
   CHECK(render_chat(read_chat_format(folder.path()), conversation) == "Jx");

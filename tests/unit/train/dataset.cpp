@@ -38,6 +38,11 @@ TEST_CASE("a text data set reports its tokens, windows and characters", "[data]"
   CHECK(dataset->shape().vocab == 4);
   CHECK(dataset->tokens_per_sample() == 3);
   CHECK(dataset->evaluation_samples() == 3);
+  for (const auto& [most, evaluated] : {std::pair("2", 2), {"3", 3}, {"4", 3}}) {
+    CHECK(data::open_dataset(job_in(folder, text_job,
+                                    {"model.context=3", "data.split=0.75", std::string("data.eval_samples=") + most}))
+              ->evaluation_samples() == evaluated);
+  }
   REQUIRE(dataset->tokenizer() != nullptr);
   CHECK(dataset->tokenizer()->kind() == data::TokenizerKind::character);
   CHECK(dataset->describe() == (folder / "corpus.txt").string() + ": 30 training and 10 validation tokens, 4 distinct");
@@ -240,6 +245,7 @@ TEST_CASE("validation arrays are evaluated from their first row", "[data]") {
 
   CHECK(dataset->shape().vocab == 4);
   CHECK(dataset->evaluation_samples() == 2);
+  CHECK(data::open_dataset(job_in(folder, text, {"data.eval_samples=1"}))->evaluation_samples() == 1);
   std::vector<float> inputs(2);
   std::vector<std::int32_t> targets(2);
   device::TensorView x{.data = inputs.data(), .rank = 2};
