@@ -248,7 +248,7 @@ int generate(std::span<const std::string> words) {
                            .min_p = parsed.real("min-p", 0, 0, 1),
                            .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
   require_effect(parsed, sampling);
-  for (const char* option : {"prompts", "to", "ranks", "strategy", "transport", "set", "output"}) {
+  for (const char* option : {"prompts", "to", "ranks", "strategy", "transport", "set", "json", "profile", "launch"}) {
     if (parsed.has(option)) {
       return generate_by_job(words, parsed, count);
     }
