@@ -111,6 +111,15 @@ TEST_CASE("penalties act on tokens that were seen, or drawn", "[infer]") {
                    0) == 1);
 }
 
+TEST_CASE("logits that are not finite are refused", "[infer]") {
+  for (const float bad : {NAN, INFINITY}) {
+    CHECK(error_of([&] {
+            static_cast<void>(draw_token(std::vector<float>{1, bad, 2}, {}, {}, 0.5));
+          }).starts_with("2: the model's logits are not finite numbers"));
+  }
+  CHECK(draw_token(std::vector<float>{1, -INFINITY}, {}, {}, 0.999) == 0);
+}
+
 TEST_CASE("log probabilities are those of the softmax", "[infer]") {
   CHECK(infer::log_probability(logits, 3) == Approx(std::log(4.0 / 9)));
   CHECK(infer::log_probability(logits, 0) == Approx(std::log(1.0 / 9)));
