@@ -30,6 +30,12 @@
 namespace shardrun::cli {
 namespace {
 
+constexpr std::int64_t usual_seed = 1337;
+
+/// The options with which prompts are continued by a job.
+constexpr const char* options_of_jobs[] = {"prompts", "to",   "ranks",   "strategy", "transport",
+                                           "set",     "json", "profile", "launch"};
+
 /// Throws for options that have no effect: with temperature 0, no random numbers are drawn.
 void require_effect(const Parsed& parsed, const infer::Sampling& settings) {
   for (const char* option : {"top-k", "top-p", "min-p", "seed"}) {
@@ -64,32 +70,6 @@ class Printer {
  private:
   std::optional<data::Decoder> decoder_;
 };
-
-/// The tokens of a prompt such as "17 4 250", for a model without a tokenizer; token 0 for an empty prompt.
-std::vector<std::int32_t> numbers_of(const std::string& prompt, std::int64_t vocab) {
-  std::vector<std::int32_t> tokens;
-  const char* const end = prompt.data() + prompt.size();
-  for (const char* at = prompt.data(); at != end;) {
-    if (*at == ' ' || *at == ',' || *at == '\n' || *at == '\t') {
-      ++at;
-      continue;
-    }
-    std::int32_t token = 0;
-    const auto [rest, fault] = std::from_chars(at, end, token);
-    if (fault != std::errc() || token < 0 || token >= vocab ||
-        (rest != end && std::string_view(" ,\n\t").find(*rest) == std::string_view::npos)) {
-      throw Error(
-          ErrorCode::usage,
-          fmt::format("--prompt: the model was trained on numbered tokens and has no tokenizer: expected numbers "
-                      "from 0 to {}, such as \"17 4 250\", found '{}' at byte {}",
-                      vocab - 1, std::string_view(at, std::min<std::size_t>(static_cast<std::size_t>(end - at), 20)),
-                      at - prompt.data()));
-    }
-    tokens.push_back(token);
-    at = rest;
-  }
-  return tokens.empty() ? std::vector<std::int32_t>{0} : tokens;
-}
 
 /// The conversation of --system and --message.
 templates::Conversation conversation_of(const Parsed& parsed) {
@@ -146,7 +126,8 @@ std::vector<OptionSyntax> generate_options() {
   std::vector<OptionSyntax> options = {
       {.name = "prompt",
        .value = "TEXT",
-       .help = "text to continue (default: the end of a line); of a model without a tokenizer, numbers of tokens"},
+       .help =
+           "text to continue (default: with what a text begins); of a model without a tokenizer, numbers of tokens"},
       {.name = "message",
        .value = "TEXT",
        .help = "what the user says, in the words of the model's chat template; the answer is printed"},
@@ -154,7 +135,8 @@ std::vector<OptionSyntax> generate_options() {
       {.name = "prompts",
        .value = "FILE",
        .help = "prompts as JSON objects, one in a line; - is standard input. The answers are such objects, in order"},
-      {.name = "to", .value = "FILE", .help = "the file of the answers to --prompts (default: standard output)"},
+      {.name = "to", .value = "FILE", .help = "the file of the answers (default: standard output)"},
+      replace_option(),
       {.name = "tokens",
        .value = "N",
        .help = "number of tokens to sample (default 500); a model of a folder may end before"},
@@ -178,33 +160,32 @@ std::vector<OptionSyntax> generate_options() {
   return options;
 }
 
-/// A pipe that has the prompt of --prompt or --message as a line of JSON.
-files::FileDescriptor pipe_of_prompt(const Parsed& parsed) {
-  boost::json::object line;
-  if (parsed.has("message")) {
-    line["messages"] = conversation_of(parsed).messages;
-  } else {
-    line = {{"prompt", parsed.get("prompt").value_or("\n")}, {"echo", true}};
-  }
+/// Makes a prompt's tokens the standard input, as a line of a file of prompts.
+void take_as_input(const std::vector<std::int32_t>& tokens, bool echo) {
+  const boost::json::object line = {{"prompt", boost::json::array(tokens.begin(), tokens.end())}, {"echo", echo}};
   const std::string text = boost::json::serialize(line) + "\n";
-  files::FileDescriptor file(::memfd_create("prompt", MFD_CLOEXEC));
+  const files::FileDescriptor file(::memfd_create("prompt", MFD_CLOEXEC));
   if (!file.is_open() || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-      ::lseek(file.get(), 0, SEEK_SET) != 0) {
+      ::lseek(file.get(), 0, SEEK_SET) != 0 || ::dup2(file.get(), STDIN_FILENO) < 0) {
     throw files::system_error("write", "the prompt", errno);
   }
-  return file;
 }
 
-/// Continues prompts by a job, which can be split over ranks.
-int generate_by_job(std::span<const std::string> words, const Parsed& parsed, std::int64_t count) {
+/// Continues prompts by a job, which can be split over ranks. `tokens`: the prompt, without --prompts.
+int generate_by_job(std::span<const std::string> words, const Parsed& parsed, std::int64_t count,
+                    const std::vector<std::int32_t>& tokens) {
   std::vector<std::string> overrides = parsed.all("set");
-  const auto set = [&](const char* setting, const std::string& value) {
+  const auto set = [&](const std::string& setting, const std::string& value) {
     overrides.push_back(fmt::format("{}={}", setting, value));
   };
-  set("infer.from", parsed.get("prompts").value_or("-"));
-  set("infer.to", parsed.get("to").value_or("-"));
-  set("infer.tokens", fmt::format("{}", count));
-  constexpr std::pair<const char*, const char*> settings[] = {{"temperature", "infer.temperature"},
+  const auto set_default = [&](const std::string& setting, const std::string& value) {
+    if (std::ranges::none_of(overrides, [&](const std::string& each) { return each.starts_with(setting + "="); })) {
+      set(setting, value);
+    }
+  };
+  constexpr std::pair<const char*, const char*> settings[] = {{"prompts", "infer.from"},
+                                                              {"to", "infer.to"},
+                                                              {"temperature", "infer.temperature"},
                                                               {"top-k", "infer.top_k"},
                                                               {"top-p", "infer.top_p"},
                                                               {"min-p", "infer.min_p"},
@@ -225,15 +206,50 @@ int generate_by_job(std::span<const std::string> words, const Parsed& parsed, st
     }
     set("plugins.path", all);
   }
+  set_default("infer.from", "-");
+  set_default("infer.to", "-");
+  set_default("infer.tokens", fmt::format("{}", count));
+  set_default("job.threads", "1");
+  set_default("job.seed", fmt::format("{}", usual_seed));
   if (!parsed.has("prompts")) {
-    set("infer.text", "true");
-    set("infer.slots", "1");
-    if (::dup2(pipe_of_prompt(parsed).get(), STDIN_FILENO) < 0) {
-      throw files::system_error("replace", "standard input", errno);
-    }
+    set_default("infer.text", "true");
+    set_default("infer.slots", "1");
+    take_as_input(tokens, !parsed.has("message"));
   }
   return run_job("generate", words, parsed,
                  checked_job(parsed, job_of_weights(parsed, "generate", parsed.positional[0], overrides)));
+}
+
+/// Throws Error{usage} for options that contradict a job, or that it cannot follow.
+void require_job(const Parsed& parsed, const checkpoint::TrainedModel& trained, std::int64_t count) {
+  for (const char* option : {"prompt", "message", "system"}) {
+    if (parsed.has("prompts") && parsed.has(option)) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("--prompts and --{} both say what the model reads: leave out one of them", option));
+    }
+  }
+  if (count == 0) {
+    throw Error(ErrorCode::usage, "--tokens 0: expected at least one token, if the prompts are continued by a job");
+  }
+  if (!trained.model.decode) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("model {} has no function decode (shardrun/model.h, since 1.9), which continues prompts in a "
+                    "job: leave out --ranks, --strategy, --prompts and other options of jobs",
+                    trained.model.name));
+  }
+  if (const std::optional<std::string> to = parsed.get("to"); to && !job::is_standard(*to)) {
+    require_new(parsed, *to);
+  }
+}
+
+/// Throws Error{usage} for a token that the model does not have.
+void require_tokens(const std::vector<std::int32_t>& tokens, std::int64_t vocab) {
+  const auto other = std::ranges::find_if(tokens, [&](std::int32_t token) { return token >= vocab; });
+  if (other != tokens.end()) {
+    throw Error(ErrorCode::usage,
+                fmt::format("--prompt: it has the token {}, and the model has tokens 0 to {}", *other, vocab - 1));
+  }
 }
 
 int generate(std::span<const std::string> words) {
@@ -246,18 +262,14 @@ int generate(std::span<const std::string> words) {
                            .top_k = parsed.integer("top-k", 0, 0, 1'000'000),
                            .top_p = parsed.real("top-p", 1, 0, 1),
                            .min_p = parsed.real("min-p", 0, 0, 1),
-                           .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
+                           .seed = static_cast<std::uint64_t>(parsed.integer("seed", usual_seed, 0, INT64_MAX))};
   require_effect(parsed, sampling);
-  for (const char* option : {"prompts", "to", "ranks", "strategy", "transport", "set", "json", "profile", "launch"}) {
-    if (parsed.has(option)) {
-      return generate_by_job(words, parsed, count);
-    }
-  }
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
   std::vector<std::filesystem::path> folders = given_plugins(parsed);
   const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of(folders)));
   given.check();
-  if (given.chosen()) {
+  const bool is_job = std::ranges::any_of(options_of_jobs, [&](const char* option) { return parsed.has(option); });
+  if (given.chosen() && !is_job) {
     write_to_standard_error(
         fmt::format("samples from the checkpoint of step {}: '{}'\n", given.step(), given.chosen()->native()));
   }
@@ -267,28 +279,29 @@ int generate(std::span<const std::string> words) {
   checkpoint::TrainedModel trained =
       checkpoint::read_model(given.source(), compile::models_in(compile::directories_of(folders)));
   require_chat(parsed, given.is_hub(), trained.tokenizer && trained.tokenizer->file() != nullptr);
-  const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
+  if (is_job) {
+    require_job(parsed, trained, count);
+  }
   const infer::Language language(trained.tokenizer, given.is_hub() ? parsed.positional[0] : "");
-  std::vector<std::int32_t> tokens;
-  if (trained.tokenizer) {
-    tokens = parsed.has("message") ? language.encode(conversation_of(parsed)) : language.encode(prompt);
+  const std::vector<std::int32_t> tokens = parsed.has("message") ? language.encode(conversation_of(parsed))
+                                                                 : language.encode(parsed.get("prompt").value_or(""));
+  if (is_job) {
+    return generate_by_job(words, parsed, count, tokens);
   }
   const std::vector<std::int64_t> ends = language.ends();
-  const std::size_t prompted = trained.tokenizer ? tokens.size() : prompt.size();
-  const bool has_caches = take_caches(trained, prompted, count);
+  const std::int64_t context = trained.settings.options.integer("context");
+  const bool has_caches = take_caches(trained, tokens.size(), count);
   if (!has_caches && given.is_hub()) {
-    take_needed_context(trained, prompted, count);
+    take_needed_context(trained, tokens.size(), count);
   }
   const graph::Graph graph = has_caches ? workload::build_decoding(trained.model, trained.settings, {.slots = 1})
                                         : workload::build_prediction(trained.model, trained.settings);
+  const graph::Function& function = graph.functions.back();
+  require_tokens(tokens, function.values[function.outputs.front().value].type.shape.back());
   sampling.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
   const device::Device& cpu = device::Device::find("cpu");
   runtime::Executor executor(partition::programs_of(graph, cpu, threads), cpu);
   checkpoint::load_parameters(given.source(), graph, executor);
-  if (!trained.tokenizer) {
-    const graph::Function& function = graph.functions.back();
-    tokens = numbers_of(prompt, function.values[function.outputs.front().value].type.shape.back());
-  }
   Printer printer(trained.tokenizer);
   if (!parsed.has("message")) {
     std::ranges::for_each(tokens, [&](std::int32_t token) { printer.print(token); });
@@ -304,9 +317,9 @@ int generate(std::span<const std::string> words) {
     infer::sample(
         executor, tokens, count, sampling, [&] { return !has_ended; }, take);
   } else if (count > 0) {
-    infer::Session session(executor, trained.settings.caches, 1);
+    infer::Session session(executor, trained.settings.caches, 1, context);
     session.add({.prompt = tokens, .tokens = count, .sampling = sampling, .ends = ends});
-    while (session.is_busy()) {
+    while (session.requests() > 0) {
       session.step([&](const infer::Drawn& drawn) { take(drawn.token); });
     }
   }

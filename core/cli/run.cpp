@@ -45,7 +45,10 @@ void show(const std::string& text, int exit_code) {
 bool has_predictions(const job::Job& job) { return job.task == job::Task::infer && job::is_standard(job.infer.to); }
 
 const char* noun_of_steps(const job::Job& job) {
-  return job::applies_model(job) ? "sample" : job.task == job::Task::infer ? "record" : "step";
+  return job::generates(job)            ? "answer"
+         : job::applies_model(job)      ? "sample"
+         : job.task == job::Task::infer ? "record"
+                                        : "step";
 }
 
 void print_results(const metrics::Summary& summary, const job::Job& job, const std::filesystem::path& output) {
@@ -64,9 +67,12 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   const std::string place = summary.first_step > 0 ? fmt::format(", at step {}", step) : "";
   const bool is_unsaved =
       summary.checkpoints && summary.checkpoints->failed > 0 && summary.checkpoints->last_step != step;
+  const bool is_left_out = job.task == job::Task::infer && !job::generates(job) && !has_predictions(job) &&
+                           summary.exit_code != 0;  // an array that is not complete
   text =
-      fmt::format("{}{}{} after {}{}{}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
+      fmt::format("{}{}{} after {}{}{}; {}{}\n", text, text.empty() ? "" : "; ", summary.status,
                   counted(summary.steps, noun_of_steps(job)), place, is_unsaved ? ", without a checkpoint of it" : "",
+                  is_left_out ? "no results were written to " : "results in ",
                   has_predictions(job)           ? "standard output"
                   : job.task == job::Task::infer ? files::human_path(job.infer.to)
                                                  : files::human_path(output));

@@ -54,17 +54,18 @@ void require_near(std::span<const float> found, std::span<const float> expected,
 }
 
 /// Two sequences of different lengths, which are read in chunks and then continued up to the context.
-void check_decoding(const ModelJob& job, const workload::Model& model) {
+void check_decoding(const ModelJob& job, const workload::Model& model, const std::vector<OptionSpec>& specs) {
   constexpr std::int64_t page = 2;
   constexpr std::int64_t slots = 2;
   workload::ModelSettings settings = job.settings;
-  const std::int64_t context = settings.options.integer("context");
+  const std::int64_t context = checked_with_defaults(specs, settings.options).integer("context");
   const std::int64_t pages = (context + page - 1) / page;
   settings.caches = {.pages = slots * pages, .page = page, .of_sequence = pages};
   OnCpu decoding(workload::build_decoding(model, settings, {.slots = slots, .chunk = 3}));
   settings.caches = no_caches;
   OnCpu predicting(workload::build_prediction(model, settings));
-  infer::Session session(decoding.executor, {.pages = slots * pages, .page = page, .of_sequence = pages}, slots);
+  infer::Session session(decoding.executor, {.pages = slots * pages, .page = page, .of_sequence = pages}, slots,
+                         context + 1);
   std::vector<std::vector<std::int32_t>> sequences;
   for (const std::int64_t prompted : {std::max<std::int64_t>(context - 2, 1), std::int64_t{1}}) {
     std::vector<std::int32_t>& tokens = sequences.emplace_back();
@@ -76,7 +77,7 @@ void check_decoding(const ModelJob& job, const workload::Model& model) {
                  .tokens = context - prompted + 1,
                  .sampling = {.temperature = 0}});
   }
-  while (session.is_busy()) {
+  while (session.requests() > 0) {
     session.step([&](const infer::Drawn& drawn) {
       std::vector<std::int32_t>& tokens = sequences[static_cast<std::size_t>(drawn.id)];
       require_near(drawn.logits, predicted(predicting.executor, tokens),
@@ -96,7 +97,7 @@ void decodes_as_it_predicts(ModelMember& member) {
   const workload::Model model = compile::model_of(member.model());
   for (const ModelJob& job : member.jobs()) {
     if (job.trains && job.settings.data.features == 0) {
-      check_decoding(job, model);
+      check_decoding(job, model, member.model().options());
     }
   }
 }

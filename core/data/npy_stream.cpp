@@ -54,24 +54,38 @@ std::size_t most_at_once(const files::FileDescriptor& file) {
 
 }  // namespace
 
+void InputStream::read_once() {
+  std::copy(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_), buffer_.begin() + static_cast<std::ptrdiff_t>(end_),
+            buffer_.begin());
+  end_ -= std::exchange(begin_, 0);
+  buffer_.resize(std::max(buffer_.size(), end_ + read_size));
+  const ssize_t count = ::read(file_.get(), buffer_.data() + end_, buffer_.size() - end_);
+  if (count < 0 && errno != EINTR) {
+    throw files::system_error("read", name_, errno);
+  }
+  is_at_end_ = count == 0;
+  end_ += count > 0 ? static_cast<std::size_t>(count) : 0;
+}
+
 std::size_t InputStream::fill_to(std::size_t bytes) {
   while (end_ - begin_ < bytes && !is_at_end_) {
-    std::copy(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_),
-              buffer_.begin() + static_cast<std::ptrdiff_t>(end_), buffer_.begin());
-    end_ -= std::exchange(begin_, 0);
-    buffer_.resize(std::max(buffer_.size(), end_ + read_size));
     if (!await_stream(file_, POLLIN, waiting_, told_)) {
       is_at_end_ = true;
       break;
     }
-    const ssize_t count = ::read(file_.get(), buffer_.data() + end_, buffer_.size() - end_);
-    if (count < 0 && errno != EINTR) {
-      throw files::system_error("read", name_, errno);
-    }
-    is_at_end_ = count == 0;
-    end_ += count > 0 ? static_cast<std::size_t>(count) : 0;
+    read_once();
   }
   return end_ - begin_;
+}
+
+bool InputStream::fill_with_what_is_there() {
+  pollfd polled{.fd = file_.get(), .events = POLLIN, .revents = 0};
+  if (is_at_end_ || ::poll(&polled, 1, 0) <= 0) {
+    return false;
+  }
+  const std::size_t before = end_ - begin_;
+  read_once();
+  return end_ - begin_ > before;
 }
 
 std::optional<std::string> LineReader::next() {
@@ -81,9 +95,9 @@ std::optional<std::string> LineReader::next() {
     const std::size_t end = text.find('\n', looked);
     if (end == std::string_view::npos) {
       looked = text.size();
-      if (looked > most_record_bytes) {
-        throw Error(ErrorCode::data, fmt::format("line {} of {} has more than {} bytes", number_ + 1, stream_.name(),
-                                                 most_record_bytes));
+      if (looked > most_) {
+        ++number_;
+        throw Error(ErrorCode::data, fmt::format("{}: the line has more than {} bytes", place(), most_));
       }
       continue;
     }
@@ -104,6 +118,21 @@ std::optional<std::string> LineReader::next() {
   stream_.take(rest.size());
   return line.find_first_not_of(" \t\r") == std::string::npos ? std::nullopt : std::optional(std::move(line));
 }
+
+bool LineReader::has_next() {
+  do {
+    const std::span<const std::byte> bytes = stream_.waiting();
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const std::size_t begin = text.find_first_not_of(" \t\r\n");
+    if (stream_.is_at_end() || text.size() > most_ ||
+        (begin != std::string_view::npos && text.find('\n', begin) != std::string_view::npos)) {
+      return true;
+    }
+  } while (stream_.fill_with_what_is_there());
+  return stream_.is_at_end();
+}
+
+std::string LineReader::place() const { return fmt::format("{}:{}", stream_.name(), number_); }
 
 void NpyReader::refuse_record(const std::string& why) const {
   throw Error(ErrorCode::data, fmt::format("record {} of {}: {}", number_, stream_.name(), why));

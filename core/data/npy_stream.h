@@ -45,8 +45,14 @@ class InputStream {
     return std::span(buffer_).subspan(begin_, end_ - begin_);
   }
   void take(std::size_t bytes) noexcept { begin_ += bytes; }
+  /// Reads what is there without waiting. Returns whether that was anything.
+  bool fill_with_what_is_there();
+  [[nodiscard]] bool is_at_end() const noexcept { return is_at_end_; }
 
  private:
+  /// Reads once. REQUIRES: the stream has bytes, or is at its end.
+  void read_once();
+
   files::FileDescriptor file_;
   std::string name_;
   Waiting waiting_;
@@ -60,16 +66,22 @@ class InputStream {
 /// Reads a text of lines, and keeps one in memory.
 class LineReader {
  public:
-  explicit LineReader(InputStream stream) : stream_(std::move(stream)) {}
+  /// `most`: bytes of a line.
+  LineReader(InputStream stream, std::size_t most) : stream_(std::move(stream)), most_(most) {}
 
   /// The next line that is not empty, without its end; nothing at the end of the stream. Throws Error{data} if it is
-  /// longer than most_record_bytes, and Error{io}.
+  /// too long, and Error{io}.
   [[nodiscard]] std::optional<std::string> next();
-  /// The number of the line that next() has returned, counted from 1.
+  /// Whether next() returns without waiting.
+  [[nodiscard]] bool has_next();
+  /// The line that next() has returned, such as "prompts.jsonl:3".
+  [[nodiscard]] std::string place() const;
+  /// Its number, counted from 1.
   [[nodiscard]] std::int64_t number() const noexcept { return number_; }
 
  private:
   InputStream stream_;
+  std::size_t most_;
   std::int64_t number_ = 0;
 };
 

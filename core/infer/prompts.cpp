@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <charconv>
 #include <initializer_list>
 #include <limits>
 #include <utility>
@@ -95,6 +96,32 @@ std::vector<std::int32_t> tokens_of(const boost::json::array& list) {
   return tokens;
 }
 
+/// The tokens of a text such as "17 4 250"; token 0 for an empty text.
+std::vector<std::int32_t> numbers_of(const std::string& text) {
+  std::vector<std::int32_t> tokens;
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data(); at != end;) {
+    if (std::string_view(" ,\n\t").find(*at) != std::string_view::npos) {
+      ++at;
+      continue;
+    }
+    std::int32_t token = 0;
+    const auto [rest, fault] = std::from_chars(at, end, token);
+    if (fault != std::errc() || token < 0 ||
+        (rest != end && std::string_view(" ,\n\t").find(*rest) == std::string_view::npos)) {
+      throw Error(
+          ErrorCode::data,
+          fmt::format("the model has no tokenizer, so a prompt is numbers of tokens, such as \"17 4 250\": found "
+                      "'{}' at byte {}",
+                      printable(std::string_view(at, std::min<std::size_t>(static_cast<std::size_t>(end - at), 20))),
+                      at - text.data()));
+    }
+    tokens.push_back(token);
+    at = rest;
+  }
+  return tokens.empty() ? std::vector<std::int32_t>{0} : tokens;
+}
+
 std::vector<std::int32_t> prompt_of(Keys& keys, const Language& language) {
   const boost::json::value* const prompt = keys.find("prompt");
   const boost::json::value* const messages = keys.find("messages");
@@ -116,9 +143,6 @@ std::vector<std::int32_t> prompt_of(Keys& keys, const Language& language) {
   }
   if (!prompt->is_string()) {
     Keys::refuse("prompt", "a text, or a list of numbers of tokens", *prompt);
-  }
-  if (language.tokenizer() == nullptr) {
-    throw Error(ErrorCode::data, "\"prompt\": the model has no tokenizer: expected a list of numbers of tokens");
   }
   return language.encode(std::string(prompt->get_string()));
 }
@@ -150,6 +174,12 @@ Language::Language(std::optional<data::Tokenizer> tokenizer, const std::filesyst
 }
 
 std::vector<std::int32_t> Language::encode(const std::string& text) const {
+  if (!tokenizer_) {
+    return numbers_of(text);
+  }
+  if (text.empty() && !format_) {
+    return first_tokens(*tokenizer_);
+  }
   std::vector<std::int32_t> tokens = tokenizer_->encode(text);
   if (!format_) {
     return tokens;
@@ -167,7 +197,7 @@ std::vector<std::int32_t> Language::encode(const std::string& text) const {
   }
   tokens.insert(tokens.begin(), before.begin(), before.end());
   tokens.insert(tokens.end(), behind.begin(), behind.end());
-  return tokens;
+  return tokens.empty() ? first_tokens(*tokenizer_) : tokens;
 }
 
 std::vector<std::int32_t> Language::encode(const templates::Conversation& conversation) const {
@@ -183,6 +213,14 @@ std::vector<std::int64_t> Language::ends() const {
     ends.push_back(*token);
   }
   return ends;
+}
+
+std::string with_tokens(std::string_view line, const Request& request) {
+  boost::json::object object = files::parse_json_strictly(line, "the prompt").as_object();
+  object.erase("messages");
+  object["prompt"] = boost::json::array(request.prompt.begin(), request.prompt.end());
+  object["max_tokens"] = request.tokens;
+  return boost::json::serialize(object);
 }
 
 Prompt read_prompt(std::string_view line, const Language& language, const Request& usual) {
@@ -281,8 +319,9 @@ std::string Answer::release(bool is_last) {
   return shown;
 }
 
-std::string Answer::to_json() const {
-  boost::json::object json = {{"text", text_},
+std::string Answer::to_json(std::int64_t line) const {
+  boost::json::object json = {{"line", line},
+                              {"text", text_},
                               {"prompt_tokens", prompt_.request.prompt.size()},
                               {"tokens", boost::json::array(tokens_.begin(), tokens_.end())},
                               {"finish_reason", has_ended_ || is_stopped_ ? "stop" : "length"}};

@@ -20,11 +20,12 @@ class Language {
   /// empty: there is none. Throws Error{data}.
   Language(std::optional<data::Tokenizer> tokenizer, const std::filesystem::path& model);
 
-  /// Null: prompts are numbers of tokens.
+  /// Null: the texts of prompts are numbers of tokens, such as "17 4 250".
   [[nodiscard]] const data::Tokenizer* tokenizer() const noexcept { return tokenizer_ ? &*tokenizer_ : nullptr; }
   /// Whether conversations can become a prompt.
   [[nodiscard]] bool has_chat() const noexcept { return format_ && tokenizer_; }
-  /// The tokens of a whole text, including those that the tokenizer puts around texts. Throws Error{data}.
+  /// The tokens of a whole text, including those that the tokenizer puts around texts. An empty text becomes the token
+  /// with which texts begin. Throws Error{data}.
   [[nodiscard]] std::vector<std::int32_t> encode(const std::string& text) const;
   /// The tokens of a conversation, by the model's chat template. REQUIRES: has_chat(). Throws Error{data}.
   [[nodiscard]] std::vector<std::int32_t> encode(const templates::Conversation& conversation) const;
@@ -50,6 +51,9 @@ struct Prompt {
 /// Throws Error{data}, which names the key.
 [[nodiscard]] Prompt read_prompt(std::string_view line, const Language& language, const Request& usual);
 
+/// The line of a prompt with the request's tokens in place of `prompt` or `messages`, and with its `max_tokens`.
+[[nodiscard]] std::string with_tokens(std::string_view line, const Request& request);
+
 /// The text of an answer while its tokens are drawn.
 class Answer {
  public:
@@ -60,8 +64,8 @@ class Answer {
   /// and bytes of an incomplete character, are held back. Sets is_stopped() if a stop was found.
   std::string take(const Drawn& drawn);
   [[nodiscard]] bool is_stopped() const noexcept { return is_stopped_; }
-  /// The answer as a JSON object, once it is complete.
-  [[nodiscard]] std::string to_json() const;
+  /// The answer as a JSON object, once it is complete. `line`: the number of the prompt's line.
+  [[nodiscard]] std::string to_json(std::int64_t line) const;
 
  private:
   [[nodiscard]] std::string text_of(std::int32_t token);

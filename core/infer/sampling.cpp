@@ -74,7 +74,7 @@ std::int32_t draw_token(std::span<const float> logits, const Sampling& how, cons
     candidates[i] = {static_cast<double>(logits[i]), static_cast<std::int32_t>(i)};
   }
   penalise(candidates, how, sequence);
-  if (!std::ranges::all_of(candidates, [](const Candidate& each) { return each.weight < INFINITY; })) {
+  if (!std::ranges::all_of(logits, [](float logit) { return logit < INFINITY; })) {
     throw Error(ErrorCode::data,
                 "the model's logits are not finite numbers, so no token can be drawn: its weights, or "
                 "the type in which it is computed, do not fit");

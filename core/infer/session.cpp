@@ -19,9 +19,10 @@ Session::Program::Program(runtime::Executor& executor, std::string_view name, st
   }
 }
 
-Session::Session(runtime::Executor& executor, const sdk::CacheSizes& caches, std::int64_t slots)
+Session::Session(runtime::Executor& executor, const sdk::CacheSizes& caches, std::int64_t slots, std::int64_t context)
     : executor_(executor),
       caches_(caches),
+      context_(context),
       prefill_(executor, workload::prefill_function, 1),
       decode_(executor, workload::decode_function, slots),
       slots_(static_cast<std::size_t>(slots)) {
@@ -36,7 +37,10 @@ std::int64_t Session::pages_of(const Request& request) const {
   return (cached + caches_.page - 1) / caches_.page;
 }
 
-void Session::add(Request request) { waiting_.push_back(std::move(request)); }
+void Session::add(Request request) {
+  request.tokens = std::min(request.tokens, context_ - std::ssize(request.prompt));
+  waiting_.push_back(std::move(request));
+}
 
 void Session::cancel(std::int64_t id) {
   std::erase_if(waiting_, [id](const Request& each) { return each.id == id; });
@@ -47,7 +51,9 @@ void Session::cancel(std::int64_t id) {
   }
 }
 
-bool Session::is_busy() const { return !waiting_.empty() || std::ranges::any_of(slots_, &Slot::is_used); }
+std::int64_t Session::requests() const {
+  return std::ssize(waiting_) + std::ranges::count(slots_, true, &Slot::is_used);
+}
 
 void Session::admit() {
   while (!waiting_.empty()) {

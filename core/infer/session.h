@@ -43,18 +43,18 @@ using Emit = std::function<void(const Drawn& drawn)>;
 /// same tokens.
 class Session {
  public:
-  /// `caches`, `slots`: sizes with which the programs were made. The executor outlives this object.
-  Session(runtime::Executor& executor, const sdk::CacheSizes& caches, std::int64_t slots);
+  /// `caches`, `slots`: sizes with which the programs were made. `context`: the most tokens that a prompt and its
+  /// answer have together. The executor outlives this object.
+  Session(runtime::Executor& executor, const sdk::CacheSizes& caches, std::int64_t slots, std::int64_t context);
 
-  /// The most tokens that a prompt and its answer have together.
-  [[nodiscard]] std::int64_t most_tokens() const noexcept { return caches_.of_sequence * caches_.page; }
-  /// Adds a request behind those that wait. REQUIRES: it has at most most_tokens().
+  /// Adds a request behind those that wait. It gets fewer tokens if the context ends before. REQUIRES: its prompt is
+  /// shorter than the context.
   void add(Request request);
   /// Ends a request, which then gets no more tokens.
   void cancel(std::int64_t id);
 
-  /// Whether any request waits or is in work.
-  [[nodiscard]] bool is_busy() const;
+  /// The number of requests that wait or are in work.
+  [[nodiscard]] std::int64_t requests() const;
   /// Starts requests for which there is room, reads a chunk of one prompt, and adds a token to each sequence whose
   /// prompt is read. Calls `emit` for each new token.
   void step(const Emit& emit);
@@ -104,6 +104,7 @@ class Session {
 
   runtime::Executor& executor_;
   sdk::CacheSizes caches_;
+  std::int64_t context_;
   Program prefill_;
   Program decode_;
   std::vector<Slot> slots_;

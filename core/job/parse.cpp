@@ -404,6 +404,11 @@ Job parse_job(const RawJob& given, const SchemaProviders& providers) {
     refuse_at(job.where("model", "from"),
               "[model] from has no effect with [job] task = iterate; [iterate] from names the state to start from");
   }
+  if (generates(job) && job.is_given("infer", "batch")) {
+    refuse_at(job.where("infer", "batch"),
+              "[infer] batch has no effect with tokens above 0: slots is the number of prompts that are continued at "
+              "once; remove it");
+  }
   if (job.task == Task::infer && !job.weights.empty()) {
     if (!job.checkpoint.empty()) {
       refuse_at(job.where("job", "checkpoint"), "[job] checkpoint and [model] from both name weights; remove one");

@@ -2,7 +2,7 @@
 
 #include <chrono>
 #include <deque>
-#include <map>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -61,46 +61,59 @@ class GenerateTask : private StreamTask {
   }
 
   void generate(runtime::Executor& executor, const infer::Language& language) {
-    infer::Session session(executor, compiled_.settings.caches, job_.infer.slots);
+    const auto begin = std::chrono::steady_clock::now();
+    infer::Session session(executor, compiled_.settings.caches, job_.infer.slots, context());
     bool has_more = true;
-    while (signal_ == 0) {
-      // One prompt waits beside those in work, so that a slot which becomes free is used at once.
-      while (has_more && signal_ == 0 && static_cast<std::int64_t>(answers_.size()) <= job_.infer.slots) {
-        has_more = add_prompt(session, language);
+    while (signal_ == 0 && (has_more || session.requests() > 0)) {
+      while (has_more && signal_ == 0 && has_room(session)) {
+        const auto prepare = [&](const std::string& line) { return prepared(line, language); };
+        const std::optional<std::string> line = next_line(prepare, session.requests() == 0);
+        has_more = line.has_value();
+        if (!line || line->empty()) {
+          break;
+        }
+        add(session, language, infer::read_prompt(*line, language, usual(language)));
       }
-      if (!session.is_busy()) {
-        return;
+      if (session.requests() > 0 && signal_ == 0) {
+        step(executor, session);
       }
-      step(executor, session);
     }
+    record_.summary.tokens_per_s = static_cast<double>(session.drawn()) / metrics::seconds_since(begin);
   }
 
-  /// Reads a prompt, and adds it to the session. Returns false at the end of the prompts.
-  bool add_prompt(infer::Session& session, const infer::Language& language) {
-    const std::optional<std::string> line = next_line();
-    if (!line) {
-      return false;
+  /// Whether another prompt is to be read: one waits beside those in work, so that a slot which becomes free is used at
+  /// once. Only so many answers are kept that wait for earlier ones.
+  [[nodiscard]] bool has_room(const infer::Session& session) const {
+    constexpr std::int64_t kept_for_a_slot = 64;
+    return session.requests() <= job_.infer.slots && std::ssize(answers_) < kept_for_a_slot * job_.infer.slots;
+  }
+
+  [[nodiscard]] std::int64_t context() const {
+    return job_.infer.context > 0 ? job_.infer.context : compiled_.settings.options.integer("context");
+  }
+
+  /// A line as all ranks get it: with tokens in place of a text, so that no rank reads a clock for a template. Throws
+  /// Error{data} for a malformed line.
+  [[nodiscard]] std::string prepared(const std::string& line, const infer::Language& language) const {
+    infer::Prompt prompt = infer::read_prompt(line, language, usual(language));
+    infer::Request& request = prompt.request;
+    const std::int64_t room = context() - static_cast<std::int64_t>(request.prompt.size());
+    if (room < 1) {
+      throw Error(
+          ErrorCode::data,
+          fmt::format("the prompt has {}, and at most {} leave room for an answer: shorten it, or raise [infer] "
+                      "context up to the model's",
+                      counted(static_cast<std::int64_t>(request.prompt.size()), "token"), context() - 1));
     }
-    ++line_;
-    try {
-      infer::Prompt prompt = infer::read_prompt(*line, language, usual(language));
-      infer::Request& request = prompt.request;
-      request.id = line_;
-      const std::int64_t room = session.most_tokens() - static_cast<std::int64_t>(request.prompt.size());
-      if (room < 1) {
-        throw Error(
-            ErrorCode::data,
-            fmt::format("it has {}, and with an answer of one token there is room for {} ([infer] context)",
-                        counted(static_cast<std::int64_t>(request.prompt.size()), "token"), session.most_tokens()));
-      }
-      request.tokens = std::min(request.tokens, room);
-      require_tokens(request);
-      session.add(request);
-      answers_.emplace_back(line_, std::make_unique<infer::Answer>(language, std::move(prompt)));
-    } catch (const Error& malformed) {
-      skip(Error(malformed.code(), fmt::format("prompt {}: {}", line_, malformed.message())));
-    }
-    return true;
+    request.tokens = std::min(request.tokens, room);
+    require_tokens(request);
+    return infer::with_tokens(line, request);
+  }
+
+  void add(infer::Session& session, const infer::Language& language, infer::Prompt prompt) {
+    prompt.request.id = ++added_;
+    session.add(prompt.request);
+    answers_.emplace_back(added_, line_number(), std::make_unique<infer::Answer>(language, std::move(prompt)));
   }
 
   /// What a prompt has that does not say otherwise.
@@ -132,6 +145,7 @@ class GenerateTask : private StreamTask {
     executor.begin_step(steps_ - 1);
     naming_step(steps_ - 1, [&] {
       session.step([&](const infer::Drawn& drawn) { take(session, drawn); });
+      require_same_tokens();
       write_answers();
       await_writing();
     });
@@ -140,7 +154,18 @@ class GenerateTask : private StreamTask {
     tell_progress("generating token", session.drawn(), 0);
   }
 
+  /// Throws Error{internal} if the ranks have drawn different tokens, as machines that round differently might.
+  void require_same_tokens() {
+    if (settings_.link.agree(digest_, std::numeric_limits<std::int32_t>::max()) != digest_) {
+      throw Error(ErrorCode::internal,
+                  "this rank has drawn other tokens than another rank: their processors compute different bits; use "
+                  "machines of one instruction set");
+    }
+  }
+
   void take(infer::Session& session, const infer::Drawn& drawn) {
+    digest_ = static_cast<std::int32_t>((std::int64_t{digest_} * 31 + drawn.token + 1) %
+                                        std::numeric_limits<std::int32_t>::max());
     Waiting& waiting = *std::ranges::find(answers_, drawn.id, &Waiting::id);
     waiting.text += waiting.answer->take(drawn);
     waiting.is_complete = drawn.is_last || waiting.answer->is_stopped();
@@ -162,7 +187,7 @@ class GenerateTask : private StreamTask {
       if (job_.infer.writes_text) {
         write(std::exchange(next.text, "") + (next.is_complete ? "\n" : ""));
       } else if (next.is_complete) {
-        write(next.answer->to_json() + "\n");
+        write(next.answer->to_json(next.line) + "\n");
       }
       if (!next.is_complete) {
         return;
@@ -173,17 +198,20 @@ class GenerateTask : private StreamTask {
   }
 
   struct Waiting {
-    Waiting(std::int64_t of, std::unique_ptr<infer::Answer> its) : id(of), answer(std::move(its)) {}
+    Waiting(std::int64_t of, std::int64_t in, std::unique_ptr<infer::Answer> its)
+        : id(of), line(in), answer(std::move(its)) {}
 
     std::int64_t id;
+    std::int64_t line;  ///< of the prompts' file; known on the first rank
     std::unique_ptr<infer::Answer> answer;
     std::string text = {};  ///< of the answer, not written yet
     bool is_complete = false;
   };
 
   std::deque<Waiting> answers_;  ///< in the order of their prompts
-  std::int64_t line_ = 0;
+  std::int64_t added_ = 0;       ///< prompts
   std::int64_t steps_ = 0;
+  std::int32_t digest_ = 0;  ///< of all tokens drawn
 };
 
 }  // namespace

@@ -23,6 +23,9 @@ constexpr std::int32_t stream_waits = 1;  ///< the stream waits, perhaps for lon
                                           ///< rank
 constexpr std::int32_t no_rows = 2;       ///< continue without samples; a larger number: the samples of the next record
 
+/// The longest line of a stream of lines. Each takes some ten times as much memory while it is read.
+constexpr std::size_t most_line_bytes = std::size_t{16} << 20U;
+
 const char* descr_of(graph::DType dtype) {
   switch (dtype) {
     case graph::DType::bf16:
@@ -120,7 +123,7 @@ void StreamTask::open_streams(std::optional<graph::DType> records) {
 void StreamTask::open_lines() {
   open_streams(std::nullopt);
   if (record_.is_first()) {
-    lines_.emplace(open_input());
+    lines_.emplace(open_input(), most_line_bytes);
   }
 }
 
@@ -172,18 +175,33 @@ std::optional<std::int64_t> StreamTask::next_record() {
   return next == end_of_records ? std::nullopt : std::optional<std::int64_t>(next - no_rows);
 }
 
-std::optional<std::string> StreamTask::next_line() {
+std::optional<std::string> StreamTask::next_line(const std::function<std::string(const std::string& line)>& prepare,
+                                                 bool waits) {
   std::string line;
   const std::int32_t next = next_number([&] {
-    std::optional<std::string> found = lines_->next();
-    line = found.value_or("");
-    return found ? static_cast<std::int32_t>(line.size()) + no_rows : end_of_records;
+    while (waits || lines_->has_next()) {
+      try {
+        const std::optional<std::string> found = lines_->next();
+        if (!found) {
+          return end_of_records;
+        }
+        line = prepare(*found);
+        return static_cast<std::int32_t>(line.size()) + no_rows;
+      } catch (const Error& malformed) {
+        const bool is_placed = malformed.message().starts_with(lines_->place());
+        skip(is_placed ? malformed
+                       : Error(malformed.code(), fmt::format("{}: {}", lines_->place(), malformed.message())));
+      }
+    }
+    return no_rows;
   });
   if (next == end_of_records) {
     return std::nullopt;
   }
   line.resize(static_cast<std::size_t>(next - no_rows));
-  settings_.link.broadcast(std::as_writable_bytes(std::span(line)));
+  if (!line.empty()) {
+    settings_.link.broadcast(std::as_writable_bytes(std::span(line)));
+  }
   return line;
 }
 
@@ -225,8 +243,8 @@ void StreamTask::tell_progress(std::string_view what, std::int64_t done, std::in
 
 void StreamTask::end_streams() {
   record_.finish_progress();
-  if (!record_.is_first() || signal_ != 0) {
-    return;
+  if (!record_.is_first() || (signal_ != 0 && !lines_)) {
+    return;  // an array that is not complete is no array; of lines, the complete ones count
   }
   if (reader_ || lines_) {
     record_.say(fmt::format("{}{}", counted(counted_, lines_ ? "answer" : "record"),

@@ -122,12 +122,63 @@ TEST_CASE("a prompt that cannot be continued stops the job or is skipped", "[gen
   };
   const Ended stopped = of_prompts("{\"prompt\": \"a\"}\n{\"promt\": \"a\"}\n", {"--ranks", "2", "--strategy", "pp"});
   CHECK(stopped.code == 1);
-  CHECK_THAT(stopped.err, Contains("prompt 2: expected either \"prompt\" or \"messages\", found neither"));
+  CHECK_THAT(stopped.err, Contains("prompts.jsonl:2: expected either \"prompt\" or \"messages\", found neither"));
   const std::string long_prompt = "{\"prompt\": \"" + std::string(500, 'a') + "\"}\n{\"prompt\": \"a\"}";
   const Ended skipped = of_prompts(long_prompt.c_str(), {"--set", "infer.malformed=skip"});
   CHECK(skipped.code == 0);
   CHECK(answers_of(skipped.out).size() == 1);
-  CHECK_THAT(skipped.err, Contains("skipped: prompt 1: it has 500 tokens") && Contains("1 malformed and skipped"));
+  CHECK_THAT(skipped.err, Contains("prompts.jsonl:1: the prompt has 500 tokens, and at most 15 leave room") &&
+                              Contains("1 malformed and skipped"));
+}
+
+TEST_CASE("each prompt is answered before the next is given", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  // A person or program that waits for each answer: the second prompt is written when the first answer has come.
+  const char* const script = R"(mkfifo in out
+"$0" generate run --prompts - --tokens 3 --temperature 0 --ranks 2 --strategy dp < in > out & program=$!
+exec 3> in 4< out
+echo '{"prompt": "a"}' >&3; read -r first <&4
+echo '{"prompt": "b"}' >&3; read -r second <&4
+exec 3>&-; wait $program; echo "$? $first $second")";
+  const Ended ended = run_script(job.path(), script);
+  INFO(ended.err);
+  CHECK_THAT(ended.out, Contains("0 {\"line\":1,") && Contains("{\"line\":2,"));
+}
+
+TEST_CASE("an interrupted job keeps the answers that are complete", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const char* const script = R"sh(mkfifo in
+"$0" generate run --prompts - --to answers.jsonl --tokens 3 --ranks 2 --strategy pp < in & program=$!
+exec 3> in; echo '{"prompt": "a"}' >&3
+until [ -n "$(find . -name '*answers.jsonl*' -size +0)" ] || ! kill -0 $program; do sleep 0.05; done
+kill -TERM $program; wait $program; echo "$?"; cat answers.jsonl)sh";
+  const Ended ended = run_script(job.path(), script);
+  INFO(ended.err);
+  CHECK_THAT(ended.out, Contains("143\n{\"line\":1,"));
+}
+
+TEST_CASE("prompts on the command line have the same answers in one process and as a job", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"model.context=32", "train.steps=5"}).code == 0);
+  const auto said = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"generate", "run", "--tokens", "12"});
+    return run_program(job.path(), words);
+  };
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {}, {"--prompt", "the ", "--temperature", "0"}, {"--prompt", "the ", "--top-p", "0.9", "--min-p", "0.01"}}) {
+    std::vector<std::string> split = words;
+    split.insert(split.end(), {"--ranks", "2", "--strategy", "tp"});
+    CHECK(said(words).out == said(split).out);
+  }
+  CHECK_THAT(said({"--prompt", "a", "--prompts", "x"}).err, Contains("--prompts and --prompt both say what"));
+  CHECK_THAT(said({"--message", "a", "--ranks", "2"}).err, Contains("--message needs a folder"));
+  CHECK(said({"--prompt", "\xff", "--ranks", "1"}).code == 2);
+  CHECK_THAT(said({"--ranks", "1", "--set", "infer.batch=3"}).err, Contains("[infer] batch has no effect"));
+  write_file(job.path() / "there.txt", "kept");
+  CHECK_THAT(said({"--ranks", "1", "--to", "there.txt"}).err, Contains("there.txt' exists"));
+  CHECK(read_file(job.path() / "there.txt") == "kept");
 }
 
 TEST_CASE("a plan says what caches need, for the heads of keys that a rank has", "[generate]") {

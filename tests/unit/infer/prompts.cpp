@@ -63,6 +63,24 @@ TEST_CASE("a prompt has its own settings, or the usual ones", "[infer]") {
   CHECK(own.logprobs);
 }
 
+TEST_CASE("an empty prompt begins a text, and one of numbers needs no tokenizer", "[infer]") {
+  CHECK(read(R"({"prompt": ""})").request.prompt == tokens_of("\n"));
+  CHECK(read(R"({"prompt": "17 4, 250"})", numbers()).request.prompt == std::vector<std::int32_t>{17, 4, 250});
+  CHECK(read(R"({"prompt": ""})", numbers()).request.prompt == std::vector<std::int32_t>{0});
+}
+
+TEST_CASE("a line with tokens in place of its text reads the same", "[infer]") {
+  infer::Prompt prompt = read(R"({"prompt": "ab", "stop": "x", "seed": 3, "ignore_eos": true, "max_tokens": 90})");
+  prompt.request.tokens = 5;
+  const infer::Prompt again = read(infer::with_tokens(
+      R"({"prompt": "ab", "stop": "x", "seed": 3, "ignore_eos": true, "max_tokens": 90})", prompt.request));
+  CHECK(again.request.prompt == tokens_of("ab"));
+  CHECK(again.request.tokens == 5);
+  CHECK(again.request.ends.empty());
+  CHECK(again.request.sampling.seed == 3);
+  CHECK(again.stops == prompt.stops);
+}
+
 TEST_CASE("a malformed prompt is refused by its key", "[infer]") {
   const std::vector<std::pair<const char*, const char*>> cases = {
       {"[1]", "2: expected an object such as {\"prompt\": \"Once\"}, found [1]"},
@@ -70,7 +88,7 @@ TEST_CASE("a malformed prompt is refused by its key", "[infer]") {
       {R"({"prompt": "a", "messages": []})", "2: expected either \"prompt\" or \"messages\", found both"},
       {R"({"prompt": 4})", "2: \"prompt\": expected a text, or a list of numbers of tokens, found 4"},
       {R"({"prompt": [1, -1]})", "2: \"prompt\": expected a list of numbers of tokens, found -1"},
-      {R"({"prompt": ""})", "2: \"prompt\": it has no token: give at least one"},
+      {R"({"prompt": []})", "2: \"prompt\": it has no token: give at least one"},
       {R"({"prompt": "a", "max_tokens": 0})", "2: \"max_tokens\": expected an integer from 1 to 1073741824, found 0"},
       {R"({"prompt": "a", "top_p": 2})", "2: \"top_p\": expected a number from 0 to 1, found 2"},
       {R"({"prompt": "a", "stop": ""})",
@@ -85,8 +103,8 @@ TEST_CASE("a malformed prompt is refused by its key", "[infer]") {
   for (const auto& [line, expected] : cases) {
     CHECK(error_of([&] { static_cast<void>(read(line)); }) == expected);
   }
-  CHECK(error_of([&] { static_cast<void>(read(R"({"prompt": "a"})", numbers())); }) ==
-        "2: \"prompt\": the model has no tokenizer: expected a list of numbers of tokens");
+  CHECK(error_of([&] { static_cast<void>(read(R"({"prompt": "3 a"})", numbers())); }) ==
+        "2: the model has no tokenizer, so a prompt is numbers of tokens, such as \"17 4 250\": found 'a' at byte 2");
   CHECK(error_of([&] { static_cast<void>(read(R"({"prompt": [1], "stop": "a"})", numbers())); }) ==
         "2: \"stop\": the model has no tokenizer, so its answers have no text");
 }
@@ -95,18 +113,20 @@ TEST_CASE("an answer holds back what may become a stop, and ends without it", "[
   infer::Answer answer(bytes(), read(R"({"prompt": "a", "stop": ["end.", "\n\n"]})"));
   CHECK(pieces(answer, "the en\nd end. more") == Pieces{"t", "h", "", "e ", "", "", "en", "\nd", " ", "", "", "", ""});
   CHECK(answer.is_stopped());
-  CHECK(answer.to_json() ==
-        R"({"text":"the en\nd ","prompt_tokens":1,"tokens":[116,104,101,32,101,110,10,100,32,101,110,100,46],)"
+  CHECK(answer.to_json(4) ==
+        R"({"line":4,"text":"the en\nd ","prompt_tokens":1,"tokens":[116,104,101,32,101,110,10,100,32,101,110,100,46],)"
         R"("finish_reason":"stop"})");
 }
 
 TEST_CASE("an answer without a stop gives back all its text", "[infer]") {
   infer::Answer answer(bytes(), read(R"({"prompt": "ab", "stop": "xyz", "echo": true})"));
   CHECK(pieces(answer, "1xy") == Pieces{"ab1", "", "xy"});
-  CHECK(answer.to_json() == R"({"text":"ab1xy","prompt_tokens":2,"tokens":[49,120,121],"finish_reason":"length"})");
+  CHECK(answer.to_json(4) ==
+        R"({"line":4,"text":"ab1xy","prompt_tokens":2,"tokens":[49,120,121],"finish_reason":"length"})");
   infer::Answer of_numbers(numbers(), read(R"({"prompt": [4], "echo": true, "logprobs": true})", numbers()));
   const std::vector<float> logits = {0, 0};
   CHECK(of_numbers.take({.token = 1, .logits = logits, .is_last = true, .is_end = true}) == "4 ");
-  CHECK(of_numbers.to_json() ==
-        R"({"text":"4 ","prompt_tokens":1,"tokens":[1],"finish_reason":"stop","logprobs":[-6.931471805599453E-1]})");
+  CHECK(
+      of_numbers.to_json(1) ==
+      R"({"line":1,"text":"4 ","prompt_tokens":1,"tokens":[1],"finish_reason":"stop","logprobs":[-6.931471805599453E-1]})");
 }

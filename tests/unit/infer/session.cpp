@@ -44,12 +44,12 @@ struct Decoder {
         write_view(states[s], executor->state(s));
       }
     }
-    session.emplace(*executor, caches, slots);
+    session.emplace(*executor, caches, slots, context);
   }
 
   /// Answers to all requests, and the logits from which each token was drawn.
   void run() {
-    while (session->is_busy()) {
+    while (session->requests() > 0) {
       session->step([&](const infer::Drawn& drawn) {
         answers[drawn.id].push_back(drawn.token);
         logits[drawn.id].emplace_back(drawn.logits.begin(), drawn.logits.end());
@@ -171,7 +171,7 @@ TEST_CASE("pages of ended and cancelled requests are used again", "[infer]") {
     decoder.session->add(request(id, {1, 2, 3, 4, 5}, 10));
   }
   std::int64_t ended = 0;
-  while (decoder.session->is_busy()) {
+  while (decoder.session->requests() > 0) {
     decoder.session->step([&](const infer::Drawn& drawn) {
       ended += drawn.is_last ? 1 : 0;
       if (drawn.id % 3 == 0) {
@@ -183,6 +183,13 @@ TEST_CASE("pages of ended and cancelled requests are used again", "[infer]") {
     });
   }
   CHECK(ended == 20 - 7 - 1);
+}
+
+TEST_CASE("a sequence ends with the context, which need not fill its last page", "[infer]") {
+  Decoder decoder("gpt", 1, {.pages = 8, .page = 7, .of_sequence = 4});
+  decoder.session->add(request(0, {1, 2, 3}, 1000));
+  decoder.run();
+  CHECK(std::ssize(decoder.answers[0]) == context - 3);
 }
 
 TEST_CASE("a sequence ends with an end token", "[infer]") {
