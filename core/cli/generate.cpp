@@ -289,7 +289,6 @@ int generate(std::span<const std::string> words) {
     return generate_by_job(words, parsed, count, tokens);
   }
   const std::vector<std::int64_t> ends = language.ends();
-  const std::int64_t context = trained.settings.options.integer("context");
   const bool has_caches = take_caches(trained, tokens.size(), count);
   if (!has_caches && given.is_hub()) {
     take_needed_context(trained, tokens.size(), count);
@@ -317,7 +316,7 @@ int generate(std::span<const std::string> words) {
     infer::sample(
         executor, tokens, count, sampling, [&] { return !has_ended; }, take);
   } else if (count > 0) {
-    infer::Session session(executor, trained.settings.caches, 1, context);
+    infer::Session session(executor, trained.settings.caches, 1, trained.settings.options.integer("context"));
     session.add({.prompt = tokens, .tokens = count, .sampling = sampling, .ends = ends});
     while (session.requests() > 0) {
       session.step([&](const infer::Drawn& drawn) { take(drawn.token); });

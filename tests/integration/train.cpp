@@ -514,11 +514,14 @@ TEST_CASE("a prompt of token numbers is continued without a tokenizer", "[progra
   };
   CHECK_THAT(generate("3 1,6").out, StartsWith("3 1 6 "));
   CHECK_THAT(generate("").out, StartsWith("0 "));
-  for (const char* wrong : {"3 7", "3 the", "3 1x", "-1"}) {
+  for (const char* wrong : {"3 the", "3 1x", "-1"}) {
     const Ended refused = generate(wrong);
     CHECK(refused.code == 2);
-    CHECK_THAT(refused.err, Contains("expected numbers from 0 to 6") && Contains("found '"));
+    CHECK_THAT(refused.err, Contains("so a prompt is numbers of tokens, such as") && Contains("found '"));
   }
+  const Ended unknown = generate("3 7");
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, Contains("it has the token 7, and the model has tokens 0 to 6"));
 }
 
 TEST_CASE("a network learns from arrays, with real targets and with labels", "[program]") {

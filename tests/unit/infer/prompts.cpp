@@ -100,8 +100,8 @@ TEST_CASE("a malformed prompt is refused by its key", "[infer]") {
       {R"({"messages": [{"role": "user", "content": "a"}]})",
        "2: \"messages\" needs a folder of Hugging Face's libraries, or a GGUF file, with a tokenizer and a chat "
        "template: give other models a \"prompt\""}};
-  for (const auto& [line, expected] : cases) {
-    CHECK(error_of([&] { static_cast<void>(read(line)); }) == expected);
+  for (const auto& each : cases) {
+    CHECK(error_of([&] { static_cast<void>(read(each.first)); }) == each.second);
   }
   CHECK(error_of([&] { static_cast<void>(read(R"({"prompt": "3 a"})", numbers())); }) ==
         "2: the model has no tokenizer, so a prompt is numbers of tokens, such as \"17 4 250\": found 'a' at byte 2");
