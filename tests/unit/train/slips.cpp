@@ -114,7 +114,7 @@ const std::vector<Slip> slips = {
     {{"data: token_type = short"}, "is not one of uint16, uint32 (it is 'uint16' here)"},
     {{"data: token_type = int64"}, "(it is 'uint32' here: tokens of 8 bytes are not read, write them as uint32)"},
     {{"data: token_type = uint8"}, "(it is 'uint16' here: tokens of 1 byte are not read, write them as uint16)"},
-    {{"data: context = 16"}, "[data] has no key 'context' ('context' is a key of [model])"},
+    {{"data: context = 16"}, "[data] has no key 'context' ('context' is a key of [infer] and of [model])"},
     {{"data: text = corpse.txt"}, ":11: [data] text: cannot read"},
     {{"model: context = 5000"}, ":11: [data] text: the training part of '"},
     {{"data: split = 0.9", "data: validation_text = corpus.txt"},
