@@ -83,8 +83,8 @@ templates::Conversation conversation_of(const Parsed& parsed) {
   return conversation;
 }
 
-/// Reduces the model's context to the positions that are needed, because each position takes time and models of others
-/// may have long contexts. `prompted`: the number of tokens of the prompt.
+/// Reduces the model's context to the tokens that are needed, rounded up to 16. Each position takes time, and a model
+/// from another library may have a long context. `prompted`: the number of tokens of the prompt.
 void take_needed_context(checkpoint::TrainedModel& trained, std::size_t prompted, std::int64_t tokens) {
   constexpr std::int64_t step = 16;
   OptionValues& options = trained.settings.options;

@@ -43,8 +43,8 @@ std::string job_help(const Parsed& parsed, const plugins::Directories& directori
   return job::job_reference_markdown();
 }
 
-/// Help on the ops of shardrun, or on those that the model of a job file defines. Of the job file, only the model's
-/// name must be valid.
+/// Help on the ops of shardrun, or on those that the model of a job file defines. Of the job file, only the
+/// syntax, [plugins] and the model's name must be valid.
 std::string ops_help(const Parsed& parsed, const plugins::Directories& directories) {
   std::string model;
   if (parsed.positional.size() > 1) {

@@ -10,8 +10,7 @@ namespace shardrun::files {
 /// Each must belong to a trusted user (this user, root or the executable's owner), and only trusted users may write to
 /// it. Exceptions:
 /// - A group may have write access, by mode or by a POSIX access control list, if it is root's group, has no members,
-/// or
-///   has only trusted users as members. Members are those in the group's list and users whose primary group it is.
+///   or has only trusted users as members. Members are those in the group's list and users whose primary group it is.
 /// - In directories above the file's own, others may write if the sticky bit keeps them from renaming files of other
 ///   users, as in /tmp.
 /// Throws Error{plugin} that says what is not trusted.

@@ -158,7 +158,7 @@ class StepTrace {
     std::int64_t end;
   };
 
-  /// An execution of a transfer that is recorded.
+  /// One execution of a transfer, from its start to its wait.
   struct UnderWay {
     const Program* program = nullptr;
     const Instruction* start = nullptr;

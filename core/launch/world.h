@@ -38,8 +38,7 @@ using Variables = std::function<const char*(const char* name)>;
 ///  - mpirun (OMPI_COMM_WORLD_RANK);
 ///  - mpiexec (PMI_RANK and PMI_SIZE);
 ///  - a step of Slurm with several tasks (SLURM_PROCID and SLURM_STEP_NUM_TASKS). A step with one task does not count,
-/// even
-///    if Slurm sets PMI_RANK and PMI_SIZE for it; a shell or a script in an allocation is such a step;
+///    even if Slurm sets PMI_RANK and PMI_SIZE for it; a shell or a script in an allocation is such a step;
 ///  - RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 /// The last four may be set in addition to those of another launcher. They count if they agree with these, or if a
 /// launcher within each of the other's processes has set them. Otherwise both are named and refused.

@@ -25,8 +25,7 @@ struct Partial {
 /// of `size`, split over the same axes, reads through the window. The elements outside its own part come from
 /// - the ranks that have them, if the value is split already: an exchange;
 /// - the rank itself, if it has the whole value: a slice. This includes a value that varies over the axis. Each rank
-/// then
-///   reads its own version of these elements, not that of the rank to which they belong.
+///   then reads its own version of these elements, not that of the rank to which they belong.
 struct Halo {
   std::size_t dim = 0;
   Window window = {};

@@ -88,10 +88,8 @@ class Timeline {
   }
   /// The transfer at that place; null if there is none.
   [[nodiscard]] Moved* moved_at(std::size_t place) noexcept { return place < moved_.size() ? &moved_[place] : nullptr; }
-  [[nodiscard]] const std::vector<Call>& calls() const noexcept {
-    return calls_;
-  }  ///< in the order in which they
-     ///< ended
+  /// The calls, in the order in which they ended.
+  [[nodiscard]] const std::vector<Call>& calls() const noexcept { return calls_; }
   [[nodiscard]] const std::vector<Moved>& moved() const noexcept { return moved_; }
 
  private:

@@ -39,8 +39,7 @@ inline constexpr const char* gradient_output = "gradient";
 /// Builds the graph with these functions:
 /// - `micro` adds the loss of some rows of `predictions` to the state `loss`, and computes its gradient;
 /// - `norm` sets the state `norm_squared` to this rank's share of the squared norm of all gradients; it is left out if
-/// no
-///   gradient counts;
+///   no gradient counts;
 /// - `update` clips by the state `norm_squared`, which the host sets to the sum over all ranks, and steps the
 /// optimizer;
 /// - `evaluate` adds to the loss.

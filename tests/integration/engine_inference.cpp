@@ -418,7 +418,7 @@ TEST_CASE("records become the samples' type, or are refused with what that type 
              "its element 1 (counted from 0) is 70000, which f16 cannot hold");
   refused_as("f32", array_file("<f4", "(2, 3)", std::string(24, '\0')),
              "its shape is [2, 3], expected [2] or [samples, 2]");
-  // What an engine infers alone is not trained.
+  // An engine that only infers cannot be trained.
   write_file(folder / "x.npy", array_file("<f4", "(2, 2)", std::string(16, '\0')));
   write_file(folder / "train.ini", "[job]\nengine = echo\n[plugins]\npath = " SHARDRUN_EXAMPLE_ENGINES
                                    "\n[data]\narrays = x.npy, x.npy\n[train]\nsteps = 1\n");

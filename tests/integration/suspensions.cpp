@@ -232,7 +232,7 @@ TEST_CASE("after a second signal the job says that its results were saved before
       run_until(job, {"job.ranks=2", "job.strategy=dp", "train.steps=2", "train.sample=1000000"}, "sampling token",
                 [&](pid_t launcher) {
                   for (const pid_t rank : children_of(launcher)) {
-                    stop_process(rank);  // or they would stop in order before the second signal
+                    stop_process(rank);  // otherwise the ranks would end normally before it
                   }
                   kill(launcher, SIGTERM);
                   while (read_file(job.path() / "run/log/rank-0.log").find("asked to stop") == std::string::npos &&

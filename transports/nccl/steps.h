@@ -36,8 +36,7 @@ struct Stage {
 /// Says how an op is offered. Nothing if it is not. `with_kernels`: has_kernels().
 ///
 /// - Minima and maxima of floating-point numbers are computed as integers in the same order, because NCCL drops NaN.
-/// They
-///   need kernels.
+///   They need kernels.
 /// - Ordered sums and products, and sums and products of f16 or bf16 over more than two members: every member gets its
 ///   part from all members, reduces it with a kernel in float32, and the results are gathered. Without kernels NCCL
 ///   reduces them, in its own order and with roundings on the way.

@@ -4,7 +4,7 @@
 /// names no rank, calls no collective and runs no kernel: it builds a graph through tables that the host passes to it.
 /// The host adds microbatches, the gradients of parameters, the optimizer and evaluation; a strategy splits the result.
 ///
-/// Everything here is since 1.7.
+/// Everything here is since 1.7. INIT and GROUP say who may call a function, and when: see plugin.h.
 
 #include <shardrun/plugin.h>
 
@@ -89,16 +89,13 @@ typedef struct sr_state_writer {
 
 /// A function of the model. The host knows these names:
 ///  - `loss`, repeated: calls set_losses. Its inputs are those of the data (SR_DATA_...). From it the host makes
-/// forward and
-///    backward of each microbatch, and evaluation. A model without it cannot be trained.
+///    forward and backward of each microbatch, and evaluation. A model without it cannot be trained.
 ///  - `iterate`, once: writes the next values of states, and outputs. In a job with data it has the inputs of `loss`.
 ///  - `predict`, on demand: from the input `inputs`, i32 [batch 1, seq], computes the output `logits` [1, vocab] at the
 ///    position that the op take_position reads. A model without it cannot be sampled.
 ///  - `forward`, on demand, since 1.9: applies the model to a batch. From the data's input `inputs` alone it computes
-/// the
-///    output `outputs`: f32 [batch, ...]. It is written for the numbers of rows of `shardrun predict`. A model without
-/// it
-///    cannot predict arrays.
+///    the output `outputs`: f32 [batch, ...]. It is written for the numbers of rows of `shardrun predict`. A model
+///    without it cannot predict arrays.
 ///  - `decode`, on demand, since 1.9: `predict` with keys and values kept in caches. It adds `length` tokens to each of
 ///    `rows` sequences: `inputs`, i32 [batch, seq], at the positions `positions`, i32 [batch, seq], where -1 stands for
 ///    no token. The pages of a sequence are a row of `pages`, i32 [batch, sequence_pages]: see the op write_pages. It
@@ -286,8 +283,7 @@ typedef struct sr_attribute_spec {
 /// factors of each result's; a scalar is ".". "b*" stands for any number of dimensions: those that the first operand
 /// with "b*" has in addition to its named ones. A factor that is split has one of these classes:
 ///  - pass-through, if nothing is said: each shard of the operands gives that shard of the results. The factor is in
-/// every
-///    result;
+///    every result;
 ///  - "reduced k", "reduced k (max)" or "(min)": shards give parts of a sum, maximum or minimum. The factor is in no
 /// result;
 ///  - "whole k": the factor is not split, because each result needs all of it.

@@ -23,7 +23,7 @@ using test::OnGpu;
 
 namespace {
 
-/// Memory of the host in which the first write stands until it is released. Only one at a time.
+/// Host memory. The first write to it blocks until release(). Only one such object may exist at a time.
 class StandingMemory {
  public:
   static constexpr std::size_t size = 4096;

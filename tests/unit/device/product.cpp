@@ -22,7 +22,7 @@ struct Sizes {
   std::int64_t n;
 };
 
-/// Below, at and above a tile's sizes in each dimension, vectors, and an empty sum.
+/// Numbers of rows and columns below, equal to and above those of a tile; vectors; an empty sum.
 const std::vector<Sizes> all_sizes = {{1, 1, 1}, {3, 5, 7},     {1, 70, 5},     {5, 70, 1},
                                       {4, 0, 6}, {64, 33, 256}, {65, 129, 257}, {130, 300, 513}};
 

@@ -331,7 +331,7 @@ int parent(const Arguments& arguments) {
   } catch (const Error& error) {
     std::fputs(error.what(), stderr);
     std::fflush(stderr);
-    ::_exit(97);  // a sanitizer's work at exit() needs a process more
+    ::_exit(97);  // exit() lets a sanitizer start one more process, which the limit forbids
   }
 }
 

@@ -33,7 +33,7 @@ struct Planned {
   [[nodiscard]] std::uint64_t least() const { return std::ranges::min(needs); }
   [[nodiscard]] std::uint64_t most() const { return std::ranges::max(needs); }
   [[nodiscard]] std::int64_t fullest() const { return std::ranges::max_element(needs) - needs.begin(); }
-  /// Ranks that need more than that.
+  /// The number of ranks that need more than `bytes`.
   [[nodiscard]] std::int64_t over(std::uint64_t bytes) const {
     return std::ranges::count_if(needs, [&](std::uint64_t each) { return each > bytes; });
   }

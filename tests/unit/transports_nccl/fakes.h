@@ -56,7 +56,7 @@ class Fakes {
   int misuses_before_;
 };
 
-/// The rank's device is current in this thread.
+/// While this object exists, the device is current in this thread.
 class DeviceUse {
  public:
   explicit DeviceUse(std::uint32_t device) {
