@@ -424,6 +424,12 @@ int check_folder(std::span<const std::string> words) {
   Findings findings;
   findings.tell(true, fmt::format("the tensors are those of the model {}, with {} parameters", trained.model.name,
                                   elements_of(hub.source().tensors)));
+  if (trained.tokenizer && trained.settings.options.has("vocab")) {
+    const std::int64_t vocab = trained.settings.options.integer("vocab");
+    findings.tell(trained.tokenizer->vocabulary() <= vocab,
+                  fmt::format("the tokenizer has {} tokens, and the model has room for {}",
+                              trained.tokenizer->vocabulary(), vocab));
+  }
   if (!hub.note().empty() && !parsed.has("tokens")) {
     fmt::print("note: {}\n", hub.note());
   }

@@ -238,6 +238,13 @@ void require_job(const Parsed& parsed, const checkpoint::TrainedModel& trained, 
                     "job: leave out --ranks, --strategy, --prompts and other options of jobs",
                     trained.model.name));
   }
+  if (trained.tokenizer && trained.settings.options.has("vocab") &&
+      trained.tokenizer->vocabulary() > trained.settings.options.integer("vocab")) {
+    throw Error(
+        ErrorCode::data,
+        fmt::format("'{}': the tokenizer has {} tokens, and the model has room for {}: they do not belong together",
+                    parsed.positional[0], trained.tokenizer->vocabulary(), trained.settings.options.integer("vocab")));
+  }
   if (const std::optional<std::string> to = parsed.get("to"); to && !job::is_standard(*to)) {
     require_new(parsed, *to);
   }

@@ -116,7 +116,7 @@ class GenerateTask : private StreamTask {
     answers_.emplace_back(added_, line_number(), std::make_unique<infer::Answer>(language, std::move(prompt)));
   }
 
-  /// What a prompt has that does not say otherwise.
+  /// The settings of a prompt that gives none itself.
   [[nodiscard]] infer::Request usual(const infer::Language& language) const {
     return {.tokens = job_.infer.tokens,
             .sampling = {.temperature = job_.infer.temperature,

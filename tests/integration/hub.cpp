@@ -553,6 +553,27 @@ TEST_CASE("hub: a text that ends within a character ends before it", "[hub]") {
   CHECK(ended.out == "\xC3\xA9\n");
 }
 
+TEST_CASE("hub: a tokenizer with more tokens than the model is found", "[hub]") {
+  const TemporaryFolder folder;
+  with_tokenizer(folder, "null");
+  CHECK_THAT(run_in(folder, {"checkpoint", "check", "chat"}).out, Contains("yes: the tokenizer has"));
+  std::string text = read_file(folder / "chat/tokenizer.json");
+  const std::string list = R"("added_tokens":[)";
+  std::string more;
+  for (int id = 40; id < 200; ++id) {  // the text has 40 tokens
+    more += R"({"id":)" + std::to_string(id) + R"(,"content":"<)" + std::to_string(id) +
+            R"(>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true},)";
+  }
+  text.insert(text.find(list) + list.size(), more);
+  write_file(folder / "chat/tokenizer.json", text);
+  const Ended checked = run_in(folder, {"checkpoint", "check", "chat"});
+  CHECK(checked.code == 1);
+  CHECK_THAT(checked.out, Contains("NO:  the tokenizer has 200 tokens, and the model has room for"));
+  const Ended generated = run_in(folder, {"generate", "chat", "--prompts", "prompts.jsonl"});
+  CHECK(generated.code == 2);
+  CHECK_THAT(generated.err, Contains("the tokenizer has 200 tokens") && Contains("do not belong together"));
+}
+
 TEST_CASE("hub: a prompt gets the tokens of the post-processor, and a conversation only those of its template",
           "[hub]") {
   const TemporaryFolder folder;
