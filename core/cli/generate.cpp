@@ -323,10 +323,10 @@ int generate(std::span<const std::string> words) {
     infer::sample(
         executor, tokens, count, sampling, [&] { return !has_ended; }, take);
   } else if (count > 0) {
-    infer::Session session(executor, trained.settings.caches, 1, trained.settings.options.integer("context"));
+    infer::Session session(executor, trained.settings.caches, {}, trained.settings.options.integer("context"));
     session.add({.prompt = tokens, .tokens = count, .sampling = sampling, .ends = ends});
     while (session.requests() > 0) {
-      session.step([&](const infer::Drawn& drawn) { take(drawn.token); });
+      session.step({.drawn = [&](const infer::Drawn& drawn) { take(drawn.token); }});
     }
   }
   fmt::print("\n");  // bytes that wait for the rest of their character are left out

@@ -113,16 +113,6 @@ workload::TrainingSettings training_settings(const job::Job& job, const data::Da
           .optimizer = optimizer_settings(job.train)};
 }
 
-/// The graph by which prompts are continued.
-graph::Graph build_generation(const job::Job& job, const workload::ModelSettings& settings,
-                              const workload::Model& model) {
-  const bool is_narrow = job.infer.cache == job::RealType::bfloat16;
-  return workload::build_decoding(model, settings,
-                                  {.slots = job.infer.slots,
-                                   .chunk = job.infer.chunk,
-                                   .cache = is_narrow ? graph::DType::bf16 : graph::DType::f32});
-}
-
 /// The sizes of the caches: each slot has room for the whole context.
 sdk::CacheSizes cache_sizes(const job::Job& job, const workload::ModelSettings& settings) {
   const std::int64_t most = settings.options.integer("context");
@@ -144,7 +134,7 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
       return workload::build_iteration(compiled.model, settings, compiled.iterated_rows);
     }
     if (job::generates(job)) {
-      return build_generation(job, settings, compiled.model);
+      return workload::build_decoding(compiled.model, settings, decoding_settings(job));
     }
     if (job.task == job::Task::infer) {
       return workload::build_inference(compiled.model, settings, compiled.evaluation_rows);
@@ -474,6 +464,14 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   }
   compiled.programs = programs_of_rank(job, compiled, rank);
   return compiled;
+}
+
+workload::DecodingSettings decoding_settings(const job::Job& job) {
+  const bool is_narrow = job.infer.cache == job::RealType::bfloat16;
+  return {.slots = job.infer.slots,
+          .chunk = job.infer.chunk,
+          .cache = is_narrow ? graph::DType::bf16 : graph::DType::f32,
+          .scores_prompts = job.infer.prompt_logprobs};
 }
 
 bool is_applied_to_tokens(const job::Job& job) {

@@ -65,6 +65,9 @@ struct Compiled {
                                const std::function<void(std::string_view activity)>& now_at = {},
                                std::shared_ptr<data::Dataset> dataset = nullptr);
 
+/// How the job continues prompts. REQUIRES: job::generates(job).
+[[nodiscard]] workload::DecodingSettings decoding_settings(const job::Job& job);
+
 /// Whether the job applies a model to tokens; otherwise to numbers.
 [[nodiscard]] bool is_applied_to_tokens(const job::Job& job);
 

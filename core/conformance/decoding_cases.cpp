@@ -61,10 +61,11 @@ void check_decoding(const ModelJob& job, const workload::Model& model, const std
   const std::int64_t context = checked_with_defaults(specs, settings.options).integer("context");
   const std::int64_t pages = (context + page - 1) / page;
   settings.caches = {.pages = slots * pages, .page = page, .of_sequence = pages};
-  OnCpu decoding(workload::build_decoding(model, settings, {.slots = slots, .chunk = 3}));
+  const workload::DecodingSettings made{.slots = slots, .chunk = 3};
+  OnCpu decoding(workload::build_decoding(model, settings, made));
   settings.caches = no_caches;
   OnCpu predicting(workload::build_prediction(model, settings));
-  infer::Session session(decoding.executor, {.pages = slots * pages, .page = page, .of_sequence = pages}, slots,
+  infer::Session session(decoding.executor, {.pages = slots * pages, .page = page, .of_sequence = pages}, made,
                          context + 1);
   std::vector<std::vector<std::int32_t>> sequences;
   for (const std::int64_t prompted : {std::max<std::int64_t>(context - 2, 1), std::int64_t{1}}) {
@@ -78,12 +79,12 @@ void check_decoding(const ModelJob& job, const workload::Model& model, const std
                  .sampling = {.temperature = 0}});
   }
   while (session.requests() > 0) {
-    session.step([&](const infer::Drawn& drawn) {
+    session.step({.drawn = [&](const infer::Drawn& drawn) {
       std::vector<std::int32_t>& tokens = sequences[static_cast<std::size_t>(drawn.id)];
       require_near(drawn.logits, predicted(predicting.executor, tokens),
                    fmt::format("{}, after {} tokens", job.name, tokens.size()));
       tokens.push_back(drawn.token);
-    });
+    }});
   }
 }
 

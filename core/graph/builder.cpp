@@ -79,6 +79,12 @@ std::string FunctionBuilder::untaken(std::string name, std::string_view op) {
 
 std::vector<ValueId> FunctionBuilder::call_all(std::string_view op_name, std::vector<ValueId> inputs,
                                                Attributes attributes, std::string name) {
+  if (takes_all_positions_ && op_name == "take_position") {
+    const TensorType& x = type(inputs.front());
+    const std::vector<std::int64_t> shape(x.shape.begin() + 1, x.shape.end());
+    const std::string others = fmt::format("{}", fmt::join(x.axes.begin() + 2, x.axes.end(), " "));
+    return call_all("reshape", inputs, {{"shape", shape}, {"axes", x.axes.front() + " " + others}}, std::move(name));
+  }
   Node node;
   node.op = &find_op(op_name);
   node.name = untaken(name.empty() ? default_name(op_name, inputs) : prefix_ + name, op_name);

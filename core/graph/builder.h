@@ -34,6 +34,11 @@ class FunctionBuilder {
   [[nodiscard]] std::vector<ValueId> call_all(std::string_view op, std::vector<ValueId> inputs,
                                               Attributes attributes = {}, std::string name = {});
 
+  /// From now on take_position takes all positions of one row, as if each were a row of the batch: [batch 1, seq, …]
+  /// becomes [batch, …].
+  void take_all_positions() noexcept { takes_all_positions_ = true; }
+  [[nodiscard]] bool takes_all_positions() const noexcept { return takes_all_positions_; }
+
   void output(std::string name, ValueId value);
   /// Adds a state for each output, to which the function writes it, so that the host can save it. The state's name is
   /// the output's name followed by `suffix`.
@@ -77,6 +82,7 @@ class FunctionBuilder {
   std::unordered_set<std::string> cut_points_;  ///< names of the graph's cut points
   Phase phase_ = Phase::forward;
   std::int32_t layer_ = -1;
+  bool takes_all_positions_ = false;
 };
 
 /// Prefixes the names of values made during its lifetime: `layer.3/`.

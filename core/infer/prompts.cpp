@@ -164,6 +164,20 @@ std::vector<std::string> stops_of(Keys& keys) {
   return stops;
 }
 
+/// The first token of a prompt of `count` tokens that is scored.
+std::optional<std::int64_t> scored_from(Keys& keys, std::int64_t count) {
+  const boost::json::value* const from = keys.find("prompt_logprobs");
+  if (from == nullptr || (from->is_bool() && !from->get_bool())) {
+    return std::nullopt;
+  }
+  const std::int64_t first = from->is_int64() ? from->get_int64() : 0;
+  if (!(from->is_bool() || from->is_int64()) || first < 0 || first >= count) {
+    Keys::refuse("prompt_logprobs", fmt::format("true, false, or the number of a token, from 0 to {}", count - 1),
+                 *from);
+  }
+  return first;
+}
+
 }  // namespace
 
 Language::Language(std::optional<data::Tokenizer> tokenizer, const std::filesystem::path& model)
@@ -234,7 +248,11 @@ Prompt read_prompt(std::string_view line, const Language& language, const Reques
   Request& request = made.request;
   Sampling& how = request.sampling;
   request.prompt = prompt_of(keys, language);
-  keys.read("max_tokens", 1, std::int64_t{1} << 30, request.tokens);
+  if (request.prompt.empty()) {
+    throw Error(ErrorCode::data, "\"prompt\": it has no token: give at least one");
+  }
+  request.scored_from = scored_from(keys, std::ssize(request.prompt));
+  keys.read("max_tokens", request.scored_from ? 0 : 1, std::int64_t{1} << 30, request.tokens);
   keys.read("temperature", 0, 1000, how.temperature);
   keys.read("top_k", 0, 1'000'000, how.top_k);
   keys.read("top_p", 0, 1, how.top_p);
@@ -256,9 +274,6 @@ Prompt read_prompt(std::string_view line, const Language& language, const Reques
   keys.require_no_others();
   if (!made.stops.empty() && language.tokenizer() == nullptr) {
     throw Error(ErrorCode::data, "\"stop\": the model has no tokenizer, so its answers have no text");
-  }
-  if (request.prompt.empty()) {
-    throw Error(ErrorCode::data, "\"prompt\": it has no token: give at least one");
   }
   return made;
 }
@@ -283,6 +298,11 @@ std::string Answer::text_of(std::int32_t token) {
   std::string text;
   decoder_->decode(token, text);
   return text;
+}
+
+void Answer::take_scored(const Scored& scored) {
+  of_prompt_.push_back(scored.logits.empty() ? std::nullopt
+                                             : std::optional(log_probability(scored.logits, scored.token)));
 }
 
 std::string Answer::take(const Drawn& drawn) {
@@ -327,6 +347,12 @@ std::string Answer::to_json(std::int64_t line) const {
                               {"finish_reason", has_ended_ || is_stopped_ ? "stop" : "length"}};
   if (prompt_.logprobs) {
     json["logprobs"] = boost::json::array(log_probabilities_.begin(), log_probabilities_.end());
+  }
+  if (prompt_.request.scored_from) {
+    boost::json::array& of_prompt = json["prompt_logprobs"].emplace_array();
+    for (const std::optional<double>& each : of_prompt_) {
+      of_prompt.push_back(each ? boost::json::value(*each) : nullptr);
+    }
   }
   return boost::json::serialize(json);
 }

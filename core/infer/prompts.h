@@ -47,7 +47,8 @@ struct Prompt {
 
 /// Reads a JSON object with one of `prompt` (a text, or a list of tokens) and `messages` (as in read_messages()), and
 /// any of max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed,
-/// stop (a text or a list), echo, logprobs, ignore_eos. `usual`: what a prompt has that does not say otherwise.
+/// stop (a text or a list), echo, logprobs, prompt_logprobs (true, or the number of the first token), ignore_eos.
+/// `usual`: what a prompt has that does not say otherwise.
 /// Throws Error{data}, which names the key.
 [[nodiscard]] Prompt read_prompt(std::string_view line, const Language& language, const Request& usual);
 
@@ -60,8 +61,10 @@ class Answer {
   /// `language` outlives this object.
   Answer(const Language& language, Prompt prompt);
 
-  /// Takes a token. Returns the text that is certain by now and was not returned before: a text that may begin a stop,
-  /// and bytes of an incomplete character, are held back. Sets is_stopped() if a stop was found.
+  /// Takes a token of the prompt that is scored.
+  void take_scored(const Scored& scored);
+  /// Takes a token that was drawn. Returns the text that is certain by now and was not returned before: a text that may
+  /// begin a stop, and bytes of an incomplete character, are held back. Sets is_stopped() if a stop was found.
   std::string take(const Drawn& drawn);
   [[nodiscard]] bool is_stopped() const noexcept { return is_stopped_; }
   /// The answer as a JSON object, once it is complete. `line`: the number of the prompt's line.
@@ -79,6 +82,7 @@ class Answer {
   std::string held_;
   std::vector<std::int32_t> tokens_;
   std::vector<double> log_probabilities_;
+  std::vector<std::optional<double>> of_prompt_;  ///< log probabilities of tokens of the prompt; none for its first
   bool is_stopped_ = false;
   bool has_ended_ = false;
 };

@@ -13,29 +13,17 @@ Session::Program::Program(runtime::Executor& executor, std::string_view name, st
       inputs(executor.find_input(number, "inputs")),
       positions(executor.find_input(number, "positions")),
       pages(executor.find_input(number, "pages")),
-      logits(executor.output(number, "logits")) {
-  for (const std::optional<device::TensorView>& each : {inputs, positions}) {
-    length = each ? each->global[1] : length;
-  }
-}
+      logits(executor.output(number, "logits")) {}
 
-Session::Session(runtime::Executor& executor, const sdk::CacheSizes& caches, std::int64_t slots, std::int64_t context)
+Session::Session(runtime::Executor& executor, const sdk::CacheSizes& caches, const workload::DecodingSettings& made,
+                 std::int64_t context)
     : executor_(executor),
-      caches_(caches),
+      chunk_(made.chunk),
       context_(context),
       prefill_(executor, workload::prefill_function, 1),
-      decode_(executor, workload::decode_function, slots),
-      slots_(static_cast<std::size_t>(slots)) {
-  for (std::int64_t page = caches.pages; page-- > 0;) {
-    free_pages_.push_back(static_cast<std::int32_t>(page));
-  }
-}
-
-std::int64_t Session::pages_of(const Request& request) const {
-  // The last token that is added is never read again.
-  const std::int64_t cached = static_cast<std::int64_t>(request.prompt.size()) + request.tokens - 1;
-  return (cached + caches_.page - 1) / caches_.page;
-}
+      decode_(executor, workload::decode_function, made.slots),
+      slots_(static_cast<std::size_t>(made.slots)),
+      pages_(caches, made.chunk) {}
 
 void Session::add(Request request) {
   request.tokens = std::min(request.tokens, context_ - std::ssize(request.prompt));
@@ -55,27 +43,39 @@ std::int64_t Session::requests() const {
   return std::ssize(waiting_) + std::ranges::count(slots_, true, &Slot::is_used);
 }
 
+/// The tokens of a prompt that need not be read if another prompt begins with them. The logits behind the others are
+/// needed: those after the prompt, and those before tokens that are scored.
+std::span<const std::int32_t> Session::shareable(const Request& request) {
+  const std::int64_t prompted = std::ssize(request.prompt);
+  const std::int64_t most = std::min(prompted, request.scored_from.value_or(prompted)) - 1;
+  return std::span(request.prompt).first(static_cast<std::size_t>(std::max<std::int64_t>(most, 0)));
+}
+
 void Session::admit() {
   while (!waiting_.empty()) {
     const auto slot = std::ranges::find(slots_, false, &Slot::is_used);
-    const auto pages = static_cast<std::size_t>(pages_of(waiting_.front()));
-    if (slot == slots_.end() || pages > free_pages_.size()) {
+    if (slot == slots_.end()) {
       return;
     }
-    *slot = {.is_used = true, .request = std::move(waiting_.front()), .number = started_++};
-    waiting_.pop_front();
+    const Request& next = waiting_.front();
+    // The last token that is added is never read again.
+    const std::int64_t cached = std::ssize(next.prompt) + std::max<std::int64_t>(next.tokens, 1) - 1;
+    std::optional<Pages::Held> held = pages_.take(shareable(next), cached);
+    if (!held) {
+      return;
+    }
+    *slot = {.is_used = true, .request = std::move(waiting_.front()), .number = started_++, .held = std::move(*held)};
     slot->tokens = slot->request.prompt;
-    slot->pages.assign(free_pages_.end() - static_cast<std::ptrdiff_t>(pages), free_pages_.end());
-    free_pages_.resize(free_pages_.size() - pages);
+    waiting_.pop_front();
   }
 }
 
 void Session::release(Slot& slot) {
-  free_pages_.insert(free_pages_.end(), slot.pages.rbegin(), slot.pages.rend());
+  pages_.release(slot.held);
   slot = {};
 }
 
-void Session::step(const Emit& emit) {
+void Session::step(const Listener& listener) {
   admit();
   Slot* next = nullptr;  // of the sequences whose prompt is not read, the one that started first
   for (Slot& slot : slots_) {
@@ -84,10 +84,10 @@ void Session::step(const Emit& emit) {
     }
   }
   if (next != nullptr) {
-    prefill(*next, emit);
+    prefill(*next, listener);
   }
   if (std::ranges::any_of(slots_, &Slot::is_read)) {
-    decode(emit);
+    decode(listener);
   }
 }
 
@@ -114,24 +114,63 @@ void Session::feed(const Program& program, const std::function<Fed(std::int64_t 
     const auto at = static_cast<std::int64_t>(i);
     return at < row.tokens ? static_cast<std::int32_t>(row.slot->cached + at) : -1;
   });
-  fill(program.pages, -1,
-       [](const Fed& row, std::size_t i) { return i < row.slot->pages.size() ? row.slot->pages[i] : -1; });
+  fill(program.pages, -1, [](const Fed& row, std::size_t i) {
+    const std::vector<std::int32_t>& pages = row.slot->held.pages();
+    return i < pages.size() ? pages[i] : -1;
+  });
 }
 
-void Session::prefill(Slot& slot, const Emit& emit) {
-  const std::int64_t left = static_cast<std::int64_t>(slot.tokens.size()) - slot.cached;
-  const std::int64_t tokens = std::min(left, prefill_.length);
+void Session::prefill(Slot& slot, const Listener& listener) {
+  const std::span<const std::int32_t> given = shareable(slot.request);
+  while (slot.cached < slot.held.shared() ||
+         pages_.adopt(slot.held, given.subspan(std::min(given.size(), static_cast<std::size_t>(slot.cached))))) {
+    shared_ += chunk_;
+    slot.cached += chunk_;
+  }
+  const auto prompted = static_cast<std::int64_t>(slot.tokens.size());
+  const std::int64_t tokens = std::min(prompted - slot.cached, chunk_);
   feed(prefill_, [&](std::int64_t) { return Fed{&slot, tokens}; });
   executor_.run(prefill_.number, device::Scalars{.position = tokens - 1});
-  slot.cached += tokens;
+  const bool is_read = slot.cached + tokens == prompted;
+  const device::HostTensor host(executor_.host(device::Access::read), prefill_.logits, device::Access::read);
+  const std::span<const float> logits = device::elements_of<float>(host.view());
+  if (slot.request.scored_from) {
+    score(slot, logits, tokens, listener);
+  }
+  const std::int64_t first = std::exchange(slot.cached, slot.cached + tokens);
   prefilled_ += tokens;
-  if (slot.cached == static_cast<std::int64_t>(slot.tokens.size())) {
-    const device::HostTensor logits(executor_.host(device::Access::read), prefill_.logits, device::Access::read);
-    draw(slot, device::elements_of<float>(logits.view()), emit);
+  pages_.share(slot.held,
+               std::span(slot.tokens).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(tokens)));
+  if (is_read && slot.request.tokens == 0) {
+    release(slot);
+  } else if (is_read) {
+    const std::int64_t rows = prefill_.logits.global[0];  // of the chunk if prompts are scored, otherwise 1
+    const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(rows);
+    draw(slot, logits.subspan(static_cast<std::size_t>(std::min(rows, tokens) - 1) * vocabulary, vocabulary), listener);
   }
 }
 
-void Session::decode(const Emit& emit) {
+void Session::score(const Slot& slot, std::span<const float> logits, std::int64_t fed, const Listener& listener) const {
+  const Request& request = slot.request;
+  const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(prefill_.logits.global[0]);
+  const std::int64_t prompted = std::ssize(request.prompt);
+  const auto tell = [&](std::int64_t at, std::span<const float> of) {
+    listener.scored({.id = request.id,
+                     .token = request.prompt[static_cast<std::size_t>(at)],
+                     .logits = of,
+                     .is_last = request.tokens == 0 && at + 1 == prompted});
+  };
+  if (slot.cached == 0 && *request.scored_from == 0) {
+    tell(0, {});
+  }
+  for (std::int64_t row = std::max<std::int64_t>(0, *request.scored_from - 1 - slot.cached); row < fed; ++row) {
+    if (slot.cached + row + 1 < prompted) {
+      tell(slot.cached + row + 1, logits.subspan(static_cast<std::size_t>(row) * vocabulary, vocabulary));
+    }
+  }
+}
+
+void Session::decode(const Listener& listener) {
   std::vector<Slot*> fed;
   for (Slot& slot : slots_) {
     fed.push_back(slot.is_read() ? &slot : nullptr);
@@ -144,12 +183,12 @@ void Session::decode(const Emit& emit) {
   for (std::size_t row = 0; row < fed.size(); ++row) {
     if (fed[row] != nullptr) {
       ++fed[row]->cached;
-      draw(*fed[row], all.subspan(row * vocabulary, vocabulary), emit);
+      draw(*fed[row], all.subspan(row * vocabulary, vocabulary), listener);
     }
   }
 }
 
-void Session::draw(Slot& slot, std::span<const float> logits, const Emit& emit) {
+void Session::draw(Slot& slot, std::span<const float> logits, const Listener& listener) {
   const Request& request = slot.request;
   const std::int32_t token = draw_token(logits, request.sampling, {slot.tokens, request.prompt.size()});
   slot.tokens.push_back(token);
@@ -157,7 +196,7 @@ void Session::draw(Slot& slot, std::span<const float> logits, const Emit& emit) 
   const bool is_end = std::ranges::find(request.ends, token) != request.ends.end();
   const auto drawn = static_cast<std::int64_t>(slot.tokens.size() - request.prompt.size());
   const bool is_last = is_end || drawn >= request.tokens;
-  emit({.id = request.id, .token = token, .logits = logits, .is_last = is_last, .is_end = is_end});
+  listener.drawn({.id = request.id, .token = token, .logits = logits, .is_last = is_last, .is_end = is_end});
   if (is_last && slot.is_used) {  // it may have been cancelled
     release(slot);
   }

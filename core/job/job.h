@@ -139,7 +139,8 @@ struct InferSettings {
   std::int64_t chunk{};    ///< tokens of a prompt that are read at once
   std::int64_t page{};     ///< tokens on a page of the caches
   RealType cache{};
-  bool writes_text{};  ///< answers are written as they are, instead of as JSON objects
+  bool prompt_logprobs{};  ///< prompts may ask for the logarithms of the probabilities of their own tokens
+  bool writes_text{};      ///< answers are written as they are, instead of as JSON objects
   double temperature{};
   std::int64_t top_k{};
   double top_p{};

@@ -62,7 +62,7 @@ class GenerateTask : private StreamTask {
 
   void generate(runtime::Executor& executor, const infer::Language& language) {
     const auto begin = std::chrono::steady_clock::now();
-    infer::Session session(executor, compiled_.settings.caches, job_.infer.slots, context());
+    infer::Session session(executor, compiled_.settings.caches, compile::decoding_settings(job_), context());
     bool has_more = true;
     while (signal_ == 0 && (has_more || session.requests() > 0)) {
       while (has_more && signal_ == 0 && has_room(session)) {
@@ -98,7 +98,11 @@ class GenerateTask : private StreamTask {
     infer::Prompt prompt = infer::read_prompt(line, language, usual(language));
     infer::Request& request = prompt.request;
     const std::int64_t room = context() - static_cast<std::int64_t>(request.prompt.size());
-    if (room < 1) {
+    if (request.scored_from && !job_.infer.prompt_logprobs) {
+      throw Error(ErrorCode::data,
+                  "\"prompt_logprobs\": the job is not made for it: set [infer] prompt_logprobs = true");
+    }
+    if (room < std::min<std::int64_t>(request.tokens, 1)) {
       throw Error(
           ErrorCode::data,
           fmt::format("the prompt has {}, and at most {} leave room for an answer: shorten it, or raise [infer] "
@@ -144,7 +148,8 @@ class GenerateTask : private StreamTask {
     now_at("generating", ++steps_);
     executor.begin_step(steps_ - 1);
     naming_step(steps_ - 1, [&] {
-      session.step([&](const infer::Drawn& drawn) { take(session, drawn); });
+      session.step({.drawn = [&](const infer::Drawn& drawn) { take(session, drawn); },
+                    .scored = [&](const infer::Scored& scored) { take(scored); }});
       require_same_tokens();
       write_answers();
       await_writing();
@@ -172,6 +177,12 @@ class GenerateTask : private StreamTask {
     if (waiting.answer->is_stopped() && !drawn.is_last) {
       session.cancel(drawn.id);
     }
+  }
+
+  void take(const infer::Scored& scored) {
+    Waiting& waiting = *std::ranges::find(answers_, scored.id, &Waiting::id);
+    waiting.answer->take_scored(scored);
+    waiting.is_complete = scored.is_last;
   }
 
   void write(const std::string& text) {

@@ -208,6 +208,9 @@ Graph build_decoding(const Model& model, const ModelSettings& model_settings, co
   }
   const auto add = [&](std::string_view name, std::int64_t rows, std::int64_t length) {
     FunctionBuilder builder(graph, std::string(name), graph::Role::on_demand, rows);
+    if (settings.scores_prompts && name == prefill_function) {
+      builder.take_all_positions();
+    }
     model.decode(builder, model_settings, rows, length);
     finish(builder);
   };

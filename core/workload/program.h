@@ -81,6 +81,7 @@ struct DecodingSettings {
   std::int64_t slots = 1;   ///< sequences at once: rows of `decode`
   std::int64_t chunk = 64;  ///< tokens of a prompt in a call of `prefill`, which has one row
   graph::DType cache = graph::DType::f32;
+  bool scores_prompts = false;  ///< `prefill` gives logits for all tokens of a chunk: [chunk, vocab]
 };
 
 /// A graph with the parameters, the caches of `model_settings`, and the functions `prefill` and `decode`. Throws

@@ -112,9 +112,9 @@ void require_one_of(const graph::Function& function, const char* what, const std
 /// Throws Error{plugin} if a function does not have the inputs and outputs that shardrun/model.h demands for its name:
 /// `loss` the inputs of the data, `iterate` those or none, `predict` a sequence and its logits, `decode` tokens, their
 /// places and logits, `forward` the data's inputs and outputs for each sample. `kinds`: SR_DATA_... bits, one of which
-/// the inputs must fit; 0: no data.
+/// the inputs must fit; 0: no data. `answers`: rows of the logits of `decode`.
 void check_ports(const graph::Function& function, std::string_view name, std::uint32_t kinds,
-                 const ModelRequest& request, std::int64_t rows, std::int64_t length) {
+                 const ModelRequest& request, std::int64_t rows, std::int64_t length, std::int64_t answers) {
   if (name == "loss") {
     require_one_of(function, "inputs", function.inputs, inputs_of_data(kinds, request, rows));
   } else if (name == "iterate") {
@@ -128,7 +128,7 @@ void check_ports(const graph::Function& function, std::string_view name, std::ui
                    {{{"inputs", graph::DType::i32, {rows, length}},
                      {"positions", graph::DType::i32, {rows, length}},
                      {"pages", graph::DType::i32, {rows, request.caches.of_sequence}}}});
-    require_one_of(function, "outputs", function.outputs, {{{"logits", graph::DType::f32, {rows, 0}}}});
+    require_one_of(function, "outputs", function.outputs, {{{"logits", graph::DType::f32, {answers, 0}}}});
   } else if (name == "forward") {
     if (kinds == 0) {
       refuse_with("the function 'forward' is applied to data, and the model takes none");
@@ -322,7 +322,8 @@ graph::Losses Model::write_function(graph::FunctionBuilder& builder, const Model
                             manifest().name, plugin_.path().string(), function));
   }
   try {
-    check_ports(builder.function(), function, request.data != 0 ? request.data & data_ : data_, request, rows, length);
+    check_ports(builder.function(), function, request.data != 0 ? request.data & data_ : data_, request, rows, length,
+                builder.takes_all_positions() ? length : rows);
   } catch (const Error& refused) {
     refuse_with(fmt::format("model '{}' ({}): {}", manifest().name, plugin_.path().string(), refused.message()));
   }

@@ -37,6 +37,19 @@ using Pieces = std::vector<std::string>;
 
 }  // namespace
 
+TEST_CASE("a prompt asks for the probabilities of its own tokens", "[infer]") {
+  CHECK_FALSE(read(R"({"prompt": "ab", "prompt_logprobs": false})").request.scored_from);
+  CHECK(read(R"({"prompt": "ab", "prompt_logprobs": true})").request.scored_from == 0);
+  const infer::Prompt second = read(R"({"prompt": "ab", "prompt_logprobs": 1, "max_tokens": 0})");
+  CHECK(second.request.scored_from == 1);
+  CHECK(second.request.tokens == 0);
+  infer::Answer answer(bytes(), second);
+  answer.take_scored({.token = 0, .logits = {}});
+  const std::vector<float> even = {1, 1, 1, 1};
+  answer.take_scored({.token = 2, .logits = even});
+  CHECK(answer.to_json(1).ends_with(R"("prompt_logprobs":[null,-1.3862943611198906E0]})"));
+}
+
 TEST_CASE("a prompt has its own settings, or the usual ones", "[infer]") {
   const infer::Prompt usual = read(R"({"prompt": "ab"})");
   CHECK(usual.request.prompt == tokens_of("ab"));
@@ -90,12 +103,15 @@ TEST_CASE("a malformed prompt is refused by its key", "[infer]") {
       {R"({"prompt": [1, -1]})", "2: \"prompt\": expected a list of numbers of tokens, found -1"},
       {R"({"prompt": []})", "2: \"prompt\": it has no token: give at least one"},
       {R"({"prompt": "a", "max_tokens": 0})", "2: \"max_tokens\": expected an integer from 1 to 1073741824, found 0"},
+      {R"({"prompt": "ab", "prompt_logprobs": 2})",
+       "2: \"prompt_logprobs\": expected true, false, or the number of a token, from 0 to 1, found 2"},
       {R"({"prompt": "a", "top_p": 2})", "2: \"top_p\": expected a number from 0 to 1, found 2"},
       {R"({"prompt": "a", "stop": ""})",
        "2: \"stop\": expected a text that is not empty, or a list of such texts, found \"\""},
       {R"({"prompt": "a", "echo": 1})", "2: \"echo\": expected true or false, found 1"},
       {R"({"prompt": "a", "messages": null, "max_token": 3})",
-       "2: there is no \"max_token\" in a prompt: known are prompt, messages, max_tokens, temperature, top_k, top_p, "
+       "2: there is no \"max_token\" in a prompt: known are prompt, messages, prompt_logprobs, max_tokens, "
+       "temperature, top_k, top_p, "
        "min_p, repetition_penalty, frequency_penalty, presence_penalty, seed, stop, echo, logprobs, ignore_eos"},
       {R"({"messages": [{"role": "user", "content": "a"}]})",
        "2: \"messages\" needs a folder of Hugging Face's libraries, or a GGUF file, with a tokenizer and a chat "

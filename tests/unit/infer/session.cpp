@@ -33,10 +33,12 @@ workload::ModelSettings settings_of(std::string_view model) {
 /// A small model with random weights, and a session of it.
 struct Decoder {
   Decoder(std::string_view model, std::int64_t slots, sdk::CacheSizes caches,
-          graph::DType cache_type = graph::DType::f32)
+          graph::DType cache_type = graph::DType::f32, bool scores_prompts = false)
       : settings(settings_of(model)) {
     settings.caches = caches;
-    graph = workload::build_decoding(find_model(model), settings, {.slots = slots, .chunk = 4, .cache = cache_type});
+    const workload::DecodingSettings made{
+        .slots = slots, .chunk = 4, .cache = cache_type, .scores_prompts = scores_prompts};
+    graph = workload::build_decoding(find_model(model), settings, made);
     executor.emplace(partition::programs_of(graph, device::Device::find("cpu"), 1), device::Device::find("cpu"));
     const States states = first_states(graph);
     for (const graph::StateId s : states.ids()) {
@@ -44,17 +46,23 @@ struct Decoder {
         write_view(states[s], executor->state(s));
       }
     }
-    session.emplace(*executor, caches, slots, context);
+    session.emplace(*executor, caches, made, context);
   }
 
   /// Answers to all requests, and the logits from which each token was drawn.
   void run() {
     while (session->requests() > 0) {
-      session->step([&](const infer::Drawn& drawn) {
-        answers[drawn.id].push_back(drawn.token);
-        logits[drawn.id].emplace_back(drawn.logits.begin(), drawn.logits.end());
-        order.push_back(drawn.id);
-      });
+      session->step({.drawn =
+                         [&](const infer::Drawn& drawn) {
+                           answers[drawn.id].push_back(drawn.token);
+                           logits[drawn.id].emplace_back(drawn.logits.begin(), drawn.logits.end());
+                           order.push_back(drawn.id);
+                         },
+                     .scored =
+                         [&](const infer::Scored& told) {
+                           scored[told.id].emplace_back(told.logits.begin(), told.logits.end());
+                           ended += told.is_last ? 1 : 0;
+                         }});
     }
   }
 
@@ -64,6 +72,8 @@ struct Decoder {
   std::optional<infer::Session> session;
   std::map<std::int64_t, std::vector<std::int32_t>> answers;
   std::map<std::int64_t, std::vector<std::vector<float>>> logits;
+  std::map<std::int64_t, std::vector<std::vector<float>>> scored;
+  std::int64_t ended = 0;  ///< requests that were only scored
   std::vector<std::int64_t> order;
 };
 
@@ -172,7 +182,7 @@ TEST_CASE("pages of ended and cancelled requests are used again", "[infer]") {
   }
   std::int64_t ended = 0;
   while (decoder.session->requests() > 0) {
-    decoder.session->step([&](const infer::Drawn& drawn) {
+    decoder.session->step({.drawn = [&](const infer::Drawn& drawn) {
       ended += drawn.is_last ? 1 : 0;
       if (drawn.id % 3 == 0) {
         decoder.session->cancel(drawn.id);
@@ -180,7 +190,7 @@ TEST_CASE("pages of ended and cancelled requests are used again", "[infer]") {
       if (drawn.id == 10) {
         decoder.session->cancel(11);  // it waits, or is in work
       }
-    });
+    }});
   }
   CHECK(ended == 20 - 7 - 1);
 }
@@ -205,4 +215,54 @@ TEST_CASE("a sequence ends with an end token", "[infer]") {
   CHECK(std::ssize(decoder.answers[1]) == first + 1);
   CHECK(decoder.session->drawn() == 10 + first + 1);
   CHECK(decoder.session->prefilled() == 6);
+}
+
+TEST_CASE("chunks with which prompts begin alike are read once, and change no bit", "[infer]") {
+  const std::vector<std::vector<std::int32_t>> prompts = {{7, 2, 9, 10, 3, 1, 1, 8, 4},
+                                                          {7, 2, 9, 10, 3, 1, 1, 8},
+                                                          {7, 2, 9, 10, 5, 5},
+                                                          {7, 2, 9, 10, 3, 1, 1, 8, 4, 4, 6, 2, 1}};
+  Decoder sharing("llama", 2, ample);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    sharing.session->add(request(static_cast<std::int64_t>(i), prompts[i], 5));
+  }
+  sharing.run();
+  CHECK(sharing.session->shared() == 0 + 4 + 4 + 8);  // a prompt's last token is always read
+  CHECK(sharing.session->prefilled() == 9 + 4 + 2 + 5);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    Decoder alone("llama", 2, ample);
+    alone.session->add(request(static_cast<std::int64_t>(i), prompts[i], 5));
+    alone.run();
+    CHECK(sharing.logits[static_cast<std::int64_t>(i)] == alone.logits[static_cast<std::int64_t>(i)]);
+  }
+}
+
+TEST_CASE("tokens of a prompt are scored by the logits before them", "[infer]") {
+  const std::vector<std::int32_t> prompt = {7, 2, 9, 10, 3, 1, 1, 8, 4};
+  for (const char* model : {"gpt", "llama"}) {
+    Decoder decoder(model, 2, ample, graph::DType::f32, true);
+    std::vector<infer::Request> requests = {request(0, prompt, 0), request(1, prompt, 3), request(2, prompt, 0),
+                                            request(3, prompt, 1)};
+    requests[0].scored_from = 0;
+    requests[1].scored_from = 6;
+    requests[2].scored_from = 8;
+    for (const infer::Request& each : requests) {
+      decoder.session->add(each);
+    }
+    decoder.run();
+    REQUIRE(decoder.scored[0].size() == prompt.size());
+    CHECK(decoder.scored[0][0].empty());
+    for (std::size_t i = 1; i < prompt.size(); ++i) {
+      const std::vector<float> expected = recomputed(model, {prompt.begin(), prompt.begin() + static_cast<long>(i)});
+      CHECK(largest_difference(decoder.scored[0][i], expected) < 1e-5);
+    }
+    CHECK(decoder.scored[1] == std::vector(decoder.scored[0].begin() + 6, decoder.scored[0].end()));
+    CHECK(decoder.scored[2] == std::vector(decoder.scored[0].begin() + 8, decoder.scored[0].end()));
+    CHECK(decoder.scored[3].empty());
+    CHECK(decoder.session->shared() ==
+          4 + 4 + 8);  // what precedes the logits of tokens that are scored is not read again
+    CHECK(decoder.ended == 2);
+    CHECK(decoder.answers[1].size() == 3);
+    CHECK(largest_difference(decoder.logits[3][0], recomputed(model, prompt)) < 1e-5);
+  }
 }
