@@ -70,6 +70,25 @@ std::string text_of_predictions(const Parsed& parsed, const job::RawJob& of_run,
 
 }  // namespace
 
+void Overrides::set(std::string_view setting, std::string_view value) {
+  all_.push_back(fmt::format("{}={}", setting, value));
+}
+
+void Overrides::set_default(std::string_view setting, std::string_view value) {
+  const std::string begin = fmt::format("{}=", setting);
+  if (std::ranges::none_of(all_, [&](const std::string& each) { return each.starts_with(begin); })) {
+    set(setting, value);
+  }
+}
+
+void Overrides::set_by(const Parsed& parsed, std::span<const std::pair<const char*, const char*>> options) {
+  for (const auto& [option, setting] : options) {
+    if (const std::optional<std::string> value = parsed.get(option)) {
+      set(setting, *value);
+    }
+  }
+}
+
 job::RawJob job_of_weights(const Parsed& parsed, const std::string& command, const std::filesystem::path& path,
                            const std::vector<std::string>& overrides) {
   // A model reads a Hugging Face folder, and --set plugins.path may name the folder of its plugin.

@@ -65,7 +65,7 @@ std::string_view meaning_of(std::string_view word) {
   static const std::vector<OtherName> all = {
       {{"train", "fit", "start", "launch", "exec", "execute", "submit"}, "'shardrun JOB.ini' runs a job"},
       {{"resume", "continue", "restart"}, "'shardrun JOB.ini --resume' goes on from a job's newest checkpoint"},
-      {{"eval", "evaluate", "validate", "test"},
+      {{"eval", "validate", "test"},
        "'shardrun JOB.ini --set train.steps=0' evaluates a job's model as it begins; with 'checkpoint.resume' and as "
        "many "
        "steps as the checkpoint, a trained one"},

@@ -211,6 +211,22 @@ std::vector<OptionSyntax> run_options() {
                "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT make this process one of the ranks"}};
 }
 
+int run_quietly(const std::string& command, std::span<const std::string> words, job::Job job) {
+  const metrics::WallTime started = std::chrono::system_clock::now();
+  const run::RunSettings settings = {.progress = progress_sink(STDERR_FILENO, false),
+                                     .stop_signal = stop_signal,
+                                     .replaces = true,
+                                     .on_stop = listen_for_stop,
+                                     .origin = origin_of(command, words, started),
+                                     .output = job.output};
+  catch_stop_signals();
+  const metrics::Summary summary = run::run_job(job, settings);
+  if (!summary.error.empty()) {
+    write_to_standard_error(fmt::format("shardrun: {}\n", printable_lines(summary.error)));
+  }
+  return summary.exit_code;
+}
+
 int run_job(const std::string& command, std::span<const std::string> words, const Parsed& parsed, job::Job job) {
   const metrics::WallTime started = std::chrono::system_clock::now();
   job::require_own_checkpoints(job);

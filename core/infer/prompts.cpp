@@ -187,6 +187,20 @@ Language::Language(std::optional<data::Tokenizer> tokenizer, const std::filesyst
   }
 }
 
+/// REQUIRES: the model is of another library.
+Language::Around Language::around() const {
+  const text::BpeTokenizer& file = *tokenizer_->file();
+  if (!format_->adds_bos && !format_->adds_eos) {
+    return {file.before(), file.behind()};
+  }
+  // tokenizer_config.json takes precedence, as in transformers.
+  const auto only = [&](const std::optional<bool>& adds, std::string_view name) {
+    const std::optional<std::int32_t> token = token_of(file, format_->special_tokens, name);
+    return adds.value_or(false) && token ? std::vector<std::int32_t>{*token} : std::vector<std::int32_t>();
+  };
+  return {only(format_->adds_bos, "bos_token"), only(format_->adds_eos, "eos_token")};
+}
+
 std::vector<std::int32_t> Language::encode(const std::string& text) const {
   if (!tokenizer_) {
     return numbers_of(text);
@@ -198,19 +212,25 @@ std::vector<std::int32_t> Language::encode(const std::string& text) const {
   if (!format_) {
     return tokens;
   }
-  const text::BpeTokenizer& file = *tokenizer_->file();
-  std::vector<std::int32_t> before = file.before();
-  std::vector<std::int32_t> behind = file.behind();
-  if (format_->adds_bos || format_->adds_eos) {  // tokenizer_config.json takes precedence, as in transformers
-    const auto only = [&](const std::optional<bool>& adds, std::string_view name) {
-      const std::optional<std::int32_t> token = token_of(file, format_->special_tokens, name);
-      return adds.value_or(false) && token ? std::vector<std::int32_t>{*token} : std::vector<std::int32_t>();
-    };
-    before = only(format_->adds_bos, "bos_token");
-    behind = only(format_->adds_eos, "eos_token");
+  const Around around = this->around();
+  tokens.insert(tokens.begin(), around.before.begin(), around.before.end());
+  tokens.insert(tokens.end(), around.behind.begin(), around.behind.end());
+  return tokens.empty() ? first_tokens(*tokenizer_) : tokens;
+}
+
+std::vector<std::int32_t> Language::encode_beginning(const std::string& text) const {
+  if (!format_) {
+    return encode(text);
   }
-  tokens.insert(tokens.begin(), before.begin(), before.end());
-  tokens.insert(tokens.end(), behind.begin(), behind.end());
+  std::vector<std::int32_t> tokens = tokenizer_->encode(text);
+  const Around around = this->around();
+  tokens.insert(tokens.begin(), around.before.begin(), around.before.end());
+  for (const char* const name : {"bos_token", "eos_token"}) {
+    const std::optional<std::int32_t> token = token_of(*tokenizer_->file(), format_->special_tokens, name);
+    if (tokens.empty() && token) {
+      return {*token};
+    }
+  }
   return tokens.empty() ? first_tokens(*tokenizer_) : tokens;
 }
 

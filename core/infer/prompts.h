@@ -27,12 +27,22 @@ class Language {
   /// The tokens of a whole text, including those that the tokenizer puts around texts. An empty text becomes the token
   /// with which texts begin. Throws Error{data}.
   [[nodiscard]] std::vector<std::int32_t> encode(const std::string& text) const;
+  /// The same, without tokens that the tokenizer puts behind texts: another text may follow. An empty text with nothing
+  /// before it becomes the model's begin token, or else its end token.
+  [[nodiscard]] std::vector<std::int32_t> encode_beginning(const std::string& text) const;
   /// The tokens of a conversation, by the model's chat template. REQUIRES: has_chat(). Throws Error{data}.
   [[nodiscard]] std::vector<std::int32_t> encode(const templates::Conversation& conversation) const;
   /// The tokens at which a text ends.
   [[nodiscard]] std::vector<std::int64_t> ends() const;
 
  private:
+  /// The tokens that precede and follow a text.
+  struct Around {
+    std::vector<std::int32_t> before;
+    std::vector<std::int32_t> behind;
+  };
+  [[nodiscard]] Around around() const;
+
   std::optional<data::Tokenizer> tokenizer_;
   std::optional<templates::ChatFormat> format_;
 };

@@ -113,6 +113,83 @@ TEST_CASE("prompts have the same answers under each strategy", "[generate]") {
   }
 }
 
+TEST_CASE("tokens that were drawn have the same probabilities as part of a prompt", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", llama_job);
+  REQUIRE(job.run({}).code == 0);
+  write_file(job.path() / "prompts.jsonl", R"({"prompt": [1, 2, 3, 4, 5, 6, 7], "logprobs": true})");
+  const Ended drawn = generate(job, {"--tokens", "12"});
+  REQUIRE(drawn.code == 0);
+  const boost::json::object answer = answers_of(drawn.out).at(0);
+  boost::json::array tokens = {1, 2, 3, 4, 5, 6, 7};
+  std::ranges::copy(answer.at("tokens").as_array(), std::back_inserter(tokens));
+  const boost::json::object scored = {{"prompt", tokens}, {"prompt_logprobs", 7}, {"max_tokens", 0}};
+  write_file(job.path() / "prompts.jsonl", boost::json::serialize(scored));
+  CHECK_THAT(generate(job, {}).err, Contains("set [infer] prompt_logprobs = true"));
+  for (const std::vector<std::string>& split : {std::vector<std::string>{"--ranks", "1"},
+                                                {"--ranks", "2", "--strategy", "tp"},
+                                                {"--ranks", "2", "--strategy", "dp"},
+                                                {"--ranks", "3", "--strategy", "pp"},
+                                                {"--ranks", "2", "--strategy", "zero3"}}) {
+    CAPTURE(split);
+    std::vector<std::string> words = {"--set", "infer.prompt_logprobs=true"};
+    words.insert(words.end(), split.begin(), split.end());
+    const Ended ended = generate(job, words);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    const boost::json::object read = answers_of(ended.out).at(0);
+    CHECK(read.at("tokens").as_array().empty());
+    check_alike({{{"logprobs", read.at("prompt_logprobs")}}}, {{{"logprobs", answer.at("logprobs")}}});
+  }
+}
+
+TEST_CASE("a model is evaluated by a text and by questions", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", llama_job);
+  REQUIRE(job.run({"train.steps=200"}).code == 0);
+  const auto evaluate = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"evaluate", "run", "--json"});
+    const Ended ended = run_program(job.path(), words);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    return boost::json::parse(ended.out).as_object();
+  };
+  write_file(job.path() / "part.txt", read_file(job.path() / "corpus.txt").substr(0, 300));
+  const boost::json::object one = evaluate({"--text", "part.txt"});
+  CHECK(one.at("tokens") == 300);
+  CHECK(one.at("scored") == 299);
+  CHECK(one.at("windows") == 18);  // 32 tokens, then 16 more in each
+  const boost::json::object two = evaluate({"--text", "part.txt", "--ranks", "2", "--strategy", "tp"});
+  CHECK(std::abs(two.at("log_likelihood").as_double() / one.at("log_likelihood").as_double() - 1) < 1e-5);
+  const boost::json::object apart = evaluate({"--text", "part.txt", "--stride", "32"});
+  CHECK(apart.at("scored") == 300 - 10);
+  CHECK(apart.at("perplexity").as_double() > one.at("perplexity").as_double());  // tokens with less before them
+  write_file(job.path() / "questions.jsonl", R"({"context": "the old", "choices": ["qqq", "man"], "answer": 1}
+{"context": "the old", "choices": ["xzx", "man"], "answer": "xzx"}
+)");
+  const boost::json::object chosen = evaluate({"--choices", "questions.jsonl", "--to", "chosen.jsonl"});
+  CHECK(chosen.at("questions") == 2);
+  CHECK(chosen.at("accuracy") == 0.5);
+  CHECK(answers_of(read_file(job.path() / "chosen.jsonl")).at(1).at("choice") == 1);
+}
+
+TEST_CASE("an evaluation that cannot be made is refused before anything starts", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", llama_job);
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const auto refused = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"evaluate", "run"});
+    const Ended ended = run_program(job.path(), words);
+    CHECK(ended.code == 2);
+    return ended.err;
+  };
+  CHECK_THAT(refused({}), Contains("expected one of --text and --choices, found neither"));
+  CHECK_THAT(refused({"--text", "corpus.txt", "--context", "33"}), Contains("--context"));
+  CHECK_THAT(refused({"--text", "corpus.txt", "--delimiter", "x"}), Contains("no effect without --choices"));
+  write_file(job.path() / "questions.jsonl", "\n{\"context\": \"a\", \"choices\": [\"b\"], \"answer\": 0}\n");
+  CHECK_THAT(refused({"--choices", "questions.jsonl"}), Contains("questions.jsonl:2: \"choices\": expected a list"));
+}
+
 TEST_CASE("a prompt that cannot be continued stops the job or is skipped", "[generate]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=1"}).code == 0);

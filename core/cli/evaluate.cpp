@@ -1,0 +1,286 @@
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <numbers>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/human.h"
+#include "core/checkpoint/given_weights.h"
+#include "core/checkpoint/weights.h"
+#include "core/cli/applied_job.h"
+#include "core/cli/run.h"
+#include "core/compile/model.h"
+#include "core/compile/plugins.h"
+#include "core/files/atomic_file.h"
+#include "core/files/scratch_folder.h"
+#include "core/files/text_file.h"
+#include "core/infer/evaluation.h"
+
+namespace shardrun::cli {
+namespace {
+
+constexpr std::int64_t usual_context = 1024;
+constexpr std::size_t most_bytes = std::size_t{4} << 30;  // of a file
+
+/// What the model is evaluated on: passages, and what they belong to.
+struct Evaluation {
+  std::vector<infer::Passage> passages;
+  std::vector<infer::Question> questions;  ///< without the passages; empty: a text is evaluated
+  std::size_t bytes = 0;                   ///< of the text
+  std::int64_t tokens = 0;
+};
+
+std::vector<OptionSyntax> evaluate_options() {
+  std::vector<OptionSyntax> options = {
+      {.name = "text", .value = "FILE", .help = "the text whose perplexity is measured"},
+      {.name = "choices",
+       .value = "FILE",
+       .help = "questions as JSON objects, one in a line: context, choices, answer"},
+      {.name = "context",
+       .value = "N",
+       .help = fmt::format("the most tokens that the model sees at once (default {}, or the model's)", usual_context)},
+      {.name = "stride",
+       .value = "N",
+       .help = "with --text, tokens from the beginning of a window to that of the next (default: half of the context)"},
+      {.name = "delimiter",
+       .value = "TEXT",
+       .help = "with --choices, what is between context and choice (default ' ')"},
+      {.name = "to", .value = "FILE", .help = "write the log-likelihoods of each window or question, as JSON objects"},
+      replace_option(),
+      {.name = "threads", .value = "N", .help = "threads of each rank to compute with (default 1)"},
+      {.name = "ranks", .value = "N", .help = "ranks to compute with, in place of the run's"},
+      {.name = "strategy", .value = "NAME", .help = "the strategy in place of the run's, without its [mesh]"},
+      {.name = "transport", .value = "NAME", .help = "the transport in place of the run's"},
+      {.name = "json", .help = "print the results as JSON"},
+      set_option(),
+      plugins_option()};
+  return options;
+}
+
+/// The lines of a file that are not empty, and their numbers.
+std::vector<std::pair<std::int64_t, std::string>> lines_of(const std::filesystem::path& path) {
+  std::istringstream text(files::read_text_file(path, most_bytes));
+  std::vector<std::pair<std::int64_t, std::string>> lines;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(text, line); ++number) {
+    if (line.find_first_not_of(" \t\r") != std::string::npos) {
+      lines.emplace_back(number, line);
+    }
+  }
+  return lines;
+}
+
+Evaluation of_text(const std::filesystem::path& path, const infer::Language& language, std::int64_t context,
+                   std::int64_t stride) {
+  const std::string text = files::read_text_file(path, most_bytes);
+  const std::vector<std::int32_t> tokens = language.encode_beginning(text);
+  if (text.empty() || tokens.size() < 2) {
+    throw Error(ErrorCode::data,
+                fmt::format("{}: it has fewer than two tokens, and only a token behind another one has "
+                            "a probability: give a longer text",
+                            path.native()));
+  }
+  return {.passages = infer::windows(tokens, context, stride), .bytes = text.size(), .tokens = std::ssize(tokens)};
+}
+
+Evaluation of_questions(const std::filesystem::path& path, const infer::Language& language, std::string_view delimiter,
+                        std::int64_t context) {
+  Evaluation made;
+  for (const auto& [number, line] : lines_of(path)) {
+    try {
+      infer::Question question = infer::read_question(line, language, delimiter, context);
+      std::ranges::move(question.choices, std::back_inserter(made.passages));
+      made.questions.push_back(std::move(question));
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}:{}: {}", path.native(), number, error.message()));
+    }
+  }
+  if (made.questions.empty()) {
+    throw Error(ErrorCode::data, fmt::format("{}: it has no question", path.native()));
+  }
+  return made;
+}
+
+/// Computes the log-likelihood of each passage by a job that only reads prompts. Returns the job's exit code.
+int log_likelihoods(std::span<const std::string> words, const Parsed& parsed,
+                    const std::vector<infer::Passage>& passages, std::int64_t context, std::vector<double>& sums) {
+  const files::ScratchFolder scratch("evaluate");
+  const std::filesystem::path prompts = scratch.path() / "prompts.jsonl";
+  const std::filesystem::path answers = scratch.path() / "answers.jsonl";
+  std::ofstream file(prompts);
+  for (const infer::Passage& passage : passages) {
+    file << infer::prompt_line(passage) << '\n';
+  }
+  file.close();
+  if (!file) {
+    throw Error(ErrorCode::io, fmt::format("cannot write '{}'", prompts.native()));
+  }
+  Overrides overrides(parsed);
+  overrides.set_by(parsed, splitting_options);
+  overrides.set_default("job.threads", "1");
+  overrides.set_default("infer.chunk", fmt::format("{}", std::min<std::int64_t>(128, context)));
+  overrides.set_default("infer.slots", "2");  // prompts are read one by one; a second slot keeps pages that they share
+  overrides.set("infer.from", prompts.native());
+  overrides.set("infer.to", answers.native());
+  overrides.set("infer.context", fmt::format("{}", context));
+  overrides.set("infer.tokens", "1");
+  overrides.set("infer.prompt_logprobs", "true");
+  overrides.set("job.output", (scratch.path() / "run").native());
+  const int code =
+      run_quietly("evaluate", words,
+                  checked_job(parsed, job_of_weights(parsed, "evaluate", parsed.positional[0], overrides.all())));
+  if (code == 0) {
+    for (const auto& [number, line] : lines_of(answers)) {
+      sums.push_back(infer::log_likelihood(line));
+    }
+  }
+  return code;
+}
+
+/// A share of `count` questions, and its standard error, as a sample has it.
+struct Accuracy {
+  double share;
+  double error;
+
+  Accuracy(std::int64_t right, std::int64_t count)
+      : share(static_cast<double>(right) / static_cast<double>(count)),
+        error(count > 1 ? std::sqrt(share * (1 - share) / static_cast<double>(count - 1)) : 0) {}
+};
+
+std::string tell_text(const Evaluation& evaluation, const std::vector<double>& sums, std::int64_t context, bool as_json,
+                      std::string& items) {
+  double nll = 0;
+  std::int64_t scored = 0;
+  for (std::size_t w = 0; w < sums.size(); ++w) {
+    const infer::Passage& window = evaluation.passages[w];
+    nll -= sums[w];
+    scored += window.scored();
+    items += boost::json::serialize(
+                 boost::json::object{{"window", w}, {"tokens", window.scored()}, {"log_likelihood", sums[w]}}) +
+             "\n";
+  }
+  const double of_token = std::exp(nll / static_cast<double>(scored));
+  const double bits = nll / std::numbers::ln2 / static_cast<double>(evaluation.bytes);
+  if (as_json) {
+    return boost::json::serialize(boost::json::object{{"tokens", evaluation.tokens},
+                                                      {"scored", scored},
+                                                      {"bytes", evaluation.bytes},
+                                                      {"windows", sums.size()},
+                                                      {"context", context},
+                                                      {"log_likelihood", -nll},
+                                                      {"perplexity", of_token},
+                                                      {"byte_perplexity", std::exp2(bits)},
+                                                      {"bits_per_byte", bits}});
+  }
+  return fmt::format(
+      "perplexity {:.4f} a token, {:.4f} a byte ({:.4f} bits per byte): {} of {} bytes, in {} of at most {}", of_token,
+      std::exp2(bits), bits, counted(scored, "token"), evaluation.bytes, counted(std::ssize(sums), "window"),
+      counted(context, "token"));
+}
+
+std::string tell_questions(const Evaluation& evaluation, const std::vector<double>& sums, bool as_json,
+                           std::string& items) {
+  std::int64_t right = 0;
+  std::int64_t right_of_length = 0;
+  std::size_t at = 0;
+  for (const infer::Question& question : evaluation.questions) {
+    const std::span<const double> scores = std::span(sums).subspan(at, question.characters.size());
+    at += scores.size();
+    std::vector<double> of_length;
+    for (std::size_t c = 0; c < scores.size(); ++c) {
+      of_length.push_back(scores[c] / static_cast<double>(question.characters[c]));
+    }
+    right += infer::best(scores) == question.answer ? 1 : 0;
+    right_of_length += infer::best(of_length) == question.answer ? 1 : 0;
+    items += boost::json::serialize(
+                 boost::json::object{{"log_likelihoods", boost::json::array(scores.begin(), scores.end())},
+                                     {"choice", infer::best(scores)},
+                                     {"choice_by_length", infer::best(of_length)},
+                                     {"answer", question.answer}}) +
+             "\n";
+  }
+  const std::int64_t count = std::ssize(evaluation.questions);
+  const Accuracy plain(right, count);
+  const Accuracy normalised(right_of_length, count);
+  if (as_json) {
+    return boost::json::serialize(boost::json::object{{"questions", count},
+                                                      {"accuracy", plain.share},
+                                                      {"accuracy_error", plain.error},
+                                                      {"accuracy_by_length", normalised.share},
+                                                      {"accuracy_by_length_error", normalised.error}});
+  }
+  return fmt::format("{} of {} right: accuracy {:.4f} ± {:.4f}; by log-likelihood per character {:.4f} ± {:.4f}", right,
+                     counted(count, "question"), plain.share, plain.error, normalised.share, normalised.error);
+}
+
+/// Throws Error{usage} for options that are missing or contradict each other.
+void require_sense(const Parsed& parsed) {
+  if (parsed.has("text") == parsed.has("choices")) {
+    throw Error(ErrorCode::usage, fmt::format("evaluate: expected one of --text and --choices, found {}",
+                                              parsed.has("text") ? "both" : "neither"));
+  }
+  for (const auto& [option, other] : {std::pair("stride", "text"), {"delimiter", "choices"}}) {
+    if (parsed.has(option) && !parsed.has(other)) {
+      throw Error(ErrorCode::usage, fmt::format("--{} has no effect without --{}: leave it out", option, other));
+    }
+  }
+  if (const std::optional<std::string> to = parsed.get("to")) {
+    require_new(parsed, *to);
+  }
+}
+
+int evaluate(std::span<const std::string> words) {
+  const Parsed parsed = parse("evaluate", words, evaluate_options(), 1, 1);
+  if (parsed.help_shown) {
+    return 0;
+  }
+  require_sense(parsed);
+  const std::vector<std::filesystem::path> folders = given_plugins(parsed);
+  const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of(folders)));
+  given.check();
+  const checkpoint::TrainedModel trained =
+      checkpoint::read_model(given.source(), compile::models_in(compile::directories_of(folders)));
+  if (!trained.model.decode) {
+    throw Error(ErrorCode::usage, fmt::format("model {} has no function decode (shardrun/model.h, since 1.9), by which "
+                                              "texts are read: its author has to add it",
+                                              trained.model.name));
+  }
+  const infer::Language language(trained.tokenizer, given.is_hub() ? parsed.positional[0] : "");
+  const std::int64_t most = trained.settings.options.integer("context");
+  const std::int64_t context = parsed.integer("context", std::min(most, usual_context), 2, most);
+  const Evaluation evaluation =
+      parsed.has("text")
+          ? of_text(*parsed.get("text"), language, context,
+                    parsed.integer("stride", std::max<std::int64_t>(context / 2, 1), 1, context))
+          : of_questions(*parsed.get("choices"), language, parsed.get("delimiter").value_or(" "), context);
+  std::vector<double> sums;
+  if (const int code = log_likelihoods(words, parsed, evaluation.passages, context, sums); code != 0) {
+    return code;
+  }
+  std::string items;
+  const bool as_json = parsed.has("json");
+  fmt::print("{}\n", parsed.has("text") ? tell_text(evaluation, sums, context, as_json, items)
+                                        : tell_questions(evaluation, sums, as_json, items));
+  if (const std::optional<std::string> to = parsed.get("to")) {
+    files::AtomicFile file(*to);
+    file.write(std::as_bytes(std::span(items)));
+    file.commit();
+  }
+  return 0;
+}
+
+const RegisterCommand evaluate_command(
+    {.name = "evaluate",
+     .arguments = "RUN|FOLDER|FILE.gguf",
+     .help = "measure a model: the perplexity of a text, or how often it chooses the right answer",
+     .run = evaluate});
+
+}  // namespace
+}  // namespace shardrun::cli
