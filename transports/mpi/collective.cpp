@@ -57,7 +57,7 @@ MPI_Op own_operation(std::uint32_t reduction) {
   return operations[reduction - SR_REDUCE_SUM];
 }
 
-/// MPI's type for an SR_DTYPE_...; 16-bit floats are types of two bytes. REQUIRES: MPI is initialised and its lock is
+/// MPI's type for an SR_DTYPE_...; 16-bit floats are types of two bytes. REQUIRES: MPI is initialised, its lock is
 /// held.
 MPI_Datatype datatype_of(std::uint32_t dtype) {
   switch (dtype) {

@@ -36,8 +36,7 @@ class Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  /// Initialises MPI, which waits for the other ranks. Throws TransportError if MPI's world differs from `rank` and
-  /// `world_size`.
+  /// Initialises MPI, which waits for the other ranks. Throws TransportError if MPI has another rank or world size.
   void start(std::uint32_t rank, std::uint32_t world_size);
 
   [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }

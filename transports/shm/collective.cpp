@@ -187,8 +187,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
     return true;
   }
-  /// The others are mostly further ahead than needed. Remembering how far saves the check for half of the staging
-  /// buffers.
+  /// Other members are mostly further ahead than needed. Remembering how far saves the check for half of the buffers.
   [[nodiscard]] bool may_enter() noexcept {
     if (agreed_.is_mapped || all_read_all_ || awaited() <= seen_) {
       return true;

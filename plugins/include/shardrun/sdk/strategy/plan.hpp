@@ -219,8 +219,7 @@ class PlanWriter {
 
   // The following throw Refused if the host is older than ABI 1.1.
 
-  /// Gathers the parameters that match `glob` just before use, with all others of `unit`. An empty unit: each
-  /// separately.
+  /// Gathers the parameters that match `glob` just before use, with all others of `unit`; "": each separately.
   void gather_at_use(const std::string& glob, const std::string& unit, bool keep = false) {
     require_host(SR_HAS(&writer_, sr_plan_writer, gather_at_use), "gather tensors at use");
     detail::call_host([&](sr_error* error) {

@@ -25,8 +25,8 @@ class Gate {
   std::uint64_t number_;
 };
 
-/// A device's queue. Copyable. Valid until the ops that were enqueued in it or joined into it are freed. Failures throw
-/// TransportError.
+/// A device's queue. Copyable. Valid until the ops that were enqueued in it or joined into it are freed. A failure
+/// throws TransportError.
 class Queue {
  public:
   explicit Queue(const sr_queue& queue) : queue_(&queue) {}
