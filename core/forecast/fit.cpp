@@ -205,8 +205,10 @@ class Search {
   FitSearch take() && { return std::move(result_); }
 
  private:
-  /// Sizes of two or three axes: the first axis and another one with the smallest factor of the ranks, or its quotient;
-  /// two others of sizes as equal as possible; or the first axis and small factors along two others.
+  /// Sizes of two or three axes:
+  /// - the first axis and another one, with the smallest factor of the number of ranks and the quotient, either way;
+  /// - two other axes with sizes as equal as possible;
+  /// - the first axis, and two others with small factors.
   static std::vector<std::vector<std::pair<std::string, std::int64_t>>> grids_of(const std::vector<std::string>& axes,
                                                                                  std::int64_t ranks) {
     std::vector<std::vector<std::pair<std::string, std::int64_t>>> grids;

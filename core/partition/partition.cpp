@@ -269,8 +269,7 @@ Partition split(const graph::Graph& graph, const plan::Plan& plan, const std::ve
 
 namespace {
 
-/// Which programs of a function a step calls: `last` for its last call, which finalizes, and the other one for earlier
-/// calls.
+/// Which programs of a function a step calls: `last` for its last call, which finalizes, the other for earlier calls.
 struct Variants {
   bool last = false;
   bool others = false;

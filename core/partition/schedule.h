@@ -27,10 +27,9 @@ using StepId = Id<struct StepTag>;
 /// - Consecutive halo exchanges start together.
 /// - Reduced gradients and updated parameters, which no op reads, are transferred in buckets while the rest is
 ///   computed. A bucket takes transitions of the same kind and axis up to `bucket_bytes` on a rank, but at least one.
-///   At most two buckets have buffers at a time. Sums over stages that have a place are not put in buckets: see
-///   launch_order.h.
-/// - Sends to another stage overlap with computing. SplitFunction::under_way limits how many are in flight along a
-///   link.
+///   At most two buckets have buffers at a time. Sums over stages that have a place (launch_order.h) are not in
+///   buckets.
+/// - Sends to another stage overlap with computing. SplitFunction::under_way limits how many are in flight on a link.
 [[nodiscard]] IdVector<StepId, Step> schedule(const SplitFunction& function, const mesh::Mesh& mesh,
                                               std::uint64_t bucket_bytes);
 

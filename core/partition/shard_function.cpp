@@ -144,7 +144,8 @@ class Sharder {
     return {node, std::move(partial), std::move(read_once), factors};
   }
 
-  /// The sums over axes that split the value: several ranks have parts of the same index, in a halo.
+  /// The sums over axes that also split the value: a halo gives several ranks the same index, and each of them has a
+  /// part of its sum.
   [[nodiscard]] std::vector<Partial> shared_of(ValueId id) const {
     std::vector<Partial> shared = out_.placement(id).partial;
     std::erase_if(shared, [&](const Partial& each) { return !out_.placement(id).splits(each.axis); });
@@ -302,8 +303,7 @@ class Sharder {
     out_.function().writes[w] = {.state = write.state, .value = out_.reshard(value, to), .mode = write.mode};
   }
 
-  /// A varying value may be written only to a state that varies over the same axes, or to a metric, which the host
-  /// reads.
+  /// A varying value may be written only to a state that varies over the same axes, or to a metric (the host reads it).
   void require_varying(graph::StateId id, const Placement& value, const Placement& to) const {
     const graph::State& state = graph_.states[id];
     for (const AxisId axis : value.varying) {

@@ -167,8 +167,7 @@ std::vector<Bucket> StateLayout::hook_buckets() const {
     if (!held[stage_]) {
       continue;
     }
-    // A tensor on several stages gets a bucket of its own, so that the hook does the same with it on each of these
-    // stages.
+    // A tensor on several stages gets a bucket of its own, so that the hook does the same with it on each of them.
     const bool alone = std::count(held.begin(), held.end(), true) > 1;
     const GroupKey key = group_key(partition_.placements.states[state]);
     auto group = std::find_if(open.begin(), open.end(), [&](const Open& each) {
