@@ -113,7 +113,7 @@ workload::TrainingSettings training_settings(const job::Job& job, const data::Da
           .optimizer = optimizer_settings(job.train)};
 }
 
-/// The graph by which prompts are continued.
+/// The graph that generates the continuations of prompts.
 graph::Graph build_generation(const job::Job& job, const workload::ModelSettings& settings,
                               const workload::Model& model) {
   const bool is_narrow = job.infer.cache == job::RealType::bfloat16;
@@ -366,7 +366,7 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
     throw Error(ErrorCode::job, fmt::format("{}: [job] device = {}: an engine computes in memory of the host: {}",
                                             job.where("job", "device"), job.device, device::choose_cpu));
   }
-  if (!job.checkpoint.empty()) {  // each rank reads it later; what is no safetensors file is refused now
+  if (!job.checkpoint.empty()) {  // each rank reads it later; a file of another format is refused now
     placing(job, "job", "checkpoint", [&] { static_cast<void>(checkpoint::SafetensorsFile(job.checkpoint)); });
   }
   if (job.task == job::Task::infer) {

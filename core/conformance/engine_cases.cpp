@@ -77,8 +77,7 @@ void require_near(const WholeValues& found, const WholeValues& expected, const s
   }
 }
 
-/// Predictions do not depend on the number of ranks. This includes fewer samples than ranks, so that some ranks have
-/// none.
+/// Predictions do not depend on the number of ranks, not even with fewer samples than ranks, when some ranks have none.
 void same_on_any_ranks(EngineMember& member) {
   for (const std::int64_t rows : {usual_rows, std::int64_t{2}}) {
     std::vector<float> predictions;

@@ -19,8 +19,7 @@ class QueuedTransfers;
 
 /// The memory that a rank's transfers use.
 struct TransportMemory {
-  std::shared_ptr<const device::Memory> host;       ///< the arena, or staging memory if the host cannot address the
-                                                    ///< arena
+  std::shared_ptr<const device::Memory> host;       ///< the arena; if the host cannot address it, staging memory
   std::shared_ptr<const device::Memory> of_device;  ///< the arena, if the host cannot address it; else null
 };
 

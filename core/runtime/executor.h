@@ -128,9 +128,8 @@ class Executor {
   /// Runs one of the programs of partition/agreements.h: each number becomes the largest of the ranks'.
   void agree(std::size_t program, std::span<std::int32_t> numbers);
 
-  /// Runs instructions from number `at` on, until one waits for a transfer that is not complete. Returns the number of
-  /// that instruction, or the number of all instructions at the end. REQUIRES: the communicator has no queued
-  /// transfers.
+  /// Runs instructions from number `at` on, until one waits for a transfer that is not complete. Returns its number, or
+  /// the number of all instructions at the end. REQUIRES: the communicator has no queued transfers.
   [[nodiscard]] std::size_t advance(std::size_t program, std::span<const device::Scalars> scalars, std::size_t at);
   [[nodiscard]] std::size_t advance(std::size_t program, const device::Scalars& scalars, std::size_t at) {
     return advance(program, {&scalars, 1}, at);
@@ -175,8 +174,8 @@ class Executor {
   /// for programs of a single rank: other ranks would wait for this one.
   void end_where(std::function<bool()> asked) { ends_ = std::move(asked); }
 
-  /// Records every instruction from now on, also one that throws; null ends the recording. `timeline` outlives the
-  /// recording.
+  /// Records every instruction from now on, also one that throws, in `timeline`, which outlives the recording. Null
+  /// ends it.
   void record(Timeline* timeline);
   /// The timeline that is being recorded; null: none.
   [[nodiscard]] Timeline* timeline() const noexcept { return timeline_; }
@@ -327,7 +326,7 @@ class Executor {
   std::unique_ptr<device::Queue> queue_;
   std::unique_ptr<device::Queue> second_;  ///< for copies to and from staging memory, and for transfers
   struct Queued;
-  const int exceptions_ = std::uncaught_exceptions();  ///< before this was made
+  const int exceptions_ = std::uncaught_exceptions();  ///< exceptions in flight when this object was made
   std::unique_ptr<Queued> queued_;                     ///< null: the host starts transfers and waits for them
   mutable std::array<device::Event, 2> input_copies_;  ///< for each room of host(); see HostAccess
   mutable std::size_t room_ = 0;                       ///< the room used last
@@ -357,8 +356,7 @@ void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executo
 void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
                 device::Threads& threads);
 
-/// Records, for traces and profiles, a call of an engine or of one of its operations. The call lasts as long as this
-/// object.
+/// Records, for traces and profiles, a call of an engine or of one of its operations. It lasts as long as this object.
 class TimedCall {
  public:
   /// `executor`: outlives this object; null: nothing is recorded.
