@@ -247,8 +247,8 @@ void infers_in_order(EngineMember& member) {
   }
 }
 
-/// The states after each of `steps` steps. `begun`: the states to start from, and the number of steps that they have
-/// behind them; empty: a new run.
+/// The states after each of `steps` steps. `begun`: the states to start from, and the number of steps done
+/// before; empty: a new run.
 std::vector<WholeValues> iterated(EngineMember& member, std::uint32_t n, std::int64_t steps,
                                   const std::pair<WholeValues, std::int64_t>& begun = {}) {
   EngineRun run(member, n, [&](const std::string& name, std::int64_t index) {

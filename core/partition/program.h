@@ -63,7 +63,7 @@ enum class Collective : std::uint8_t {
 };
 
 /// Consecutive elements in memory, from element `first` of a buffer. A bucket's region continues into the states that
-/// lie behind that buffer.
+/// follow that buffer.
 struct Region {
   BufferId buffer = {};
   std::int64_t elements = 0;

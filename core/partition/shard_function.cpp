@@ -152,8 +152,8 @@ class Sharder {
     return shared;
   }
 
-  /// The shared sums in which operands, and thus all results, stay partial: the node is linear in these operands and
-  /// its shards compute the same intervals. If the result is empty, shared sums must be added up before the node.
+  /// The sums of shared_of() in which operands, and so all results, stay partial: the node is linear in these operands
+  /// and its shards compute the same intervals. If the result is empty, shared sums must be added up before the node.
   [[nodiscard]] std::vector<Partial> shared_sums(const Node& node, const std::vector<ValueId>& operands,
                                                  const FactorAxes& factors) const {
     std::vector<Partial> all;
@@ -279,7 +279,7 @@ class Sharder {
     return sums;
   }
 
-  /// Adds the state writes of a node's results right behind the node.
+  /// Adds the state writes of a node's results right after the node.
   void write_results(const Node& node) {
     std::vector<std::size_t> writes;
     for (const ValueId id : node.outputs) {

@@ -53,7 +53,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
   void require_no_messages();
 
  private:
-  /// What a rank calls, as bytes that ranks exchange. For a message, it describes the array.
+  /// A rank's call, described in bytes that ranks exchange. For a message, it describes the array.
   struct Facts {
     std::uint32_t call = 0;
     std::uint32_t element = 0;

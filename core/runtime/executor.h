@@ -50,7 +50,7 @@ struct NonFiniteResult {
   /// instruction. A tensor sorts before everything computed from it, on any rank.
   Order order{};
 
-  /// The number of the call, among those that the program does at once.
+  /// The number of the call, among those that an execution of the program covers.
   [[nodiscard]] std::int32_t call() const noexcept { return order[0]; }
 };
 
@@ -104,13 +104,13 @@ class Executor {
   [[nodiscard]] device::TensorView state(graph::StateId id) const { return finalized_[id]; }
   /// Which part of the whole state this rank has.
   [[nodiscard]] const mesh::Box& part(graph::StateId id) const { return programs_.finalized[id].box; }
-  /// The input of call `call`, among the calls that the program does at once. Nothing if this rank does not use it.
+  /// The input of call `call`, among those that an execution covers. Nothing if this rank does not use it.
   [[nodiscard]] std::optional<device::TensorView> find_input(std::size_t program, std::string_view name,
                                                              std::size_t call = 0) const;
   [[nodiscard]] device::TensorView input(std::size_t program, std::string_view name) const;
   [[nodiscard]] device::TensorView output(std::size_t program, std::string_view name) const;
 
-  /// The number of rows of each call that the program does at once.
+  /// The number of rows of each call that an execution of the program covers.
   [[nodiscard]] const std::vector<std::int64_t>& call_rows(std::size_t program) const {
     return programs_.programs[program].call_rows;
   }
@@ -121,7 +121,7 @@ class Executor {
     queue_->begin_step(step);
   }
 
-  /// Runs a program. `scalars`: one for each call that it does at once.
+  /// Runs a program. `scalars`: one for each call that the execution covers.
   void run(std::size_t program, std::span<const device::Scalars> scalars);
   void run(std::size_t program, const device::Scalars& scalars) { run(program, {&scalars, 1}); }
 
@@ -193,8 +193,8 @@ class Executor {
   [[nodiscard]] std::vector<OpTime> profile() const;
 
   [[nodiscard]] device::Threads& threads() const noexcept { return threads_; }
-  /// The memory that transports use. Whoever gives its address to others, as a communicator does, shares ownership as
-  /// long as they may use it.
+  /// The memory that transports use. A communicator gives its address to others, so it shares ownership as long as they
+  /// may use it.
   [[nodiscard]] TransportMemory transport_memory() const noexcept {
     return staging_ == nullptr ? TransportMemory{.host = arena_, .of_device = nullptr}
                                : TransportMemory{.host = staging_, .of_device = arena_};
@@ -203,16 +203,16 @@ class Executor {
   [[nodiscard]] std::uint64_t touched_bytes() const;
   [[nodiscard]] const std::shared_ptr<const device::Memory>& arena() const noexcept { return arena_; }
   [[nodiscard]] const device::Device& device() const noexcept { return device_; }
-  /// The queue that runs the programs. The host reads and writes tensors through it. This call waits for the transfers
-  /// for which the programs wait, and throws their errors.
+  /// The queue that runs the programs. The host reads and writes tensors through it. This call waits for all
+  /// transfers that programs wait for, and throws their errors.
   [[nodiscard]] device::Queue& queue() const;
-  /// Access like queue(), with planned room for copies of a call's inputs, of a program's outputs or of a metric. Use
-  /// it between programs. For writing it does not wait: there are two rooms, which take turns, so the host may write to
-  /// one while the device copies from the other.
+  /// Access like queue(), with planned memory for copies of a call's inputs, a program's outputs or a metric. Use it
+  /// between programs. A write does not wait: two areas are used in turn, so the host may write to one while the device
+  /// copies from the other.
   [[nodiscard]] device::HostAccess host(device::Access access) const;
 
-  // Numbers that the host reads later than the work that computes them, when more work has been enqueued. Each is in a
-  // slot below partition::late_slots. REQUIRES: the host cannot address the arena.
+  // The following are for numbers that the host reads only after it has enqueued more work. Each has a slot, a number
+  // below partition::late_slots. REQUIRES: the host cannot address the arena.
 
   /// Enqueues a copy of a tensor of at most partition::late_slot_bytes to the slot.
   void keep(std::size_t slot, const device::TensorView& tensor);
@@ -250,7 +250,7 @@ class Executor {
     bool joined = false;               ///< for a wait: it was enqueued, and the host has not asked for its end yet
     std::optional<std::int64_t> step;  ///< for a wait: the step that started the transfer
     device::Event passed;              ///< for a wait: the queue has passed it
-    Communicator::Times waited;        ///< for a wait: when the queue stood still
+    Communicator::Times waited;        ///< for a wait: when the queue waited
     std::vector<Copied> before;        ///< copied to staging memory before the instruction
     std::vector<Copied> after;         ///< copied to the arena after it
     std::vector<void*> hook_buffers;
@@ -328,10 +328,10 @@ class Executor {
   struct Queued;
   const int exceptions_ = std::uncaught_exceptions();  ///< exceptions in flight when this object was made
   std::unique_ptr<Queued> queued_;                     ///< null: the host starts transfers and waits for them
-  mutable std::array<device::Event, 2> input_copies_;  ///< for each room of host(); see HostAccess
-  mutable std::size_t room_ = 0;                       ///< the room used last
+  mutable std::array<device::Event, 2> input_copies_;  ///< for each area of host(); see HostAccess
+  mutable std::size_t room_ = 0;                       ///< the area used last
   partition::SentBytes sent_;
-  // What programs that do not count have sent (bytes) and waited (seconds).
+  // Bytes that programs sent, and seconds that they took for transfers, where Program::counts is false.
   std::uint64_t uncounted_ = 0;
   mutable double uncounted_exposed_ = 0;
   mutable double uncounted_hidden_ = 0;

@@ -132,7 +132,7 @@ class Neox {
     std::int64_t layers;
     double rotated, deviation, epsilon;
     bool parallel, attention_bias, tied, gelu_tanh;
-    Dim vocab, seq, embed, heads, head_dim, qkv, mlp;  ///< qkv: a head's query, key and value, one behind the other
+    Dim vocab, seq, embed, heads, head_dim, qkv, mlp;  ///< qkv: a head's query, key and value, one after the other
     Rope rotation;
   };
 

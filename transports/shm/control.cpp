@@ -276,7 +276,7 @@ void Control::await_untouched() noexcept {
     }
     const auto is_other = [&](std::uint32_t other) { return other == m; };
     while (is_at_work() && !first_gone(is_other)) {
-      // Sleeps instead of waiting for a wakeup: none follows the end of an access, which matters to this member alone.
+      // Sleeps, because members send no wakeup when an access ends: only this member waits for that.
       constexpr timespec nap{.tv_sec = 0, .tv_nsec = 200'000};
       nanosleep(&nap, nullptr);
     }

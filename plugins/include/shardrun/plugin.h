@@ -128,7 +128,7 @@ typedef struct sr_option {
   uint32_t flags;      /* since 1.1: SR_OPTION_TEXT_FILE, ..._TRANSPORT; unknown ones are skipped */
   uint32_t reserved_1; /* zero */
   const char* aliases; /* since 1.3: its names in other programs, as in the manifest; NULL: none */
-  /* Since 1.7: further names in other programs, with what has to be said about them. */
+  /* Since 1.7: further names in other programs, with notes. */
   const sr_alias* other_names;
   uint32_t other_name_count;
   uint32_t other_name_stride;
@@ -152,7 +152,7 @@ typedef struct sr_option_value {
 #define SR_ELEMENT_F32 UINT32_C(1)
 #define SR_ELEMENT_I32 UINT32_C(2)
 #define SR_ELEMENT_F64 UINT32_C(3) /* since 1.7: in float64 kernels of ops; since 1.9: in arrays of engines */
-/* Since 1.9, for arrays of engines (sr_array) alone */
+/* Since 1.9, only for arrays of engines (sr_array) */
 #define SR_ELEMENT_BF16 UINT32_C(4)
 #define SR_ELEMENT_F16 UINT32_C(5)
 #define SR_ELEMENT_I64 UINT32_C(6)

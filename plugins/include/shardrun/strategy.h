@@ -116,8 +116,8 @@ typedef struct sr_graph {
   const sr_layer* layers;
   uint32_t layer_count;
   uint32_t layer_stride;
-  const sr_layer* before; /* what comes before the first layer and behind the last, in the same terms; since 1.1 */
-  const sr_layer* behind;
+  const sr_layer* before; /* since 1.1: what comes before the first layer, described like a layer */
+  const sr_layer* behind; /* since 1.1: what comes after the last layer */
 } sr_graph;
 #define SR_GRAPH_SIZE_1_0 UINT32_C(72)
 
@@ -237,7 +237,7 @@ typedef struct sr_hook_call {
   int64_t step;             /* from 0 */
   uint64_t samples;         /* in a step, over all ranks */
   uint64_t own_samples;     /* those from which the gradients at this coordinate of the mesh axis come; may be 0 */
-  const sr_job* job;        /* as make_plan had it */
+  const sr_job* job;        /* the one that make_plan got */
 } sr_hook_call;
 #define SR_HOOK_CALL_SIZE_1_1 UINT32_C(72)
 
@@ -325,8 +325,8 @@ typedef struct sr_strategy {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   /// INIT. Writes the plan. Pure and deterministic: every rank calls it with the same input and must get the same plan.
-  /// So it must not read a clock, file, environment, address or random number. Returns SR_INVALID if the job cannot be
-  /// split so.
+  /// So it must not read a clock, file, environment, address or random number. Returns SR_INVALID if it cannot split
+  /// this job.
   int32_t (*make_plan)(void* self, const sr_job* job, const sr_graph* graph, const sr_plan_writer* writer,
                        sr_error* error);
   uint32_t flags;      /* since 1.1: SR_STRATEGY_... */

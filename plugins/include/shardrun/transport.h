@@ -178,7 +178,7 @@ typedef struct sr_op_info {
 typedef struct sr_transport_props {
   uint32_t struct_size;
   uint32_t flags;        /* SR_TRANSPORT_... */
-  uint32_t memory_kinds; /* the kinds that it can move: bit 1 << kind for each; 0: host memory alone */
+  uint32_t memory_kinds; /* the kinds that it can move: bit 1 << kind for each; 0: only host memory */
   uint32_t reserved;     /* zero */
   uint32_t queue_kinds;  /* since 1.6: the kinds that op_enqueue takes: bit 1 << kind for each; 0: it takes none */
 } sr_transport_props;
@@ -322,9 +322,9 @@ typedef struct sr_transport {
   /// Since 1.2; may be NULL. GROUP, once the op is complete. Says when the op ran, which shows how much of it
   /// overlapped with other work of the host. Returns SR_UNIMPLEMENTED if that is not known.
   int32_t (*op_times)(void* self, uint64_t op, sr_op_times* times, sr_error* error);
-  /// INIT. Since 1.2; may be NULL. Called once, before everything else, also in a process that is no rank. It refuses
-  /// invalid options with SR_INVALID, before any process of the job starts. A transport that wraps another opens it
-  /// here; the inner one is configured when open_transport returns.
+  /// INIT. Since 1.2; may be NULL. Called once, before everything else, also in a process that is not a rank. It
+  /// refuses invalid options with SR_INVALID, before any process of the job starts. A transport that wraps another
+  /// opens it here; the inner one is configured when open_transport returns.
   int32_t (*configure)(void* self, const sr_transport_setup* setup, sr_error* error);
   /// INIT, before open; since 1.2, NULL if it is not offered. Tells ranks that another launcher (mpirun, srun) started
   /// where to meet, before there is a store. Every rank of the world calls it, and it waits for all ranks. On return

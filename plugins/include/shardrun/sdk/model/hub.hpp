@@ -283,7 +283,7 @@ class TensorNames {
     const sr_tensor_name raw = detail::write(name);
     detail::call_host([&](sr_error* error) { return namer_.add(namer_.self, &raw, error); });
   }
-  /// Names a whole state, whose elements have the same order there.
+  /// Names a whole state, whose elements have the same order in the folder's tensor.
   void add(const std::string& state, const std::string& name, std::vector<std::int64_t> shape) const {
     add(TensorName{.state = state, .name = name, .shape = std::move(shape)});
   }
