@@ -9,8 +9,8 @@
 
 namespace shardrun::forecast {
 
-/// Compares the memory that ranks need with what they have: the host's share of a rank, or the device's units. Ranks
-/// that share a unit add up. All numbers except `over` describe the memory that is fullest for its size.
+/// Compares the memory that ranks need with what they have: the host's share of a rank, or the device's units (GPUs).
+/// Ranks that share a unit add up. All numbers except `over` describe the memory that is fullest for its size.
 struct MemoryFit {
   std::uint64_t memory = 0;  ///< its size in bytes
   std::string whose;         ///< "[cluster] memory", or the name of the unit

@@ -22,7 +22,8 @@ using StepId = Id<struct StepTag>;
 /// Orders the nodes of a function, and decides when its transfers start and when they are waited for.
 ///
 /// A transition starts at its node and is waited for there, with four exceptions:
-/// - The gathers of a unit start one unit ahead, before the first op of the preceding unit (Zhao et al. 2023,
+/// - The gathers of a unit (plan::TensorGather) start one unit ahead, before the first op of the preceding unit (Zhao
+/// et al. 2023,
 ///   arXiv:2304.11277, section 3.3.2).
 /// - Consecutive halo exchanges start together.
 /// - Reduced gradients and updated parameters, which no op reads, are transferred in buckets while the rest is

@@ -125,7 +125,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   TransportSet& set_;
   const mesh::Mesh mesh_;
   std::int64_t timeout_ns_;
-  std::uint32_t unit_;                        ///< the device's unit whose memory it is
+  std::uint32_t unit_;                        ///< the unit of the device (the GPU) that has the memory
   std::vector<std::uint64_t> registrations_;  ///< per transport, its registration of the memory
   std::mutex mutex_;                          ///< guards `groups_` while a group is added
   std::vector<Group> groups_;

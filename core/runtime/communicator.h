@@ -33,7 +33,7 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
   virtual ~Communicator() = default;
 
-  /// Where a transfer's data is. The memory stays in place.
+  /// The memory of a transfer's data. It must not move.
   struct TransferBuffers {
     void* send = nullptr;
     std::uint64_t send_bytes = 0;

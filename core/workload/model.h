@@ -31,7 +31,7 @@ struct ModelSettings {
   const job::Job* job = nullptr;  ///< the job to which they belong, for places in messages; null: none
 };
 
-/// An Error{job}. If there is a job, the message contains the place.
+/// An Error{job}. If there is a job, the message has the place in its file.
 class Refusal : public Error {
  public:
   using Error::Error;

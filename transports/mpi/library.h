@@ -87,7 +87,7 @@ class Library {
   bool started_ = false;
   MPI_Comm world_ = MPI_COMM_NULL;
   MPI_Comm self_ = MPI_COMM_NULL;
-  int largest_tag_ = 32767;  ///< the least that the standard guarantees
+  int largest_tag_ = 32767;  ///< the smallest value that the standard allows
 
   std::vector<Progressable*> progressables_;
   std::vector<std::shared_ptr<void>> kept_;

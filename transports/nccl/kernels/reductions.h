@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-/// Reductions of floating-point numbers that NCCL lacks: in the order of the members, and minima and maxima that keep
-/// NaN. nvcc compiles this file for GPUs (kernels.cu). The tests compile it as C++.
+/// Reductions of floating-point numbers that NCCL lacks: those in the order of the members, and minima and maxima that
+/// keep NaN. nvcc compiles this file for GPUs (kernels.cu). The tests compile it as C++.
 namespace shardrun::nccl_transport::kernels {
 
 /// The elements that a thread computes: first, first + step, ….
