@@ -107,7 +107,7 @@ class Roles {
 
   [[nodiscard]] mesh::Placement of(const graph::State& tensor, TensorRole role) const {
     mesh::Placement placement = split_of(tensor, role);
-    // In other roles each element is on a single rank, because sums over all elements must count it once.
+    // In the roles gradient and optimizer each element is on a single rank, so that sums over elements count it once.
     const bool is_read = role == TensorRole::store || role == TensorRole::use;
     group(placement, tensor.type, is_read && placement.flat.empty(), placements_.mesh);
     const auto axes = varying_.find(tensor.name);

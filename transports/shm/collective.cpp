@@ -457,7 +457,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   std::uint32_t step_ = 0;  ///< the current step of this run
   std::uint32_t step_count_before_ = 0;
   std::uint64_t first_number_ = 0;  ///< number of steps in all earlier runs
-  std::uint64_t seen_ = 0;          ///< a step that all members waited for are known to have entered
+  std::uint64_t seen_ = 0;          ///< all members that this one waits for are known to have entered this step
   sdk::Deadline deadline_;
   Control::NextCheck next_check_ = sdk::Deadline::past();
 };

@@ -23,7 +23,8 @@ namespace {
 /// How often a sleeping thread checks. A wakeup is lost if the process that should send it ends first.
 constexpr std::chrono::milliseconds check_interval(20);
 
-/// Limit on all yields before a sleep, plus one tick of the coarse clock. Members that run the same op need less.
+/// How long all yields before a sleep may take, apart from one tick of the coarse clock. Members that run the same op
+/// need less.
 constexpr std::int64_t yielding_ns = 5'000'000;
 
 std::int64_t nanoseconds(const timespec& time) noexcept {
