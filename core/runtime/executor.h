@@ -180,8 +180,8 @@ class Executor {
   /// The timeline that is being recorded; null: none.
   [[nodiscard]] Timeline* timeline() const noexcept { return timeline_; }
 
-  // For an engine, which makes its calls itself: see TimedCall. Its calls count as ops of the function in which they
-  // are made.
+  // The following record calls of an engine, which makes them itself: see TimedCall. They count as ops of the function
+  // in which they are made.
 
   [[nodiscard]] bool times_calls() const noexcept { return timed_; }
   void begin_call(const Timeline::Call& call);

@@ -204,7 +204,7 @@ class HubConfig {
   void set(const std::string& option, std::int64_t value) const { set(option, std::to_string(value)); }
   void set(const std::string& option, double value) const { set(option, digits(value)); }
 
-  /// The shortest text that reads as this number.
+  /// The shortest text that converts back to this number.
   [[nodiscard]] static std::string digits(double value) {
     char text[64] = {};
     const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);

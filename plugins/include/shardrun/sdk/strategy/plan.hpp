@@ -1,6 +1,6 @@
 #pragma once
 
-/// What a strategy reads, a job and a graph, and what it writes, a plan.
+/// A job and a graph, which a strategy reads, and a plan, which it writes.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/sdk/strategy/hooks.hpp>
