@@ -137,8 +137,8 @@ class Search {
   Search(const job::Job& job, std::shared_ptr<data::Dataset> dataset, std::size_t idle, std::uint64_t most)
       : job_(job), dataset_(std::move(dataset)), idle_(idle), most_(most) {}
 
-  /// Plans the job with each of these settings, one after the other. `until`: when to stop.
   enum class Until { fits, fits_or_refused, all };
+  /// Plans the job with each of these settings, one after the other. `until`: when to stop.
   void try_each(const std::vector<Settings>& kind, Until until) {
     std::optional<Alternative> best;
     for (const Settings& settings : kind) {

@@ -36,7 +36,7 @@ struct TransportSet {
 [[nodiscard]] bool moves_memory_of(const device::Device& device, const sdk::Props& props);
 
 /// Asks the transports for the scratch of a transfer. `set` outlives the result. The result throws Error if a transport
-/// lacks an operation on the device's memory and it could be composed of others only in host memory.
+/// lacks an operation on the device's memory, because it can be composed of others only in host memory.
 [[nodiscard]] partition::TransferScratch scratch_of(const TransportSet& set);
 
 /// The bytes of the hashes of checked transfers. `set` outlives the result.

@@ -223,7 +223,7 @@ class Executor {
   [[nodiscard]] device::Event mark() { return queue_->record(); }
   /// Waits until the mark is passed. Throws errors of the work and of its transfers.
   void reach(const device::Event& mark) const;
-  /// The slot's contents. REQUIRES: the queue has passed a mark set after them.
+  /// The slot's contents. REQUIRES: the queue has passed a mark that was set after they were written.
   [[nodiscard]] std::span<std::byte> kept(std::size_t slot) const;
 
   /// A guard for the scalars of updates that must be held back once this loss is not finite. REQUIRES:

@@ -185,7 +185,7 @@ class ShmGroup final : public shardrun::sdk::Group {
   [[nodiscard]] Agreed agree(const OpSpec& op, const Offer& offer, sdk::Deadline deadline);
 
  private:
-  /// Waits until every member has called it as many times.
+  /// Waits until every member has called it as often as this one.
   void barrier(const OpSpec& op, sdk::Deadline deadline);
   void publish(const OpSpec& op, const Offer& offer);
   /// REQUIRES: every member has published.

@@ -29,7 +29,7 @@ void require_openssl(bool succeeded) {
 
 bool would_block(int error) noexcept { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-/// Reads from the socket, and collects what is written, so that many records go to the socket at once.
+/// A BIO that reads from the socket and collects what is written, so that many records go to the socket at once.
 const BIO_METHOD* bio_method() {
   struct FreeMethod {
     void operator()(BIO_METHOD* method) const noexcept { ::BIO_meth_free(method); }
