@@ -23,8 +23,7 @@ using StepId = Id<struct StepTag>;
 ///
 /// A transition starts at its node and is waited for there, with four exceptions:
 /// - The gathers of a unit (plan::TensorGather) start one unit ahead, before the first op of the preceding unit (Zhao
-/// et al. 2023,
-///   arXiv:2304.11277, section 3.3.2).
+///   et al. 2023, arXiv:2304.11277, section 3.3.2).
 /// - Consecutive halo exchanges start together.
 /// - Reduced gradients and updated parameters, which no op reads, are transferred in buckets while the rest is
 ///   computed. A bucket takes transitions of the same kind and axis up to `bucket_bytes` on a rank, but at least one.
