@@ -19,7 +19,7 @@ namespace shardrun::conformance {
 struct MemberWords {
   pid_t parent = 0;
   int store = -1;  ///< descriptor of the store that the processes share
-  /// Descriptor to which it writes, for each case, lines with notes and then one with the problem; empty: none.
+  /// Descriptor to which it writes, for each case, lines with notes and then the problem, or an empty line if none.
   int report = -1;
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;

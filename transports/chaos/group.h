@@ -117,7 +117,7 @@ class FaultyGroup {
 
   /// Sleeps until that time, or until the group fails.
   void sleep(sdk::Deadline until) const;
-  /// Starts ops that are due and ends ops past their deadline. Returns when to call it again. REQUIRES: the lock.
+  /// Starts due ops and ends ops past their deadline. Returns when to call it again. REQUIRES: the lock is held.
   sdk::Deadline advance(sdk::Deadline now);
 
   FaultInjector& injector_;
