@@ -356,7 +356,7 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
     throw Error(ErrorCode::job, fmt::format("{}: [job] device = {}: an engine computes in memory of the host: {}",
                                             job.where("job", "device"), job.device, device::choose_cpu));
   }
-  if (!job.checkpoint.empty()) {  // each rank reads it later; what is no safetensors file is refused now
+  if (!job.checkpoint.empty()) {  // each rank reads it later; a file of another format is refused now
     placing(job, "job", "checkpoint", [&] { static_cast<void>(checkpoint::SafetensorsFile(job.checkpoint)); });
   }
   if (job.task == job::Task::infer) {
@@ -381,8 +381,8 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
       partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);
 }
 
-/// Returns the scratch bytes that a transport needs for a transfer. If the transport lacks the operation, the error
-/// says that the job must choose another one.
+/// Returns a function for the scratch bytes that a transport needs for a transfer. If the transport lacks the
+/// operation, the function's error says that the job must choose another one.
 partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compiled) {
   return [&job, &compiled, asked = runtime::scratch_of(compiled.transports)](const partition::Transfer& transfer,
                                                                              std::int64_t members) {

@@ -79,8 +79,8 @@ struct Compiled {
 /// The job's graph without remat.
 [[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);
 
-/// The graph that the job's results are compared with: without remat. For a model that is applied, it has the function
-/// of a whole batch, whose output is a state.
+/// The graph that the job's results are compared with: without remat. For a model that is applied to a batch, it has a
+/// function for a whole batch, which keeps its output in a state.
 [[nodiscard]] graph::Graph reference_graph(const job::Job& job, const Compiled& compiled);
 
 /// The programs of another rank. The second form is for another device, and takes the functions of the rank's stage.
@@ -98,8 +98,7 @@ struct Compiled {
 /// model is applied, in order. If the plan has a hook after_step, the step is one after which the hook runs.
 [[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);
 
-/// By pair (sender, receiver): the bytes sent in a step. Collectives count as by a ring algorithm; see
-/// partition::sent_bytes().
+/// The bytes sent in a step, by pair (sender, receiver), as if collectives used rings: see partition::sent_bytes().
 using Traffic = std::map<std::pair<std::int64_t, std::int64_t>, std::uint64_t>;
 [[nodiscard]] Traffic traffic_of(const job::Job& job, const Compiled& compiled);
 /// Sums up the traffic between ranks on different machines. Machine i has the ranks from i · ranks_per_machine to (i +

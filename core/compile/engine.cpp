@@ -92,7 +92,7 @@ bool checked_labels(const job::Job& job, const JobEngine& engine) {
   return has_labels;
 }
 
-/// By name of the parameter: one of its parts, which gives the whole shape.
+/// For each parameter, by name, one of its parts, from which the whole shape is known.
 std::map<std::string, const EngineParameter*> wholes_of(const JobEngine& engine) {
   std::map<std::string, const EngineParameter*> wholes;
   for (const std::vector<EngineParameter>& of_rank : engine.parameters) {
@@ -267,7 +267,7 @@ workload::EngineProgram program_of(const job::Job& job, const JobEngine& engine,
   program.labels = checked_labels(job, engine);
   program.outputs = engine.request.outputs;
   if (!program.labels && job.train.loss != job::Loss::squared_error) {
-    // Because the mean is over the values of a sample too.
+    // The mean is also over the values of a sample.
     program.loss_scale = 2.0 / static_cast<double>(program.outputs);
   }
   program.batch = job.data.batch;

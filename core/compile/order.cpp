@@ -11,7 +11,7 @@
 namespace shardrun::compile {
 namespace {
 
-/// more axes have too many orders to try
+/// More axes have too many orders to try.
 constexpr std::size_t most_axes = 7;
 
 /// Adds the bytes that a rank sends for a transfer. The transfer is from the rank's program, or from an equal one.

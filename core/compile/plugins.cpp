@@ -108,7 +108,7 @@ std::vector<std::string> automatic_transports(const job::Job& job) {
 }
 
 std::filesystem::path checkpoint_to_resume(const job::Job& job) {
-  std::vector<std::string> notices;  // left to the run, which chooses the checkpoint again
+  std::vector<std::string> notices;  // dropped here: the run chooses the checkpoint again, and reports them
   return job.checkpoints.used ? checkpoint::checkpoint_to_resume(job, notices) : std::filesystem::path();
 }
 
@@ -167,8 +167,7 @@ job::SchemaProviders schema_providers() {
 
 namespace {
 
-/// Throws unless the model declares the options by which a job sets the length of samples and the size of the
-/// vocabulary.
+/// Throws unless the model declares the options by which a job sets the sizes of samples and of the vocabulary.
 void require_options_for_tokens(const job::Job& job, const plugins::Model& model) {
   const auto require = [&](const char* option, const char* key, const char* meaning) {
     if (std::ranges::find(model.options(), option, &OptionSpec::name) == model.options().end()) {

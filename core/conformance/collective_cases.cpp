@@ -15,8 +15,8 @@ constexpr std::uint64_t large = 300'000;
 #endif
 constexpr std::uint64_t long_in_16_bits = 500'000;
 
-/// Prepares an op once and starts it three times with different data; in all buffer layouts, with no, few and many
-/// elements.
+/// Prepares an op once and starts it three times with different data. Does this in all buffer layouts, and with no, few
+/// and many elements.
 void run_sizes(Member& member, MemberGroup& group, std::uint32_t opcode, std::uint64_t& id) {
   for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1021}, large}) {
     for (const bool in_place : {false, true}) {

@@ -33,8 +33,7 @@ inline constexpr const char* only_host_memory =
 inline constexpr const char* only_own_launcher =
     "it opens only in ranks that a launcher of its own (mpirun, srun) has started: nothing was checked";
 
-/// For a model or engine that refuses all the small jobs that the cases try. After these words, the text has its first
-/// refusal.
+/// For a model or engine that refuses all small jobs that the cases try. Its first refusal follows these words.
 inline constexpr const char* only_with_options =
     "not checked, needs --set KEY=VALUE for its options, or --set data.features=N, data.outputs=N or data.vocab=N for "
     "the "

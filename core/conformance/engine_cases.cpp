@@ -77,8 +77,7 @@ void require_near(const WholeValues& found, const WholeValues& expected, const s
   }
 }
 
-/// Predictions do not depend on the number of ranks. This includes fewer samples than ranks, so that some ranks have
-/// none.
+/// Predictions do not depend on the number of ranks, not even with fewer samples than ranks, when some ranks have none.
 void same_on_any_ranks(EngineMember& member) {
   for (const std::int64_t rows : {usual_rows, std::int64_t{2}}) {
     std::vector<float> predictions;
@@ -248,8 +247,8 @@ void infers_in_order(EngineMember& member) {
   }
 }
 
-/// The states after each of `steps` steps. `begun`: the states to start from, and the number of steps that they have
-/// behind them; empty: a new run.
+/// The states after each of `steps` steps. `begun`: the states to start from, and the number of steps done
+/// before; empty: a new run.
 std::vector<WholeValues> iterated(EngineMember& member, std::uint32_t n, std::int64_t steps,
                                   const std::pair<WholeValues, std::int64_t>& begun = {}) {
   EngineRun run(member, n, [&](const std::string& name, std::int64_t index) {

@@ -32,8 +32,7 @@ class EngineMember final : public Peer {
   /// Opens another instance of the engine.
   [[nodiscard]] plugins::Engine open_another() const;
 
-  /// The numbers of ranks, up to engine_members, for which the engine accepts a small job. Throws Failure if there are
-  /// none.
+  /// The numbers of ranks, up to engine_members, for which the engine accepts a small job. Throws Failure without any.
   [[nodiscard]] const std::vector<std::uint32_t>& sizes();
   /// A job with `n` ranks, and the parameters of all of them. REQUIRES: `n` is in sizes().
   [[nodiscard]] compile::JobEngine job_on(std::uint32_t n);

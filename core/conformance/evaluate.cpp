@@ -142,7 +142,7 @@ void check_operands_kept(const device::Device& device, const Execution& executio
 DeviceRoom::DeviceRoom(const device::Device& device, bool separate)
     : device_(device), separate_(separate), queue_(device.open_queue(threads_of(1))) {}
 
-DeviceRoom::~DeviceRoom() { queue_.reset(); }  // first the queue, then the memory that it uses
+DeviceRoom::~DeviceRoom() { queue_.reset(); }  // the queue first, because it uses the memory
 
 /// Device copies of the host buffers of one execution.
 class RoomOfBuffers {

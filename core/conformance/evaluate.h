@@ -33,7 +33,7 @@ struct Execution {
   std::string_view op;
   const graph::Attributes& attributes;
   const std::vector<Tensor>& inputs;
-  const std::vector<Tensor>& outputs;  ///< types and places of results; for `accumulate`, also the values of output 0
+  const std::vector<Tensor>& outputs;  ///< types and positions of results; for `accumulate`, also output 0's values
   device::Scalars scalars = {};
   int threads = 1;
   bool accumulate = false;

@@ -167,8 +167,7 @@ std::pair<std::size_t, std::size_t> held() {
   std::size_t descriptors = 0;
   for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
 #if defined(SHARDRUN_TSAN)
-    // Pipes are not counted, because ThreadSanitizer starts a symbolizer with pipes when it first looks for
-    // suppressions.
+    // Pipes are not counted: ThreadSanitizer starts a symbolizer with pipes when it first looks for suppressions.
     std::error_code is_gone;
     if (std::filesystem::read_symlink(each.path(), is_gone).native().starts_with("pipe:")) {
       continue;

@@ -19,7 +19,7 @@ namespace shardrun::conformance {
 struct MemberWords {
   pid_t parent = 0;
   int store = -1;  ///< descriptor of the store that the processes share
-  /// Descriptor to which it writes, for each case, lines with notes and then one with the problem; empty: none.
+  /// Descriptor to which it writes, for each case, lines with notes and then the problem, or an empty line if none.
   int report = -1;
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
@@ -33,14 +33,14 @@ struct MemberWords {
 /// The first character of lines with a note on the current case.
 constexpr char note_mark = '\t';
 
-/// The first words of a process's report that its plugin cannot be opened.
+/// The words with which a process's report begins if the plugin cannot be opened.
 [[nodiscard]] std::string opening_words(plugins::PluginKind kind);
 
 [[nodiscard]] std::vector<std::string> to_words(const MemberWords& words);
 /// Parses words that to_words() made. Throws Error{usage} for other words.
 [[nodiscard]] MemberWords parse_words(std::span<const std::string> words);
 
-/// What the program that starts a case's processes knows of the case.
+/// Describes a case to the program that starts its processes.
 struct CaseInfo {
   std::string name;
   std::uint32_t ranks = 4;                   ///< number of ranks that it needs

@@ -114,8 +114,8 @@ bool is_overwritten(const std::vector<sdk::Buffer>& buffers) {
   });
 }
 
-/// How long rank 0 runs the op before rank 1 starts it, and until it is aborted, as fractions of the op's usual time.
-/// Fractions let some aborts come while data moves, on fast and slow machines.
+/// When an op is aborted, as fractions of its usual time, so that some aborts come while data moves on any machine.
+/// `head_start`: how long rank 0 runs the op before rank 1 starts it. `patience`: how long until rank 0 aborts it.
 struct Parting {
   double head_start = 0;
   double patience = 0;

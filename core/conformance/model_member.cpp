@@ -77,8 +77,7 @@ workload::DataShape with_settings(workload::DataShape shape, const std::vector<s
   return shape;
 }
 
-/// The job with every size set to 1 that is not given: the sizes of rows, and integer options if their minimum allows
-/// it.
+/// The job in which sizes that are not given are 1: those of rows, and integer options whose minimum allows it.
 ModelJob of_ones(ModelJob job, const std::vector<OptionSpec>& specs, const OptionValues& given,
                  const std::vector<std::string>& settings) {
   for (std::int64_t* const size : {&job.settings.data.vocab, &job.settings.data.features, &job.settings.data.outputs}) {

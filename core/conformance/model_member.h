@@ -49,8 +49,7 @@ class ModelMember final : public Peer {
 
   /// One job for each kind of data that the model is trained on, and one that is iterated. Each job is repeated with a
   /// batch of one sample and, if the model accepts this, with all sizes 1, so that dimensions cannot be told apart by
-  /// size. Options without a default have a value that the model accepts. Throws Failure if the model accepts no
-  /// values.
+  /// size. Options without a default have a value that the model accepts. Throws Failure if it accepts none.
   [[nodiscard]] const std::vector<ModelJob>& jobs();
 
  private:

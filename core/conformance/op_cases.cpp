@@ -52,8 +52,8 @@ void check_kernels(const OpTrial& trial) {
 
 void equal_kernels(ModelMember& member) { for_each_trial(member, check_kernels); }
 
-/// The trial of one shard of the factor: its part of operands and results. Of operands that are read through a window,
-/// it has the part that it reads.
+/// The trial of one shard of the factor, with its part of operands and results. For an operand that is read through a
+/// window, that is the part that it reads.
 OpTrial shard_of(const OpTrial& whole, graph::FactorId factor, std::int64_t begin, std::int64_t end) {
   OpTrial part = whole;
   const auto cut = [&](Tensor& tensor, const std::vector<graph::FactorId>& dims, const auto& window_of) {

@@ -23,8 +23,7 @@ auto naming(const StrategyJob& job, Act act) {
   }
 }
 
-/// For every form of [mesh], the answer is a valid plan or a refusal with a reason, equal on every rank and when
-/// repeated.
+/// For every form of [mesh], the answer is a valid plan or a refusal with a reason. Ranks and repeated calls agree.
 void plan_program(StrategyMember& member, const std::string& program, std::uint32_t ranks) {
   for (const StrategyJob& job : jobs_of(program, ranks)) {
     naming(job, [&] {

@@ -19,8 +19,7 @@ namespace shardrun::conformance {
 /// instance declares the same options. Throws Failure.
 void require_declared(const std::vector<OptionSpec>& options, const std::vector<OptionSpec>& of_another);
 
-/// Unusual values that an option allows: smallest and largest numbers, odd texts, each choice. A plugin must handle
-/// them.
+/// Unusual values that an option allows and a plugin must handle: smallest and largest numbers, odd texts, each choice.
 [[nodiscard]] std::vector<OptionValue> extreme_values(const OptionSpec& option);
 
 }  // namespace shardrun::conformance

@@ -195,8 +195,8 @@ plugins::TransportOp copying(MemberGroup& alone, std::uint64_t id, const sdk::Bu
   return alone.group.prepare({op}, after(timeout_s));
 }
 
-/// An op that moves nothing between members also waits for its turn. Of two copies, each reads what the previous one
-/// wrote.
+/// An op that moves nothing between members also waits for its turn: of several copies, each reads what the previous
+/// one wrote.
 void in_order_alone(Member& member) {
   MemberGroup alone = member.connect("alone in queues", 220 + member.rank(), {member.rank()});
   for (const std::size_t count : {std::size_t{1}, std::size_t{1000}}) {

@@ -64,8 +64,8 @@ Tensor concatenate(const std::vector<Tensor>& parts, std::size_t dim) {
   return whole;
 }
 
-/// Two draws a time by Marsaglia's polar method, as std::normal_distribution makes them. That also computes a logarithm
-/// of a long double in each draw, which took a third of the time of the tests of kernels.
+/// Makes two draws at a time by Marsaglia's polar method, like std::normal_distribution. That one also computes a
+/// logarithm of a long double in each draw, which took a third of the time of the kernels' tests.
 void Random::fill_normal(Tensor& tensor, double mean, double deviation) {
   double second = 0;
   bool has_second = false;

@@ -8,8 +8,7 @@
 
 namespace shardrun::conformance {
 
-/// A tensor without a device, whole or a shard. Elements are stored as doubles, which represent all f32 and i32 values
-/// exactly.
+/// A tensor without a device, whole or a shard. Elements are doubles, in which all f32 and i32 values are exact.
 struct Tensor {
   graph::TensorType type;
   std::vector<double> values;
@@ -26,8 +25,8 @@ struct Tensor {
 /// The shard with the indices [begin, end) of dimension `dim`.
 [[nodiscard]] Tensor slice(const Tensor& tensor, std::size_t dim, std::int64_t begin, std::int64_t end);
 
-/// Joins parts along `dim`: the inverse of slice(). The result has the type and place of the first part, except along
-/// `dim`.
+/// Joins parts along `dim`: the inverse of slice(). The result has the type and place of the first part, except for
+/// its extent along `dim`.
 [[nodiscard]] Tensor concatenate(const std::vector<Tensor>& parts, std::size_t dim);
 
 /// Random numbers that floats represent exactly. Normal draws are at least 0.01 from zero, where relu has a kink.

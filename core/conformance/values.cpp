@@ -23,7 +23,7 @@ std::uint64_t uneven(const Shape& shape, std::uint32_t member) {
   return shape.count == 0 || member % 3 == 1 ? 0 : shape.count + 3 * member;
 }
 
-/// An n such that the dtype represents all integers from 0 to n exactly: the largest one, or large enough here.
+/// A number n such that the dtype represents all integers from 0 to n exactly: the largest n, or one large enough here.
 std::uint32_t largest_exact(std::uint32_t dtype) {
   switch (dtype) {
     case SR_DTYPE_I8: return 127;

@@ -23,7 +23,7 @@
 namespace shardrun::forecast {
 namespace {
 
-// Observed sizes of the files of runs, in bytes.
+// Bytes of parts of the files that runs write, as observed.
 constexpr std::uint64_t line_of_training = 360;
 constexpr std::uint64_t line_of_iterating = 110;
 constexpr std::uint64_t event_of_trace = 300;

@@ -137,8 +137,8 @@ class Search {
   Search(const job::Job& job, std::shared_ptr<data::Dataset> dataset, std::size_t idle, std::uint64_t most)
       : job_(job), dataset_(std::move(dataset)), idle_(idle), most_(most) {}
 
-  /// Plans the job with each of these settings, one after the other. `until`: when to stop.
   enum class Until { fits, fits_or_refused, all };
+  /// Plans the job with each of these settings, one after the other. `until`: when to stop.
   void try_each(const std::vector<Settings>& kind, Until until) {
     std::optional<Alternative> best;
     for (const Settings& settings : kind) {
@@ -205,8 +205,10 @@ class Search {
   FitSearch take() && { return std::move(result_); }
 
  private:
-  /// Sizes of two or three axes: the first axis and another one with the smallest factor of the ranks, or its quotient;
-  /// two others of sizes as equal as possible; or the first axis and small factors along two others.
+  /// Sizes of two or three axes:
+  /// - the first axis and another one, with the smallest factor of the number of ranks and the quotient, either way;
+  /// - two other axes with sizes as equal as possible;
+  /// - the first axis, and two others with small factors.
   static std::vector<std::vector<std::pair<std::string, std::int64_t>>> grids_of(const std::vector<std::string>& axes,
                                                                                  std::int64_t ranks) {
     std::vector<std::vector<std::pair<std::string, std::int64_t>>> grids;

@@ -9,13 +9,13 @@
 
 namespace shardrun::forecast {
 
-/// Compares the memory that ranks need with what they have: the host's share of a rank, or the device's units. Ranks
-/// that share a unit add up. All numbers except `over` describe the memory that is fullest for its size.
+/// Compares the memory that ranks need with what they have: the host's share of a rank, or the device's units (GPUs).
+/// Ranks that share a unit add up. All numbers except `over` describe the memory that is fullest for its size.
 struct MemoryFit {
   std::uint64_t memory = 0;  ///< its size in bytes
   std::string whose;         ///< "[cluster] memory", or the name of the unit
   std::uint64_t most = 0;    ///< bytes that its ranks need
-  /// The ranks that use this memory. If that is unknown, the first rank that needs the most, at each place.
+  /// The ranks that use this memory. If they are unknown: for each of them, the first rank that needs the most.
   std::vector<std::int64_t> ranks;
   std::int64_t over = 0;  ///< ranks of the job whose memory is too small
 
@@ -43,7 +43,7 @@ struct Alternative {
   std::vector<Alternative> alike = {};  ///< other settings that give each rank the same memory, work and traffic
 };
 
-/// The alternatives that the search for settings with which every rank fits has planned.
+/// The alternatives that were planned in the search for settings with which every rank fits.
 struct FitSearch {
   std::vector<Alternative> tried;  ///< alternatives that need less than the job, in order
 

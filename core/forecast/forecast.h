@@ -12,7 +12,7 @@
 
 namespace shardrun::forecast {
 
-/// The memory that each rank of a group of alike ranks needs, and its work and traffic in a step.
+/// Memory, and work and traffic in a step, of each rank of a group whose programs are alike (partition/alike.h).
 struct RankForecast {
   std::vector<std::int64_t> members;
   partition::StageId stage{0};  ///< 0 without a pipeline
@@ -30,7 +30,7 @@ struct RankForecast {
 
 /// The predictions for a job before it runs: memory, work, traffic and time.
 struct Forecast {
-  std::vector<RankForecast> ranks;   ///< groups of alike ranks, ordered by their first members
+  std::vector<RankForecast> ranks;   ///< groups of ranks with alike programs, by first member
   std::optional<StepForecast> step;  ///< predicted time; only with [cluster] flops or measured times
   std::optional<Timeline> timeline;  ///< only of a pipeline; in predicted seconds, or in unit costs
 };

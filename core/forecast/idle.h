@@ -39,7 +39,7 @@ struct RanksWithout {
 [[nodiscard]] std::vector<RanksWithout> ranks_without(const compile::Compiled& compiled, const Forecast& forecast,
                                                       const std::optional<IdleRanks>& idle);
 
-/// Says that each of several ranks computes the whole job, which is no faster so; empty if something is split.
+/// Says that each of several ranks computes the whole job, no faster than one rank would; empty if something is split.
 [[nodiscard]] std::string unsplit_notice(const compile::Compiled& compiled, const Forecast& forecast);
 
 /// One line without a line break.

@@ -13,7 +13,7 @@ namespace {
 using Kind = partition::Instruction::Kind;
 
 /// Identifies ranks that take part in the same transfers: all stages of the pipeline, or the two ends of a link. Along
-/// another axis it is a single rank, which stands for the alike ranks of its stage.
+/// another axis it is a single rank, because all ranks of a stage start the same transfers.
 using Group = std::tuple<mesh::AxisId, partition::Link, std::size_t>;
 
 /// Per rank, the numbers of the instructions that start a group's transfers.

@@ -30,7 +30,7 @@ struct ExecutedInstruction {
 struct Meeting {
   struct Side {
     std::size_t rank = 0;   ///< index in the list of ranks
-    std::size_t start = 0;  ///< number in the rank's step of the instruction that starts the transfer
+    std::size_t start = 0;  ///< the instruction that starts the transfer, as a number in the rank's step
   };
   std::vector<Side> sides;  ///< for a message: the sender, then the receiver
 };

@@ -34,7 +34,7 @@ struct MostWorking {
   std::string source;   ///< the paper and section, such as "arXiv:2104.04473, section 2.2", and remarks
 };
 
-/// The closed form of the papers. Nothing if some chunk c is not on stage c mod s, or stages differ in chunks.
+/// Computes it by the papers' formulas. Nothing if some chunk c is not on stage c mod s, or stages differ in chunks.
 [[nodiscard]] std::optional<MostWorking> most_working(const partition::Pipeline& pipeline);
 
 /// Returns the cost of an action, in any unit.

@@ -10,8 +10,8 @@
 
 namespace shardrun::graph {
 
-/// The few named constants of a node. Set when the graph is built; read by shape rules and kernels. Look-ups allocate
-/// nothing.
+/// A node's few named constants. They are set when the graph is built. Shape rules and kernels read them; getters do
+/// not allocate memory.
 class Attributes {
  public:
   using Scalar = std::variant<std::int64_t, double, std::string, std::vector<double>, std::vector<std::int64_t>>;

@@ -41,8 +41,8 @@ class FunctionBuilder {
 
   void output(std::string name, ValueId value);
   /// Adds a state for each output, to which the function writes it, so that the host can save it. The state's name is
-  /// the output's name followed by `suffix`.
-  /// Throws Error{shape_mismatch} if a state has that name already, or if the output has integers.
+  /// the output's name followed by `suffix`. Throws Error{shape_mismatch} if a state has that name already, or if the
+  /// output has integers.
   void keep_outputs(const std::string& suffix = "");
   void write(StateId state, ValueId value, StateWrite::Mode mode);
   /// Names a value, so that a strategy may decide its placement. Throws Error{shape_mismatch} if another value of the

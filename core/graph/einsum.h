@@ -5,8 +5,8 @@
 
 namespace shardrun::graph {
 
-/// A contraction of two tensors, such as "bqhd,bkhd->bhqk". Letters are indices; letters that the result lacks are
-/// summed.
+/// A contraction of two tensors, such as "bqhd,bkhd->bhqk". Each letter is an index. Letters that the result lacks are
+/// summed over.
 struct Einsum {
   std::string a;
   std::string b;

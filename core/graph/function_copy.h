@@ -17,7 +17,7 @@ class FunctionCopy {
     made_.gathers_again = function.gathers_again;
   }
 
-  /// By value of the original: its copy, once it exists.
+  /// For each value of the original, its copy, once it exists.
   [[nodiscard]] IdVector<ValueId, ValueId>& values() noexcept { return values_; }
   [[nodiscard]] Function& made() noexcept { return made_; }
   [[nodiscard]] const TensorType& type(ValueId made) const { return made_.values[made].type; }

@@ -45,8 +45,8 @@ struct OpExample {
 struct Op {
   std::string name;
 
-  /// The result in terms of the operands, in one line. Empty for ops of gradients and updates, which models may not
-  /// call.
+  /// The result in terms of the operands, in one line. Empty for ops that models may not call, such as those of
+  /// gradients and of updates.
   std::string help = {};
 
   /// The attributes of the op. REQUIRES, for an op with `help`: all of them are declared.
@@ -105,8 +105,7 @@ class RegisterOp {
   explicit RegisterOp(Op op);
 };
 
-/// Adds an op while the program runs. It is never removed. REQUIRES: no op has its name yet, and no other thread uses
-/// ops.
+/// Adds an op while the program runs. It is never removed. REQUIRES: its name is new, and no other thread uses ops.
 void add_op(Op op);
 
 /// The op of this name. Throws Error{internal} if there is none.

@@ -35,7 +35,7 @@ struct Entry {
   std::vector<std::pair<std::string, std::string>> lines;  ///< pairs of a title and its text
 };
 
-/// Real operands are bf16 here, so that results which are f32 for all types of operands become visible.
+/// Makes real operands bf16, so that results which are f32 for all types of operands become visible.
 Entry entry_of(const Op& op) {
   std::vector<TensorType> operands = op.example.operands;
   for (TensorType& type : operands) {

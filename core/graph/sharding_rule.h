@@ -51,8 +51,8 @@ struct WindowedDimension {
   Window window = {};
 };
 
-/// The loops (factors) of an op, and the loop of each dimension d of operand i, `inputs[i][d]`, and result i,
-/// `outputs[i][d]`.
+/// The loops (factors) of an op. `inputs[i][d]` is the loop of dimension d of operand i, and `outputs[i][d]` the loop
+/// of dimension d of result i.
 struct ShardingRule {
   IdVector<FactorId, Factor> factors;
   std::vector<std::vector<FactorId>> inputs;

@@ -17,7 +17,6 @@ enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u8 };
 [[nodiscard]] const char* to_string(DType dtype) noexcept;
 /// The inverse of to_string(); nothing if no type has the name.
 [[nodiscard]] std::optional<DType> find_dtype(std::string_view name) noexcept;
-/// Bytes per element.
 [[nodiscard]] std::size_t element_bytes(DType dtype) noexcept;
 /// Whether a type is floating-point.
 [[nodiscard]] bool is_real(DType dtype) noexcept;

@@ -4,8 +4,7 @@
 
 namespace shardrun::graph {
 
-/// Removes the nodes that no write, output or cut point needs, such as a scalar that was computed only for its
-/// gradient.
+/// Removes the nodes that no write, output or cut point needs, such as a scalar of which only the gradient is used.
 [[nodiscard]] Function without_unused(const Function& function);
 
 }  // namespace shardrun::graph

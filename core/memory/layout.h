@@ -14,8 +14,7 @@ inline constexpr std::uint64_t page_bytes = 4096;
   return (bytes + to - 1) / to * to;
 }
 
-/// A buffer's size, and the instructions (first to last, inclusive) during which it must keep its contents. 0 <= first
-/// <= last.
+/// A buffer's size, and the first and last instruction at which it must keep its contents: 0 <= first <= last.
 struct Interval {
   std::uint64_t bytes = 0;
   std::int32_t first = 0;
@@ -32,7 +31,7 @@ struct Layout {
 /// result. Empty buffers are at 0.
 [[nodiscard]] Layout place(std::span<const Interval> intervals);
 
-/// The largest number of bytes that live at once, below which no layout can be, and the instruction at which they do.
+/// The largest number of bytes that live at once, and the instruction at which they do. No layout can be smaller.
 [[nodiscard]] std::pair<std::uint64_t, std::int32_t> most_live(std::span<const Interval> intervals);
 
 /// Bytes of all pages that at least one of the (offset, bytes) ranges touches.

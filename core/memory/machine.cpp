@@ -14,8 +14,7 @@
 namespace shardrun::memory {
 namespace {
 
-// The formats are described in cgroups(7), proc(5) and the kernel's Documentation/admin-guide/cgroup-v2.rst and
-// cgroup-v1/memory.rst.
+// Formats: see cgroups(7), proc(5), and Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of Linux.
 
 enum class CgroupLimit {
   hard,     ///< memory.max; memory.limit_in_bytes of version 1
@@ -26,8 +25,9 @@ enum class CgroupLimit {
 struct Files {
   const char* limit;
   const char* usage;
-  const char* inactive;  ///< keys of memory.stat for inactive and active file caches, which the kernel can drop;
-  const char* active;    ///< they include the groups below
+  /// Keys of memory.stat for inactive and active file caches, which the kernel can drop. Both include the groups below.
+  const char* inactive;
+  const char* active;
 };
 
 constexpr Files version_1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
@@ -167,8 +167,7 @@ void add_hierarchy(std::vector<MemoryRoom>& rooms, const std::filesystem::path& 
 }
 
 /// The memory that each control group of this process leaves, from its own group up to the highest visible one, for
-/// both versions of control groups. Groups without a limit are left out. `root`: the folder that contains proc/ and
-/// sys/.
+/// both versions of control groups. Groups without a limit are left out. `root`: the folder with proc/ and sys/.
 std::vector<MemoryRoom> cgroup_rooms(const std::filesystem::path& root, CgroupLimit kind) {
   std::vector<MemoryRoom> rooms;
   if (kind == CgroupLimit::slowing) {

@@ -23,7 +23,7 @@ struct Axis {
 struct Mesh {
   IdVector<AxisId, Axis> axes;
   std::vector<std::int64_t> order{};   ///< the rank at each place; empty: each rank has its own number as place
-  std::vector<std::int64_t> places{};  ///< the place of each rank; empty likewise
+  std::vector<std::int64_t> places{};  ///< the place of each rank; empty: as for `order`
 
   bool operator==(const Mesh&) const = default;
 

@@ -21,8 +21,9 @@ struct Partial {
   auto operator<=>(const Partial&) const = default;
 };
 
-/// The interval of a split dimension that a rank has instead of its own part: the indices that its part of a dimension
-/// of `size`, split over the same axes, reads through the window. The elements outside its own part come from
+/// The interval of a split dimension that a rank has instead of its own part. Another dimension, of `size` indices, is
+/// split over the same axes; the rank has the indices that its part of that one reads through the window. Those outside
+/// its own part come from
 /// - the ranks that have them, if the value is split already: an exchange;
 /// - the rank itself, if it has the whole value: a slice. This includes a value that varies over the axis. Each rank
 ///   then reads its own version of these elements, not that of the rank to which they belong.

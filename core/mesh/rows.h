@@ -16,8 +16,7 @@ struct Row {
   bool operator==(const Row&) const = default;
 };
 
-/// The rows of a part, each as long as possible, in order: both indices grow from row to row. `whole`: the tensor's
-/// shape.
+/// The rows of a part, each as long as possible, in order: both indices grow from row to row. `whole`: the whole shape.
 [[nodiscard]] std::vector<Row> rows_of(const std::vector<std::int64_t>& whole, const Box& box);
 
 /// Elements that two parts of a tensor share, consecutive in both.

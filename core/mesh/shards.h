@@ -17,8 +17,7 @@ struct Shard {
   bool operator==(const Shard&) const = default;
 };
 
-/// The parts of a tensor, ordered by their place in it, with the last dimension fastest. Includes parts without
-/// elements.
+/// The parts of a tensor, also those without elements, ordered by their place in it, with the last dimension fastest.
 [[nodiscard]] std::vector<Shard> shards_of(const std::vector<std::int64_t>& shape, const Placement& placement,
                                            const Mesh& mesh);
 

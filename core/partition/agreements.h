@@ -13,7 +13,7 @@ namespace shardrun::partition {
 /// The agreement of all ranks on one number; also used as a barrier.
 inline constexpr const char* agreement_function = "agreement";
 
-/// Count of numbers that each set of replicas contributes to a comparison.
+/// How many numbers each set of replicas contributes to a comparison.
 inline constexpr std::int64_t numbers_per_replica_set = 4;
 
 /// The name of the program that compares all sets of replicas along one mesh axis.

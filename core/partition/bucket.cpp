@@ -24,7 +24,7 @@ bool is_metric(const graph::Graph& graph, graph::StateId state) {
 }
 
 /// The states that a function adds to and this rank finalizes, in the order of their last contributions. All metrics
-/// stand where the last metric is completed.
+/// count as completed with the last one of them.
 std::vector<graph::StateId> in_order_of_completion(const graph::Graph& graph, const SplitFunction& function,
                                                    const IdVector<graph::StateId, Finalization>& finalizations,
                                                    const std::function<bool(graph::StateId)>& finalizes) {

@@ -31,7 +31,7 @@ class FactorAxes {
   /// elements outside of its own part.
   [[nodiscard]] mesh::Placement of_operand(std::size_t operand) const;
 
-  /// Whether the axis splits the operand, which is a sum over it, by the same halo as one of the node's factors.
+  /// Whether the axis splits the operand, which is also partial over it, by the same halo as one of the node's factors.
   [[nodiscard]] bool shares(std::size_t operand, const mesh::Placement& placement, mesh::AxisId axis) const;
 
   /// For factors along which a result is reduced: each index stays on one shard only, so that no element counts twice.

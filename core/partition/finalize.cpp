@@ -102,7 +102,8 @@ Finalizer::Finalizer(const LowerSettings& settings, const mesh::Coordinates& at,
     for (const graph::StateId state : settings_.buckets[b].states) {
       complete = std::max(complete, complete_at[state]);
     }
-    // Stages reach their common sums at different points of their programs. In device memory these start at the end.
+    // Stages reach the sums over stages at different points of their programs. In device memory, these sums start at
+    // the end.
     const mesh::AxisId stages = settings_.partition.pipeline.axis;
     if (settings_.rank.is_direct(stages) &&
         std::ranges::any_of(settings_.buckets[b].steps, [&](const Transition& step) { return step.axis == stages; })) {

@@ -17,7 +17,7 @@ graph::StateId parameter_of(graph::StateId id, const graph::Graph& graph) {
   return of.exists() ? of : id;
 }
 
-/// The group, with the shapes of this rank's parts. It has no tensors if this rank has no element of any.
+/// The group, with the shapes of this rank's parts. It has no tensors if this rank has no element of any of them.
 plan::HookGroup group_of(const std::vector<graph::StateId>& states, const PlacedHook& hook, const Programs& programs,
                          const graph::Graph& graph) {
   plan::HookGroup group{.kind = hook.kind,

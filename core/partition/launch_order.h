@@ -41,7 +41,7 @@ struct Launch {
 
 /// Simulates one queue per stage. Each queue holds a launch along the pipeline's axis until its peers' queues have
 /// reached the launch of the same name, dtype and reduction.
-/// Throws Error{job} if the queues wait for each other; the message says where each stands.
+/// Throws Error{job} if the queues wait for each other; the message says where each waits.
 void require_one_order(const std::string& function, const IdVector<StageId, std::vector<Launch>>& stages,
                        mesh::AxisId axis);
 

@@ -92,7 +92,7 @@ void Lowering::emit_op(graph::NodeId n, StepId s) {
                           .call = made.call,
                           .action = made.action};
   if (made.transition) {
-    /// The kernel computes only the elements that need no halo; the exchange brings the others.
+    // The kernel computes only the elements that need no halo; the exchange brings the others.
     instruction.attributes.add("missing", "received");
   }
   instruction.inputs.reserve(made.inputs.size());

@@ -11,8 +11,7 @@ namespace shardrun::partition {
 /// Whether all of these partial values are sums over mesh axes that split no factor of the node.
 [[nodiscard]] bool only_free_sums(const std::vector<mesh::Partial>& partial, const FactorAxes& factors);
 
-/// Tells which operands of a node may stay partial, so that its result is partial instead. The node must be linear in
-/// them.
+/// Tells which operands of a node may stay partial, so that its result is partial instead. It must be linear in these.
 class PartialOperands {
  public:
   /// `partial`: the sums in which each operand is partial. `read_once`: for each input of the node, whether this node

@@ -269,8 +269,8 @@ Partition split(const graph::Graph& graph, const plan::Plan& plan, const std::ve
 
 namespace {
 
-/// Which programs of a function a step calls: `last` for its last call, which finalizes, and the other one for earlier
-/// calls.
+/// The programs of a function that a step calls. `last`: the one for the last call, which finalizes. `others`: the one
+/// for earlier calls.
 struct Variants {
   bool last = false;
   bool others = false;
@@ -282,7 +282,7 @@ Variants variants_of(const SplitFunction& function, bool finalizes, const Partit
   }
   const std::vector<std::int64_t>& rows =
       function.role == graph::Role::repeated ? partition.microbatch_rows : partition.evaluation_rows;
-  if (std::ranges::find(rows, function.rows) == rows.end()) {  // the number of calls is the caller's choice
+  if (std::ranges::find(rows, function.rows) == rows.end()) {  // the caller chooses how often to call it
     return {.last = true, .others = true};
   }
   return {.last = rows.back() == function.rows,

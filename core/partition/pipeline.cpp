@@ -62,8 +62,7 @@ class Checking {
     if ((forward && done.forward) || (input && done.input) || (weight && done.weight)) {
       fail(action, "it has been done already");
     }
-    // If the neighbouring chunk is on this stage, its result must exist already. Results of other stages are waited
-    // for.
+    // If the neighbouring chunk is on this stage, its result must exist already. Other stages' results are waited for.
     if (forward && action.chunk > 0 && on_stage(action.chunk - 1) &&
         !done_[{action.chunk - 1, action.microbatch}].forward) {
       fail(action,

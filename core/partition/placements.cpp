@@ -25,8 +25,7 @@ std::vector<mesh::AxisId> axes_of(const mesh::Mesh& mesh, const std::vector<std:
   return axes;
 }
 
-/// Whether the indices that some rank needs, for its part of the grouped axis, differ from an equal part of the
-/// dimension.
+/// Whether the indices that some rank needs, for its part of the grouped axis, are not an equal part of the dimension.
 bool has_halo(const mesh::Placement& placement, const mesh::Halo& halo, std::int64_t size, const mesh::Mesh& mesh) {
   mesh::Placement grouped = placement;
   grouped.halos = {halo};
@@ -108,7 +107,7 @@ class Roles {
 
   [[nodiscard]] mesh::Placement of(const graph::State& tensor, TensorRole role) const {
     mesh::Placement placement = split_of(tensor, role);
-    // In other roles each element is on a single rank, because sums over all elements must count it once.
+    // In the roles gradient and optimizer each element is on a single rank, so that sums over elements count it once.
     const bool is_read = role == TensorRole::store || role == TensorRole::use;
     group(placement, tensor.type, is_read && placement.flat.empty(), placements_.mesh);
     const auto axes = varying_.find(tensor.name);
@@ -257,8 +256,7 @@ mesh::Placement Placements::by_axes(const graph::TensorType& type) const {
 
 namespace {
 
-/// Throws Error{job} if tensors of the hook after_step are split over its axis: all members must get the same whole
-/// tensors.
+/// Throws Error{job} if tensors of the hook after_step are split over its axis: all members must get whole tensors.
 void require_whole_for_hook(const graph::Graph& graph, const Placements& placements) {
   const PlacedHook* hook = placements.find_hook(plan::HookKind::after_step);
   for (const auto& [parameter, number] : hook == nullptr ? decltype(hook->numbers){} : hook->numbers) {

@@ -35,8 +35,8 @@ struct PlacedHook {
   plan::HookKind kind = plan::HookKind::sync_gradients;
   mesh::AxisId axis = {};
   std::int64_t every = 1;
-  /// The parameters whose gradients it processes. For after_step: the float32 states that it processes: the parameters,
-  /// or their master weights in mixed precision.
+  /// For sync_gradients: the parameters whose gradients it processes. For after_step: the float32 states that it
+  /// processes, which are the parameters or, in mixed precision, their master weights.
   std::vector<graph::StateId> parameters;
   std::map<graph::StateId, std::size_t> numbers;  ///< each parameter's index in `parameters`
   /// The graph's hook states: a list for each state that the hook keeps, with an element for each parameter.

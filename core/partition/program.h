@@ -63,7 +63,7 @@ enum class Collective : std::uint8_t {
 };
 
 /// Consecutive elements in memory, from element `first` of a buffer. A bucket's region continues into the states that
-/// lie behind that buffer.
+/// follow that buffer.
 struct Region {
   BufferId buffer = {};
   std::int64_t elements = 0;
@@ -254,8 +254,7 @@ struct Programs {
   // and then the late slots.
   std::uint64_t host_offset = 0;
   std::uint64_t host_bytes = 0;  ///< size in bytes of each of these two areas
-  /// The offset in the arena of the word that holds back updates (device::Guard); nothing if updates are never held
-  /// back.
+  /// The offset in the arena of the word that holds back updates (device::Guard); nothing if none are ever held back.
   std::optional<std::uint64_t> guard_offset;
   std::vector<Watched> watched;  ///< empty if nothing is watched
   /// The offset of the watched ranges' hashes (KeptHash). They lie in the arena if the host can address it, otherwise
@@ -293,7 +292,7 @@ struct Programs {
 /// Bytes that a rank sends, by the names of the mesh axis and of the collective.
 using SentBytes = std::map<std::string, std::map<std::string, std::uint64_t>>;
 
-/// The bytes that one rank sends for a transfer by a ring algorithm; transports may really use another one. Block sizes
+/// The bytes that one rank sends for a transfer by a ring algorithm; a transport may use another algorithm. Block sizes
 /// are the transfer's; an all_reduce splits its elements as evenly as possible.
 ///  - To reduce, and in an all_to_all, a rank sends all blocks except its own.
 ///  - To gather, it sends all blocks except its neighbour's.
@@ -301,16 +300,14 @@ using SentBytes = std::map<std::string, std::map<std::string, std::uint64_t>>;
 /// Summed over n members, an all_reduce sends 2(n−1)·size; a reduce_scatter, all_gather or all_to_all sends (n−1)·size.
 [[nodiscard]] std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members);
 
-/// Adds the bytes that one execution of the program sends. Transfers that send nothing, such as a receive, add no
-/// entry.
+/// Adds the bytes that one execution of the program sends. A transfer that sends nothing (a receive) adds no entry.
 void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program);
 
 [[nodiscard]] const char* to_string(Collective collective) noexcept;
 [[nodiscard]] const char* to_string(Category category) noexcept;
 [[nodiscard]] std::string to_string(const Programs& programs);
 
-/// The calls and transfers of a hook in all programs, as text. The text is the same on all ranks along the hook's mesh
-/// axis.
+/// The calls and transfers of a hook in all programs, as text; the same on all ranks along the hook's mesh axis.
 [[nodiscard]] std::string hook_text(const Programs& programs, plan::HookKind kind);
 
 }  // namespace shardrun::partition

@@ -139,7 +139,7 @@ class Scheduler {
     }
   }
 
-  /// Starts gathers whose operands are states. Units over several mesh axes continue from the results of these.
+  /// Starts the gathers of a unit whose operands are states. Over several mesh axes, later gathers read their results.
   void start_gather(const Nodes& nodes) {
     if (begun_.insert(nodes.front()).second) {
       start(of_round(nodes, 0));

@@ -20,8 +20,8 @@ struct Finalization {
 /// A graph's functions with their transitions, and the placements in which they leave the states.
 struct ShardedGraph {
   std::vector<SplitFunction> functions;  ///< in the order of the graph
-  /// The sums in which each state is partial within a step: before the step's last call, a rank has only its own
-  /// contribution.
+  /// The sums in which each state is partial within a step. Until the step's last call, a rank has only what it
+  /// contributed itself.
   IdVector<graph::StateId, std::vector<mesh::Partial>> partial;
   IdVector<graph::StateId, Finalization> finalizations;
 };

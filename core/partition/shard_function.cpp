@@ -144,15 +144,16 @@ class Sharder {
     return {node, std::move(partial), std::move(read_once), factors};
   }
 
-  /// The sums over axes that split the value: several ranks have parts of the same index, in a halo.
+  /// The sums over axes that also split the value: a halo gives several ranks the same index, and each of them has a
+  /// part of its sum.
   [[nodiscard]] std::vector<Partial> shared_of(ValueId id) const {
     std::vector<Partial> shared = out_.placement(id).partial;
     std::erase_if(shared, [&](const Partial& each) { return !out_.placement(id).splits(each.axis); });
     return shared;
   }
 
-  /// The shared sums in which operands, and thus all results, stay partial: the node is linear in these operands and
-  /// its shards compute the same intervals. If the result is empty, shared sums must be added up before the node.
+  /// The sums of shared_of() in which operands, and so all results, stay partial: the node is linear in these operands
+  /// and its shards compute the same intervals. If the result is empty, shared sums must be added up before the node.
   [[nodiscard]] std::vector<Partial> shared_sums(const Node& node, const std::vector<ValueId>& operands,
                                                  const FactorAxes& factors) const {
     std::vector<Partial> all;
@@ -278,7 +279,7 @@ class Sharder {
     return sums;
   }
 
-  /// Adds the state writes of a node's results right behind the node.
+  /// Adds the state writes of a node's results right after the node.
   void write_results(const Node& node) {
     std::vector<std::size_t> writes;
     for (const ValueId id : node.outputs) {
@@ -302,8 +303,7 @@ class Sharder {
     out_.function().writes[w] = {.state = write.state, .value = out_.reshard(value, to), .mode = write.mode};
   }
 
-  /// A varying value may be written only to a state that varies over the same axes, or to a metric, which the host
-  /// reads.
+  /// A varying value may be written only to a state that varies over the same axes, or to a metric (the host reads it).
   void require_varying(graph::StateId id, const Placement& value, const Placement& to) const {
     const graph::State& state = graph_.states[id];
     for (const AxisId axis : value.varying) {

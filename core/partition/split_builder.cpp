@@ -104,9 +104,9 @@ ValueId SplitBuilder::add_transition(ValueId from, const Transition& step) {
   return to;
 }
 
-/// A transition has the phase of its first reader, except if that is backward_weight: readers in backward_input may
-/// share the result, and a schedule may delay backward_weight. It is then in backward_input, unless its source is made
-/// in backward_weight.
+/// A transition has the phase of its first reader. If that is backward_weight, it has backward_input instead,
+/// because readers in backward_input may share the result, and a schedule may delay backward_weight. But if its source
+/// is made in backward_weight, so is the result.
 Phase SplitBuilder::phase_of(ValueId from) const {
   const graph::NodeId producer = out_.values[from].producer;
   const bool put_off = producer.exists() && out_.nodes[producer].phase == Phase::backward_weight;

@@ -48,8 +48,7 @@ struct Transition {
   /// unit together, while the preceding unit is computed.
   std::int32_t gather = -1;
   Link link = {};  ///< for send and receive
-  /// For a transition with other stages in device memory: its place in the order in which the stage launches transfers
-  /// (launch_order.h).
+  /// For a transition between stages in device memory: its place in the order of the stage's launches (launch_order.h).
   std::optional<std::size_t> place = {};
   std::optional<mesh::Halo> halo = {};  ///< the halo of the result along `dim`
 };

@@ -260,7 +260,7 @@ class StageBuilder {
   const StageId stage_;
   const std::vector<StageMessage>& messages_;
   std::array<std::size_t, 3> next_messages_{};  ///< per kind of message: the index of the next one
-  ActionId action_;                             ///< the current action; none: the segment is not one
+  ActionId action_;                             ///< the current action; none: the segment belongs to no action
   SplitFunction out_;
   std::map<const CutFunction*, IdVector<ValueId, PlaceId>> places_;  ///< per function: the places of its values
   std::size_t places_used_ = 0;

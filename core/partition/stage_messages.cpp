@@ -79,8 +79,7 @@ class Ordering {
     });
   }
 
-  /// Adds the receive of a value that another stage makes, after the receives of everything sent earlier along its
-  /// link.
+  /// Adds the receive of another stage's value, after the receives of everything that was sent earlier along its link.
   void need(std::size_t call, ValueId id) {
     if (!is_foreign(function(call), id, stage_) || had_.contains({call, id})) {
       return;

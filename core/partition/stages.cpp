@@ -246,8 +246,7 @@ class Cutting {
   Stages stages_;
 };
 
-/// The messages of all stages in the order in which device queues launch them, and the largest number in flight per
-/// link.
+/// All stages' messages in the order in which device queues launch them, and the largest number in flight per link.
 std::pair<IdVector<StageId, std::vector<StageMessage>>, std::size_t> launched_messages(const FunctionCut& cut) {
   IdVector<StageId, std::vector<StageMessage>> messages = cut.messages;
   const std::size_t under_way = least_under_way(messages, namer(cut));

@@ -118,7 +118,7 @@ std::uint64_t StateLayout::place(IdVector<graph::StateId, Buffer>& states) const
 graph::StateKind StateLayout::kind(graph::StateId state) const { return graph_.states[state].kind; }
 
 /// Within a bucket, states of an aligned size come first: a state of any other size (`loss`, an odd bias) makes
-/// everything behind it unaligned.
+/// everything after it unaligned.
 void StateLayout::lay_out(Bucket bucket, std::vector<Bucket>& kept) {
   std::stable_partition(bucket.states.begin(), bucket.states.end(), [&](graph::StateId state) {
     return bytes_.most[state] % memory::alignment == 0 && bytes_.least[state] % memory::alignment == 0;
@@ -167,8 +167,7 @@ std::vector<Bucket> StateLayout::hook_buckets() const {
     if (!held[stage_]) {
       continue;
     }
-    // A tensor on several stages gets a bucket of its own, so that the hook does the same with it on each of these
-    // stages.
+    // A tensor on several stages gets a bucket of its own, so that the hook does the same with it on each of them.
     const bool alone = std::count(held.begin(), held.end(), true) > 1;
     const GroupKey key = group_key(partition_.placements.states[state]);
     auto group = std::find_if(open.begin(), open.end(), [&](const Open& each) {

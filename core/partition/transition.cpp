@@ -25,8 +25,7 @@ bool extends(const Axes& from, const Axes& to, AxisId axis) {
   return from.size() < to.size() && is_prefix(from, to) && to[from.size()] == axis;
 }
 
-/// The dimensions that may be split further: while the dimensions differ from `to`, these; after that, the flattened
-/// elements.
+/// The dimensions that may be split further: those of the tensor until they equal `to`, then the flattened elements.
 std::vector<std::size_t> splittable_dims(const Placement& from, const Placement& to) {
   if (from.dims == to.dims && from.halos == to.halos) {
     return {mesh::flattened};
@@ -64,7 +63,7 @@ std::optional<Transition> leave_halo(const Placement& from, const Placement& to)
   return std::nullopt;
 }
 
-/// Whether a dimension has to be gathered, to be whole or to be split otherwise.
+/// Whether a dimension has to be gathered, either to become whole or to be split in another way.
 bool is_left(const Placement& from, const Placement& to, std::size_t dim) {
   const bool keeps_intervals = from.halo(dim) == nullptr || (to.halo(dim) != nullptr && from.dims[dim] == to.dims[dim]);
   return !is_prefix(from.dims[dim], to.dims[dim]) || !keeps_intervals;

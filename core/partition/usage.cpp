@@ -42,8 +42,7 @@ class Reckoning {
     }
   }
 
-  /// The last step, or the first step, of the node that makes a value; none if the value comes from outside of the
-  /// function.
+  /// The last and the first step of the node that makes a value; none if the value comes from outside of the function.
   [[nodiscard]] StepId made_at(ValueId id) const {
     return value(id).producer.exists() ? made_.spans[value(id).producer].end : StepId{};
   }

@@ -93,8 +93,7 @@ class Watcher {
     return extents;
   }
 
-  /// Finds the parts of states that kernels hash. Extents that overlap partly are left out: they stay with their
-  /// states.
+  /// Finds the parts of states that kernels hash, without extents that overlap partly: they are not watched separately.
   void find_in_place() {
     std::vector<Extent> found;
     for (const Program& program : programs_.programs) {
@@ -153,8 +152,7 @@ class Watcher {
     return ranges;
   }
 
-  /// The extents that the instruction writes, or whose transfer it starts or waits for, without those that its kernel
-  /// hashes.
+  /// What the instruction writes, or the transfer that it starts or waits for; without extents that its kernel hashes.
   [[nodiscard]] std::vector<Extent> written(const Program& program, const Instruction& instruction) const {
     std::vector<Extent> extents;
     switch (instruction.kind) {

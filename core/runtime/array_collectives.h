@@ -24,7 +24,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
   /// connects each rank with each other one in both directions, for sends. All ranks construct it at the same point.
   ArrayCollectives(Collectives* collectives, std::uint32_t rank, std::uint32_t world_size, bool messages);
 
-  /// From now on records whenever `executor` records, which outlives this object.
+  /// From now on records calls and transfers whenever `executor` records. `executor` outlives this object.
   void record_with(Executor& executor) noexcept { executor_ = &executor; }
 
   [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
@@ -53,7 +53,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
   void require_no_messages();
 
  private:
-  /// What a rank calls, as bytes that ranks exchange. For a message, it describes the array.
+  /// A rank's call, described in bytes that ranks exchange. For a message, it describes the array.
   struct Facts {
     std::uint32_t call = 0;
     std::uint32_t element = 0;
@@ -86,8 +86,8 @@ class ArrayCollectives final : public plugins::EngineRanks {
     bool has_header = false;                   ///< the receive has received `facts`
     plugins::ArrayView array;                  ///< the engine's array
     const plugins::MakeArray* make = nullptr;  ///< for a receive that does not know its array yet
-    std::vector<std::byte> bytes;  ///< a copy of what is moved: an engine that fails may free its array before the
-                                   ///< transport ends
+    /// A copy of what is moved, because an engine that fails may free its array before the transport ends.
+    std::vector<std::byte> bytes;
     std::optional<Part> header;
     std::optional<Part> data;
     bool is_complete = false;

@@ -45,7 +45,7 @@ std::uint64_t ArrayCollectives::add_message(Message message) {
   return next_message_;
 }
 
-/// The sender is the first member of the link's group.
+/// Starts a message's header or its elements. The sender is the first member of the link's group.
 ArrayCollectives::Part ArrayCollectives::start_part(const Message& message, std::string_view what, std::uint64_t count,
                                                     void* data, std::uint64_t bytes, std::uint32_t dtype) {
   sdk::OpSpec op;

@@ -45,7 +45,7 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
   if (const device::DeviceApart* const apart = device::apart(device)) {
     staging_ = std::make_shared<const device::HostMemory>(programs.staging_bytes);
     pinned_ = device.pin({staging_->data(), static_cast<std::size_t>(staging_->bytes())});
-    // Touches rooms and slots, which are used from the start.
+    // Touches the host's two areas and the late slots, which are used from the start (see Programs).
     std::memset(staging_->data() + programs.host_offset, 0, programs.staging_bytes - programs.host_offset);
     second_ = apart->open_transfer_queue(threads_);
   }

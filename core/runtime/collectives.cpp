@@ -70,7 +70,7 @@ void set_opcode(sdk::OpSpec& op, const Transfer& transfer) {
   }
 }
 
-/// `unit`: the device's unit whose memory it is.
+/// `unit`: the unit of the device (the GPU) that has the memory.
 sdk::OpSpec request_of(const Transfer& transfer, const Communicator::TransferBuffers& buffers, const TransportSet& set,
                        std::uint32_t unit) {
   sdk::OpSpec op;

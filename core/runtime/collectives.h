@@ -36,7 +36,7 @@ struct TransportSet {
 [[nodiscard]] bool moves_memory_of(const device::Device& device, const sdk::Props& props);
 
 /// Asks the transports for the scratch of a transfer. `set` outlives the result. The result throws Error if a transport
-/// lacks an operation on the device's memory and it could be composed of others only in host memory.
+/// lacks an operation on the device's memory, because it can be composed of others only in host memory.
 [[nodiscard]] partition::TransferScratch scratch_of(const TransportSet& set);
 
 /// The bytes of the hashes of checked transfers. `set` outlives the result.
@@ -125,7 +125,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   TransportSet& set_;
   const mesh::Mesh mesh_;
   std::int64_t timeout_ns_;
-  std::uint32_t unit_;                        ///< the device's unit whose memory it is
+  std::uint32_t unit_;                        ///< the unit of the device (the GPU) that has the memory
   std::vector<std::uint64_t> registrations_;  ///< per transport, its registration of the memory
   std::mutex mutex_;                          ///< guards `groups_` while a group is added
   std::vector<Group> groups_;

@@ -19,8 +19,7 @@ class QueuedTransfers;
 
 /// The memory that a rank's transfers use.
 struct TransportMemory {
-  std::shared_ptr<const device::Memory> host;       ///< the arena, or staging memory if the host cannot address the
-                                                    ///< arena
+  std::shared_ptr<const device::Memory> host;       ///< the arena; if the host cannot address it, staging memory
   std::shared_ptr<const device::Memory> of_device;  ///< the arena, if the host cannot address it; else null
 };
 
@@ -34,7 +33,7 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
   virtual ~Communicator() = default;
 
-  /// Where a transfer's data is. The memory stays in place.
+  /// The memory of a transfer's data. It must not move.
   struct TransferBuffers {
     void* send = nullptr;
     std::uint64_t send_bytes = 0;
@@ -80,8 +79,8 @@ class QueuedTransfers {
   virtual void start(Communicator::Handle transfer, const plugins::TransportQueue& queue) = 0;
   /// Makes work that the queue gets later wait for the transfer. If the transfer fails, the queue continues.
   virtual void join(Communicator::Handle transfer, const plugins::TransportQueue& queue) = 0;
-  /// Throws the transfer's error. Call it before the transfer is started again. `waited`: when the queue, or one that
-  /// waits for it, stood still for the transfer. REQUIRES: the queue has passed the join.
+  /// Throws the transfer's error. Call it before the transfer is started again. `waited`: the time that the queue, or a
+  /// queue that waits for it, spent waiting for the transfer. REQUIRES: the queue has passed the join.
   virtual void finish(Communicator::Handle transfer, const Communicator::Times& waited) = 0;
   /// Fails all transfers, present and later ones. Does not wait.
   virtual void abort(const std::string& reason) noexcept = 0;

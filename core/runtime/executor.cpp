@@ -262,7 +262,7 @@ void Executor::noting(std::vector<Call>& calls, std::size_t& at, const Run& run)
     queue_->finish();
     finish_transfers();
   } catch (...) {
-    if (queued_ == nullptr) {  // otherwise the queue may stand still until other ranks know of the failure
+    if (queued_ == nullptr) {  // otherwise the queue may wait until other ranks know of the failure
       note_all();
       if (at < calls.size()) {
         note(calls[at], true);

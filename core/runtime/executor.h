@@ -50,7 +50,7 @@ struct NonFiniteResult {
   /// instruction. A tensor sorts before everything computed from it, on any rank.
   Order order{};
 
-  /// The number of the call, among those that the program does at once.
+  /// The number of the call, among those that an execution of the program covers.
   [[nodiscard]] std::int32_t call() const noexcept { return order[0]; }
 };
 
@@ -104,13 +104,13 @@ class Executor {
   [[nodiscard]] device::TensorView state(graph::StateId id) const { return finalized_[id]; }
   /// Which part of the whole state this rank has.
   [[nodiscard]] const mesh::Box& part(graph::StateId id) const { return programs_.finalized[id].box; }
-  /// The input of call `call`, among the calls that the program does at once. Nothing if this rank does not use it.
+  /// The input of call `call`, among those that an execution covers. Nothing if this rank does not use it.
   [[nodiscard]] std::optional<device::TensorView> find_input(std::size_t program, std::string_view name,
                                                              std::size_t call = 0) const;
   [[nodiscard]] device::TensorView input(std::size_t program, std::string_view name) const;
   [[nodiscard]] device::TensorView output(std::size_t program, std::string_view name) const;
 
-  /// The number of rows of each call that the program does at once.
+  /// The number of rows of each call that an execution of the program covers.
   [[nodiscard]] const std::vector<std::int64_t>& call_rows(std::size_t program) const {
     return programs_.programs[program].call_rows;
   }
@@ -121,16 +121,15 @@ class Executor {
     queue_->begin_step(step);
   }
 
-  /// Runs a program. `scalars`: one for each call that it does at once.
+  /// Runs a program. `scalars`: one for each call that the execution covers.
   void run(std::size_t program, std::span<const device::Scalars> scalars);
   void run(std::size_t program, const device::Scalars& scalars) { run(program, {&scalars, 1}); }
 
   /// Runs one of the programs of partition/agreements.h: each number becomes the largest of the ranks'.
   void agree(std::size_t program, std::span<std::int32_t> numbers);
 
-  /// Runs instructions from number `at` on, until one waits for a transfer that is not complete. Returns the number of
-  /// that instruction, or the number of all instructions at the end. REQUIRES: the communicator has no queued
-  /// transfers.
+  /// Runs instructions from number `at` on, until one waits for a transfer that is not complete. Returns its number, or
+  /// the number of all instructions at the end. REQUIRES: the communicator has no queued transfers.
   [[nodiscard]] std::size_t advance(std::size_t program, std::span<const device::Scalars> scalars, std::size_t at);
   [[nodiscard]] std::size_t advance(std::size_t program, const device::Scalars& scalars, std::size_t at) {
     return advance(program, {&scalars, 1}, at);
@@ -175,14 +174,14 @@ class Executor {
   /// for programs of a single rank: other ranks would wait for this one.
   void end_where(std::function<bool()> asked) { ends_ = std::move(asked); }
 
-  /// Records every instruction from now on, also one that throws; null ends the recording. `timeline` outlives the
-  /// recording.
+  /// Records every instruction from now on, also one that throws, in `timeline`, which outlives the recording. Null
+  /// ends it.
   void record(Timeline* timeline);
   /// The timeline that is being recorded; null: none.
   [[nodiscard]] Timeline* timeline() const noexcept { return timeline_; }
 
-  // For an engine, which makes its calls itself: see TimedCall. Its calls count as ops of the function in which they
-  // are made.
+  // The following record calls of an engine, which makes them itself: see TimedCall. They count as ops of the function
+  // in which they are made.
 
   [[nodiscard]] bool times_calls() const noexcept { return timed_; }
   void begin_call(const Timeline::Call& call);
@@ -194,8 +193,8 @@ class Executor {
   [[nodiscard]] std::vector<OpTime> profile() const;
 
   [[nodiscard]] device::Threads& threads() const noexcept { return threads_; }
-  /// The memory that transports use. Whoever gives its address to others, as a communicator does, shares ownership as
-  /// long as they may use it.
+  /// The memory that transports use. A communicator gives its address to others, so it shares ownership as long as they
+  /// may use it.
   [[nodiscard]] TransportMemory transport_memory() const noexcept {
     return staging_ == nullptr ? TransportMemory{.host = arena_, .of_device = nullptr}
                                : TransportMemory{.host = staging_, .of_device = arena_};
@@ -204,16 +203,16 @@ class Executor {
   [[nodiscard]] std::uint64_t touched_bytes() const;
   [[nodiscard]] const std::shared_ptr<const device::Memory>& arena() const noexcept { return arena_; }
   [[nodiscard]] const device::Device& device() const noexcept { return device_; }
-  /// The queue that runs the programs. The host reads and writes tensors through it. This call waits for the transfers
-  /// for which the programs wait, and throws their errors.
+  /// The queue that runs the programs. The host reads and writes tensors through it. This call waits for all
+  /// transfers that programs wait for, and throws their errors.
   [[nodiscard]] device::Queue& queue() const;
-  /// Access like queue(), with planned room for copies of a call's inputs, of a program's outputs or of a metric. Use
-  /// it between programs. For writing it does not wait: there are two rooms, which take turns, so the host may write to
-  /// one while the device copies from the other.
+  /// Access like queue(), with planned memory for copies of a call's inputs, a program's outputs or a metric. Use it
+  /// between programs. A write does not wait: two areas are used in turn, so the host may write to one while the device
+  /// copies from the other.
   [[nodiscard]] device::HostAccess host(device::Access access) const;
 
-  // Numbers that the host reads later than the work that computes them, when more work has been enqueued. Each is in a
-  // slot below partition::late_slots. REQUIRES: the host cannot address the arena.
+  // The following are for numbers that the host reads only after it has enqueued more work. Each has a slot, a number
+  // below partition::late_slots. REQUIRES: the host cannot address the arena.
 
   /// Enqueues a copy of a tensor of at most partition::late_slot_bytes to the slot.
   void keep(std::size_t slot, const device::TensorView& tensor);
@@ -224,7 +223,7 @@ class Executor {
   [[nodiscard]] device::Event mark() { return queue_->record(); }
   /// Waits until the mark is passed. Throws errors of the work and of its transfers.
   void reach(const device::Event& mark) const;
-  /// The slot's contents. REQUIRES: the queue has passed a mark set after them.
+  /// The slot's contents. REQUIRES: the queue has passed a mark that was set after they were written.
   [[nodiscard]] std::span<std::byte> kept(std::size_t slot) const;
 
   /// A guard for the scalars of updates that must be held back once this loss is not finite. REQUIRES:
@@ -251,7 +250,7 @@ class Executor {
     bool joined = false;               ///< for a wait: it was enqueued, and the host has not asked for its end yet
     std::optional<std::int64_t> step;  ///< for a wait: the step that started the transfer
     device::Event passed;              ///< for a wait: the queue has passed it
-    Communicator::Times waited;        ///< for a wait: when the queue stood still
+    Communicator::Times waited;        ///< for a wait: when the queue waited
     std::vector<Copied> before;        ///< copied to staging memory before the instruction
     std::vector<Copied> after;         ///< copied to the arena after it
     std::vector<void*> hook_buffers;
@@ -327,12 +326,12 @@ class Executor {
   std::unique_ptr<device::Queue> queue_;
   std::unique_ptr<device::Queue> second_;  ///< for copies to and from staging memory, and for transfers
   struct Queued;
-  const int exceptions_ = std::uncaught_exceptions();  ///< before this was made
+  const int exceptions_ = std::uncaught_exceptions();  ///< exceptions in flight when this object was made
   std::unique_ptr<Queued> queued_;                     ///< null: the host starts transfers and waits for them
-  mutable std::array<device::Event, 2> input_copies_;  ///< for each room of host(); see HostAccess
-  mutable std::size_t room_ = 0;                       ///< the room used last
+  mutable std::array<device::Event, 2> input_copies_;  ///< for each area of host(); see HostAccess
+  mutable std::size_t room_ = 0;                       ///< the area used last
   partition::SentBytes sent_;
-  // What programs that do not count have sent (bytes) and waited (seconds).
+  // Bytes that programs sent, and seconds that they took for transfers, where Program::counts is false.
   std::uint64_t uncounted_ = 0;
   mutable double uncounted_exposed_ = 0;
   mutable double uncounted_hidden_ = 0;
@@ -357,8 +356,7 @@ void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executo
 void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
                 device::Threads& threads);
 
-/// Records, for traces and profiles, a call of an engine or of one of its operations. The call lasts as long as this
-/// object.
+/// Records, for traces and profiles, a call of an engine or of one of its operations. It lasts as long as this object.
 class TimedCall {
  public:
   /// `executor`: outlives this object; null: nothing is recorded.

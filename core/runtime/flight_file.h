@@ -8,8 +8,7 @@
 namespace shardrun::runtime {
 
 // The file of a flight record, which FlightRecorder writes and read_flight_record reads. It has a header, counts of
-// groups, a ring of runs, and then lines of text: "G MEMBERS MEMBER… NAME" for a group, "O GROUP BYTES WHAT" for an
-// operation.
+// groups, a ring of runs, and then lines of text: "G MEMBERS MEMBER… NAME" for a group, "O GROUP BYTES WHAT" for an op.
 
 /// Number of runs that are kept.
 inline constexpr std::size_t flight_runs = 1000;

@@ -30,8 +30,7 @@ std::int64_t system_now() noexcept {
 
 }  // namespace
 
-/// Allocates the disk space at once: otherwise, touching a page on a full disk would cause a signal instead of an
-/// error.
+/// Allocates the disk space at once: on a full disk, touching a page would otherwise cause a signal, not an error.
 FlightRecorder::FlightRecorder(std::filesystem::path path, int rank) : path_(std::move(path)) {
   file_ = files::FileDescriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!file_.is_open()) {

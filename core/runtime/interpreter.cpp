@@ -77,7 +77,7 @@ std::vector<T> reduced(const std::vector<Side>& sides, const Fault* fault) {
   return result;
 }
 
-/// The member whose block is used at a place: another one if blocks are swapped.
+/// The member whose block is used as that of `member`: another one if the fault swaps blocks.
 std::size_t source(std::size_t member, const Fault* fault) {
   return fault != nullptr && fault->kind == Fault::Kind::swap && member < 2 ? 1 - member : member;
 }

@@ -38,8 +38,8 @@ class Interpreter {
   /// The number of transfers in all programs of a rank, in each of which a fault can be planted.
   [[nodiscard]] std::size_t transfers(std::size_t rank = 0) const noexcept;
 
-  /// Runs one call of a function on every rank, or all calls that its programs do at once. On a deadlock throws
-  /// Error{internal}, which says what each rank waits for.
+  /// Runs one call of a function on every rank, or all calls that an execution of its program covers. On a deadlock
+  /// throws Error{internal}, which says what each rank waits for.
   void run(std::string_view function, std::int64_t rows, bool last, const device::Scalars& scalars);
   void run(std::size_t program, std::span<const device::Scalars> scalars);
 

@@ -15,11 +15,10 @@ struct Executor::Queued {
          std::size_t waits);
 
   QueuedTransfers& transfers;
-  DeviceQueue staged;   ///< the second queue, for transfers over staging memory: they start in it, and it waits for
-                        ///< them
-  DeviceQueue direct;   ///< the second queue, for transfers of the device's memory, which start in it
-  DeviceQueue kernels;  ///< the queue of kernels, which waits for the direct transfers
-  std::vector<Call*> joined;  ///< waits in order, for whose end the host has not asked yet
+  DeviceQueue staged;         ///< the second queue: it starts transfers over staging memory, and waits for them
+  DeviceQueue direct;         ///< the second queue: it starts transfers of the device's memory
+  DeviceQueue kernels;        ///< the queue of kernels, which waits for the direct transfers
+  std::vector<Call*> joined;  ///< in order: the waits for whose end the host has not asked yet
 };
 
 }  // namespace shardrun::runtime

@@ -16,8 +16,7 @@ namespace shardrun::runtime {
 }
 
 /// The begin and the end of instructions, in the order in which they ran. Memory is reserved beforehand: recording
-/// allocates nothing, and spans that do not fit are only counted. Also records what an engine does, which is not known
-/// beforehand.
+/// allocates nothing, and spans that do not fit are only counted. Also records what an engine does.
 class Timeline {
  public:
   /// A run of an instruction. Times are those of now_in_nanoseconds().
@@ -58,7 +57,7 @@ class Timeline {
     std::int64_t start_end = 0;
     std::int64_t wait_begin = 0;
     std::int64_t wait_end = 0;  ///< when it was complete
-    // As in Span.
+    // As in Span: 0 if the transport does not report them.
     std::int64_t begun = 0;
     std::int64_t ended = 0;
   };

@@ -9,7 +9,7 @@
 
 namespace shardrun::runtime {
 
-/// The latest times at which a queue stood still for transfers, in their order.
+/// The latest times in which a queue waited for transfers, in their order.
 class Waits {
  public:
   /// REQUIRES: `wait` begins at or after the end of the one before.
@@ -18,7 +18,7 @@ class Waits {
     ++count_;
   }
 
-  /// Nanoseconds of `span` in which the queue did not stand still. It is a lower bound: only the latest 64 waits are
+  /// Nanoseconds of `span` in which the queue did not wait. It is a lower bound: only the latest 64 waits are
   /// kept, and time before them is left out.
   [[nodiscard]] std::int64_t outside(const Communicator::Times& span) const noexcept {
     const std::size_t known = std::min(count_, latest_.size());

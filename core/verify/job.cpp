@@ -192,8 +192,7 @@ int record(Recorder& recorder, const job::Job& job, Extent extent) {
 
 constexpr const char* title_of_job = "running the job";
 
-/// Throws if tensors vary between ranks on purpose: the ranks then hold several models, and there is only one
-/// reference.
+/// Throws if tensors vary between ranks on purpose: the ranks then hold several models, but there is one reference.
 void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Placements& placements = compiled.partition.placements;
   for (const graph::StateId s : compiled.graph.states.ids()) {
@@ -209,8 +208,7 @@ void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
   }
 }
 
-/// Runs the job's ranks, which write snapshots to [job] output. The exit code in the summary says whether they
-/// succeeded.
+/// Runs the job's ranks, which write snapshots to [job] output. The summary's exit code tells whether they succeeded.
 metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, const JobSettings& verified,
                               bool evaluates, const std::function<int()>& stop_signal) {
   const run::RunSettings& settings = verified.run;

@@ -20,8 +20,7 @@ struct JobOutcome {
 struct JobSettings {
   std::int64_t steps = 1;
   std::vector<std::string> tensors = {};  ///< globs of tensors to compare; empty: all
-  /// Runs all ranks in this process, one after the other, without transports and launcher. All use the first rank's
-  /// unit.
+  /// Runs all ranks in this process, one after the other, on the first rank's unit, without transports and launcher.
   bool in_process = false;
   run::RunSettings run = {};
 };

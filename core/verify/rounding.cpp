@@ -25,8 +25,7 @@ double half_of_last_place(graph::DType dtype, double value) noexcept {
   return std::ldexp(0.5, std::max(exponent, least) - bits_of(dtype));
 }
 
-/// Adds a random error of up to half a unit in the last of `bits` bits. A value that needs no more bits stays
-/// unchanged.
+/// Adds a random error of up to half a unit in the last of `bits` bits. Leaves values that need no more bits unchanged.
 double disturbed(double value, int bits, std::uint32_t random) noexcept {
   constexpr std::uint64_t fraction = (std::uint64_t{1} << 52U) - 1;
   std::uint64_t word = 0;

@@ -58,7 +58,7 @@ struct Call {
 [[nodiscard]] std::vector<Call> evaluation_calls(const Workload& workload);
 
 /// Writes a call's samples to an executor's inputs, whole or this rank's parts. `number`: the index of the call among
-/// the calls that the program makes at once.
+/// the calls that an execution of the program covers.
 void feed(const Workload& workload, const Call& call, runtime::Executor& executor, std::size_t program,
           std::size_t number = 0);
 

@@ -40,8 +40,8 @@ inline constexpr const char* gradient_output = "gradient";
 /// - `micro` adds the loss of some rows of `predictions` to the state `loss`, and computes its gradient;
 /// - `norm` sets the state `norm_squared` to this rank's share of the squared norm of all gradients; it is left out if
 ///   no gradient counts;
-/// - `update` clips by the state `norm_squared`, which the host sets to the sum over all ranks, and steps the
-/// optimizer;
+/// - `update` clips by the state `norm_squared`, to which the host assigns the sum over all ranks, and makes the
+///   optimizer's step;
 /// - `evaluate` adds to the loss.
 /// The loss is the mean over the whole batch: the results of ranks with different rows add up to it.
 [[nodiscard]] graph::Graph build_engine(const EngineProgram& engine);

@@ -31,7 +31,7 @@ struct ModelSettings {
   const job::Job* job = nullptr;  ///< the job to which they belong, for places in messages; null: none
 };
 
-/// An Error{job}. If there is a job, the message contains the place.
+/// An Error{job}. If there is a job, the message has the place in its file.
 class Refusal : public Error {
  public:
   using Error::Error;
@@ -41,8 +41,7 @@ class Refusal : public Error {
 [[noreturn]] void refuse(const ModelSettings& settings, std::string_view section, std::string_view key,
                          std::string_view why);
 
-/// A model builds functions over states, as if there were one giant device. It does not know about ranks and
-/// strategies.
+/// A model builds functions over states, as if there were one giant device. It knows nothing of ranks and strategies.
 struct Model {
   std::string name;
   std::string help;
@@ -75,13 +74,13 @@ struct Model {
   /// cannot be applied to arrays.
   std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows)> forward;
 
-  /// The names of the model under `architectures` in a config.json. Empty: the model has no form in the folders of
-  /// others, and the next three are empty.
+  /// The names of the model under `architectures` in a config.json. Empty: Hugging Face's libraries have no such model,
+  /// and the next three are empty.
   std::vector<std::string> architectures = {};
-  /// The options with which this model is the one that a config.json describes. Throws Error{data}.
+  /// The options that make this model the one that a config.json describes. Throws Error{data}.
   std::function<OptionValues(const std::vector<sdk::ConfigValue>& config)> read_config = {};
   std::function<std::vector<sdk::ConfigValue>(const ModelSettings& settings)> write_config = {};
-  /// The names that others give to the parameters of `graph`, which declare() made.
+  /// The names that Hugging Face's libraries give to the parameters of `graph`, which declare() made.
   std::function<std::vector<sdk::TensorName>(const graph::Graph& graph, const ModelSettings& settings)> tensor_names =
       {};
 

@@ -1,4 +1,4 @@
-// The heat equation on a line, as a program for MPI is written: each rank holds a piece of the line and exchanges the
+// The heat equation on a line, written like an MPI program: each rank holds a piece of the line and exchanges the
 // points at its ends with its neighbours.
 
 #include <shardrun/sdk/engine.hpp>

@@ -41,8 +41,8 @@ class Ring : public ShardedEngine {
   }
 
  private:
-  /// Cuts the array in a part per device. In n - 1 steps each device gets the sum of one part, and in as many the sums
-  /// of the others: 2 (n - 1) / n of the array's bytes are sent, whatever n is.
+  /// Cuts the array into one part per device. In n - 1 steps each device gets the sum of one part, and in n - 1 more
+  /// the sums of the others. Each sends 2 (n - 1) / n of the array's bytes.
   Array ring_all_reduce(Array sum) {
     Array flat = Array::over(sum.data(), {sum.size()});
     for (int step = 0; step < num_devices() - 1; ++step) {

@@ -14,7 +14,7 @@ static const char* const names[] = {"layer_0/weights", "layer_1/weights"};
 typedef struct {
   const sr_ranks* ranks;
   int64_t features, hidden, outputs, rows;
-  float* weights[2]; /* the host's */
+  float* weights[2]; /* owned by the host */
   float *x, *h;      /* of the latest forward: [rows, features] and [rows, hidden] */
 } network;
 
@@ -23,7 +23,7 @@ static int32_t fail(sr_error* error, const char* text) {
   return SR_INTERNAL;
 }
 
-/* c[m, n] = a · b. Element (i, k) of a is a[i * ai + k * ak], and so with b. */
+/* c[m, n] = a · b. Element (i, k) of a is a[i * ai + k * ak]; element (k, j) of b is b[k * bk + j * bj]. */
 static void multiply(int64_t m, int64_t n, int64_t inner, const float* a, int64_t ai, int64_t ak, const float* b,
                      int64_t bk, int64_t bj, float* c) {
   for (int64_t i = 0; i < m; ++i) {
@@ -127,7 +127,7 @@ static int32_t forward(void* self, void* engine, const sr_array* input, const sr
   return SR_OK;
 }
 
-/* The result of all_reduce goes where it comes from. */
+/* Makes no memory: the result of all_reduce replaces its input. */
 static int32_t in_place(void* self, const sr_array* like, void** data, sr_error* error) {
   (void)like;
   (void)error;

@@ -48,7 +48,7 @@ struct SquaredDistances {
   }
 };
 
-/// A bigram model: a network makes a point of each token, and the next token is probably one whose vector is near.
+/// A bigram model: a network maps a token to a point. The nearer a token's vector is to it, the likelier it comes next.
 class Nearest {
  public:
   static constexpr const char* help = "a bigram model, which finds the nearest vector";

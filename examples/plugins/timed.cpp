@@ -58,7 +58,7 @@ class TimedOp final : public Op {
     began_ = monotonic_now();
     op_->start(queue, deadline);
   }
-  /// Not timed: when the queue comes to the op is not known.
+  /// Not timed, because it is not known when the queue reaches the op.
   void enqueue(const Queue& queue, std::chrono::nanoseconds timeout) override {
     began_ = 0;
     op_->enqueue(queue, timeout);
@@ -106,8 +106,7 @@ class Timed {
 
   Props props() const { return wire_.props(); }
 
-  /// Sends, receives and reductions are the inner transport's. The host makes all other collectives of sends and
-  /// receives.
+  /// The inner transport does sends, receives and reductions. The host makes the rest of sends and receives.
   std::optional<OpInfo> query(const OpSpec& op, std::uint32_t group_size) const {
     const OpcodeTraits& traits = *find_opcode(op.opcode);
     return traits.collective && !traits.reduces ? std::nullopt : wire_.query(op, group_size);

@@ -15,7 +15,8 @@ struct Laplacian {
     const OpTensor u = call.operand(0);
     const OpTensor result = call.result();
     const std::int64_t columns = result.size(1);
-    const std::int64_t top = result.origin(0) - u.origin(0);  // of u, the shard and its neighbours' edges are here
+    // `u` also has the edges of the neighbours' shards.
+    const std::int64_t top = result.origin(0) - u.origin(0);
     const std::int64_t left = result.origin(1) - u.origin(1);
     const auto at = [&, from = call.reals(0)](std::int64_t y, std::int64_t x) {
       return y < 0 || y >= u.size(0) || x < 0 || x >= u.size(1) ? Real(0) : from[y * u.size(1) + x];
@@ -31,7 +32,7 @@ struct Laplacian {
     });
   }
 
-  /// The matrix of the op is symmetric.
+  /// The op is a symmetric matrix, so its gradient is the op itself.
   static Value gradient(Function& f, const GradientRequest& request) {
     return f.call("laplacian", {request.result_gradients[0]});
   }

@@ -15,7 +15,7 @@ class Logistic {
     states.parameter("bias", {{"outputs", job.outputs}}, constant(0));
   }
 
-  /// The probabilities of 1.
+  /// For each target, the probability that it is 1.
   Value forward(const ModelJob& job, Function& f) const { return sigmoid(logits(job, f)); }
 
   Value loss(const ModelJob& job, Function& f) const {

@@ -6,9 +6,9 @@ namespace {
 
 using namespace shardrun::sdk;
 
-/// GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section 2.1), the architecture of Pythia: attention and the two
-/// matrices behind it read the same residual stream and are added to it together, and only the first columns of a head
-/// are rotated. Reads and writes folders of GPTNeoXForCausalLM, whose tensors lie as the parameters here.
+/// GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section 2.1), the architecture of Pythia. Attention and the MLP read
+/// the same residual stream, and both are added to it. Only the first columns of a head are rotated. Reads and writes
+/// folders of GPTNeoXForCausalLM, whose tensors have the layout of the parameters here.
 class Neox {
  public:
   static constexpr const char* help = "GPT-NeoX and Pythia, trained on tokens";
@@ -132,7 +132,7 @@ class Neox {
     std::int64_t layers;
     double rotated, deviation, epsilon;
     bool parallel, attention_bias, tied, gelu_tanh;
-    Dim vocab, seq, embed, heads, head_dim, qkv, mlp;  ///< qkv: a head's query, key and value, one behind the other
+    Dim vocab, seq, embed, heads, head_dim, qkv, mlp;  ///< qkv: a head's query, key and value, one after the other
     Rope rotation;
   };
 
@@ -272,7 +272,7 @@ void Neox::name_tensors(const ModelJob& job, TensorNames& names) const {
   }
   norm("final_norm", "gpt_neox.final_layer_norm");
   if (s.tied) {
-    names.leave_out("embed_out.weight");  // the embedding once more
+    names.leave_out("embed_out.weight");  // a copy of the embedding
   } else {
     names.add("head/weights", "embed_out.weight", {s.vocab.size, width});
   }

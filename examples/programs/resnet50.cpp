@@ -90,7 +90,8 @@ class ResNet50 {
     return all;
   }
 
-  /// Weights drawn for the number of values that a result reads (He et al. 2015, arXiv:1502.01852, section 2.2).
+  /// Draws the weights with a deviation for the number of values that a result reads (He et al. 2015, arXiv:1502.01852,
+  /// section 2.2).
   static void declare_conv(States& states, const std::string& name, std::int64_t in, std::int64_t out,
                            std::int64_t size, std::int32_t layer) {
     const Dim channels{"channels", out};

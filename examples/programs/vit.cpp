@@ -107,7 +107,7 @@ class Vit {
       down = rows / patch;
       across = columns / patch;
     }
-    std::int64_t layers, width, hidden, down = 0, across = 0;  ///< patches below and beside each other
+    std::int64_t layers, width, hidden, down = 0, across = 0;  ///< `down`, `across`: rows and columns of patches
     Dim colors, heads, head_dim, patch_rows{"patch_rows", 0}, patch_columns{"patch_columns", 0};
   };
 

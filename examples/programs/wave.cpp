@@ -4,8 +4,8 @@ namespace {
 
 using namespace shardrun::sdk;
 
-/// The wave equation on a rectangle, explicit in time: each point moves by what it moved before, and is drawn to the
-/// mean of its four neighbours.
+/// The wave equation on a rectangle, explicit in time: each point moves as far as in the previous step, and is pulled
+/// towards the mean of its four neighbours.
 class Wave {
  public:
   static constexpr const char* help = "a wave on a rectangle, iterated";

@@ -11,7 +11,7 @@ namespace {
 /// How often a wait asks whether to give up. It is short enough that the clock does not take the wait for a gap.
 constexpr std::chrono::nanoseconds check_interval = sdk::longest_gap / 2;
 
-/// How far an op may exceed its deadline before the plugin counts as failing to keep it.
+/// How far an op may exceed its deadline before the plugin counts as one that ignores deadlines.
 constexpr std::chrono::seconds grace(5);
 
 }  // namespace

@@ -307,7 +307,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   std::vector<std::byte> scratch_;
   std::string what_;
   std::vector<StageHashes> hashes_;     ///< one per stage of a checked op
-  std::vector<std::uint64_t> batches_;  ///< one per stage, 0 if the stage moves nothing; empty if no stage does
+  std::vector<std::uint64_t> batches_;  ///< one per stage, 0 if the stage moves nothing; empty if none moves anything
   bool is_on_worker_ = false;           ///< the latest run is on the worker
 };
 

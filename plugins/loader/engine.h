@@ -39,8 +39,7 @@ struct NamedArray {
   ArrayView array;
 };
 
-/// Makes memory for a result with the element type and shape of `like`, which has no address. Returns the memory's
-/// address.
+/// Makes memory for a result with the element type and shape of `like`, which has no address. Returns its address.
 using MakeArray = std::function<void*(const ArrayView& like)>;
 
 /// A rank's collectives for an engine: sr_ranks. Each function throws Error.

@@ -19,7 +19,7 @@ inline constexpr std::uint32_t most_array_dimensions = 7;
 /// The C form of an array, which points into `array`.
 [[nodiscard]] sr_array raw_array(const ArrayView& array);
 
-/// A plugin's maker of results as a function.
+/// Converts a plugin's maker of results to a function.
 [[nodiscard]] MakeArray maker_from(const sr_array_maker* given, std::string_view what);
 
 /// The host's side of sr_ranks. It keeps the first error, so an engine cannot ignore it.

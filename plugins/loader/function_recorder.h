@@ -29,7 +29,7 @@ class FunctionRecorder final : public Recorder {
   /// From now on the table refuses everything except `call` and `type_of`.
   void take_calls_only();
 
-  /// The losses; values that the model has not set do not exist.
+  /// The losses that the model has set. Values that it has not set do not exist.
   [[nodiscard]] const graph::Losses& losses() const noexcept { return losses_; }
 
   std::uint32_t input(const char* name, const sr_tensor_type* type);

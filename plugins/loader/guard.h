@@ -12,8 +12,7 @@
 
 namespace shardrun::plugins {
 
-/// Sets how long a plugin may take to load, to open, and to write a plan (SHARDRUN_PLUGIN_TIMEOUT), for the whole
-/// process.
+/// Sets how long a plugin may take to load, to open, and to write a plan (SHARDRUN_PLUGIN_TIMEOUT), in this process.
 void set_call_limit(std::chrono::milliseconds limit) noexcept;
 [[nodiscard]] std::chrono::milliseconds call_limit() noexcept;
 

@@ -35,8 +35,8 @@ class Hooks {
   /// Throws Error{plugin} if the strategy lacks a function that the plan needs.
   Hooks(Plugin plugin, const StrategyRequest& request, const plan::Plan& plan);
 
-  /// Asks what a hook needs for a group and does with it. Throws Error{plugin} if the hook fails or its answer is
-  /// invalid, Error{job} if it refuses the job.
+  /// Asks which buffers a hook needs for a group, and which steps it takes. Throws Error{plugin} if the hook fails or
+  /// its answer is invalid, Error{job} if it refuses the job.
   [[nodiscard]] plan::HookPlan ask(const plan::HookGroup& group) const;
 
   /// Runs a hook's function. Fills in the group and the job of `call`. Throws Error{plugin}.

@@ -34,8 +34,7 @@ using std::filesystem::path;
                   printable(file.string()), printable(entry), why));
 }
 
-/// Expands a name in the dynamic section as the dynamic linker does. `origin`: the folder of the library that contains
-/// it.
+/// Expands a name in the dynamic section as the dynamic linker does. `origin`: the folder of the library with the name.
 std::string with_origin(std::string_view name, const path& origin) {
   std::string text(name);
   for (const std::string_view word : {"${ORIGIN}", "$ORIGIN"}) {
@@ -49,8 +48,7 @@ std::string with_origin(std::string_view name, const path& origin) {
 /// Visits a plugin and every library that is loaded with it.
 class Walk {
  public:
-  /// `inherited`: folders of DT_RPATH, which the dynamic linker also searches for the libraries that a needed library
-  /// needs.
+  /// `inherited`: folders of DT_RPATH, in which the dynamic linker also looks for what the needed libraries need.
   void visit(const path& file, const path& origin, const ElfFile& library, std::vector<path> inherited) {
     for (const path& folder : folders_of(file, origin, library, DT_RPATH)) {
       inherited.push_back(folder);
@@ -112,8 +110,7 @@ class Walk {
     if (std::filesystem::symlink_status(named, none).type() == std::filesystem::file_type::not_found) {
       return;
     }
-    // Each file by its canonical path, so that the walk ends. Otherwise folder/../folder/file would count as another
-    // file.
+    // Each file by its canonical path, so that the walk ends: folder/../folder/file must not count as another file.
     const path need = std::filesystem::canonical(named.parent_path()) / named.filename();
     if (!visited_.insert(need).second) {
       return;

@@ -166,8 +166,7 @@ void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const s
                                                 : fmt::format("exited with code {}", WEXITSTATUS(status))));
 }
 
-/// Fills in the rest of `info` by opening the plugin in a forked copy of this process, where it affects no other
-/// plugin.
+/// Opens the plugin in a forked copy of this process, where it affects no other plugin. Fills in the rest of `info`.
 void try_out(const Candidate& file, PluginInfo& info) {
   files::require_trusted(file.path);
   const sr_manifest raw = read_manifest(file.path);

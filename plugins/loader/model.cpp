@@ -79,7 +79,7 @@ std::vector<ExpectedPorts> inputs_of_data(std::uint32_t kinds, const ModelReques
   return found.empty() ? std::vector<ExpectedPorts>{{}} : found;
 }
 
-/// The first of these inputs alone, which the function `forward` has.
+/// Keeps only the first input of each list, because the function `forward` has no other.
 std::vector<ExpectedPorts> inputs_of_forward(std::vector<ExpectedPorts> of_loss) {
   std::ranges::for_each(of_loss, [](ExpectedPorts& ports) { ports.resize(std::min<std::size_t>(ports.size(), 1)); });
   return of_loss;
@@ -110,9 +110,13 @@ void require_one_of(const graph::Function& function, const char* what, const std
 }
 
 /// Throws Error{plugin} if a function does not have the inputs and outputs that shardrun/model.h demands for its name:
-/// `loss` the inputs of the data, `iterate` those or none, `predict` a sequence and its logits, `decode` tokens, their
-/// places and logits, `forward` the data's inputs and outputs for each sample. `kinds`: SR_DATA_... bits, one of which
-/// the inputs must fit; 0: no data. `answers`: rows of the logits of `decode`.
+/// - `loss`: the inputs of the data;
+/// - `iterate`: those, or none;
+/// - `predict`: a sequence and its logits;
+/// - `decode`: tokens, their positions and the logits;
+/// - `forward`: the data's input and an output for each sample.
+/// `kinds`: SR_DATA_... bits, one of which the inputs must fit; 0: no data.
+/// `answers`: the number of rows of the logits of `decode`.
 void check_ports(const graph::Function& function, std::string_view name, std::uint32_t kinds,
                  const ModelRequest& request, std::int64_t rows, std::int64_t length, std::int64_t answers) {
   if (name == "loss") {

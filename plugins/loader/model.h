@@ -46,16 +46,16 @@ class Model {
   /// The model's names under `architectures` in Hugging Face's config.json. Empty: it cannot be read from such a
   /// folder, nor written to one.
   [[nodiscard]] const std::vector<std::string>& architectures() const noexcept { return architectures_; }
-  /// The options with which this model is the one that a config.json describes. Throws Invalid, which says what is not
+  /// The options that make this model the one that a config.json describes. Throws Invalid, which says what is not
   /// possible, also for keys that the model does not know. REQUIRES, like the next two: architectures() is not empty.
   [[nodiscard]] OptionValues read_config(const std::vector<sdk::ConfigValue>& config) const;
   [[nodiscard]] std::vector<sdk::ConfigValue> write_config(const ModelRequest& request) const;
-  /// The names that others give to the parameters of `graph`, which declare() made from this request.
+  /// The names that Hugging Face's libraries give to the parameters of `graph`, which declare() made from this request.
   [[nodiscard]] std::vector<sdk::TensorName> tensor_names(const graph::Graph& graph, const ModelRequest& request) const;
 
   // The following throw Invalid (call.h) if the job has to change, Error{job} if a tensor is too large, and
-  // Error{plugin} if the model fails or breaks a rule. Both kinds of Error name the plugin and what
-  // is wrong: a state, op or function.
+  // Error{plugin} if the model fails or breaks a rule. Both kinds of Error name the plugin and what is wrong: a state,
+  // op or function.
 
   /// Adds the model's states to the graph.
   void declare(graph::Graph& graph, const ModelRequest& request) const;

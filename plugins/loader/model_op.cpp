@@ -230,8 +230,8 @@ std::int64_t flops_of(const ModelOp& op, const graph::OpShape& shape) {
     take_sizes(rule.inputs[i], shape.inputs[i]);
   }
   for (std::size_t o = 0; o < shape.outputs.size(); ++o) {
-    take_sizes(rule.outputs[o], shape.outputs[o]);  // last, because a shard's operand is larger than its factor if it
-                                                    // is read through a window
+    // Last, because a shard's operand is larger than its factor if it is read through a window.
+    take_sizes(rule.outputs[o], shape.outputs[o]);
   }
   std::int64_t count = 1;
   for (const std::int64_t size : sizes) {
@@ -366,8 +366,8 @@ std::vector<std::shared_ptr<const ModelOp>> read_ops(const Plugin& plugin, const
 }
 
 std::vector<std::shared_ptr<const ModelOp>> register_ops(const Plugin& plugin, const sr_model& table) {
-  static auto& files = *new std::map<std::string, std::filesystem::path>;  // the models whose ops are registered, and
-                                                                           // their files
+  // The models whose ops are registered, and their files.
+  static auto& files = *new std::map<std::string, std::filesystem::path>;
   std::vector<std::shared_ptr<const ModelOp>> ops = read_ops(plugin, table);
   if (ops.empty()) {
     return ops;

@@ -28,8 +28,8 @@ using Directories = std::vector<std::filesystem::path>;
 /// The directories to search, in this order:
 /// - `configured`
 /// - the entries of `environment` (SHARDRUN_PLUGIN_PATH, separated by colons; null: not set)
-/// - those of the running executable: lib/shardrun/v1 beside it, as in a build tree, and <libdir>/shardrun/v1 of its
-///   installation
+/// - those of the running executable: lib/shardrun/v1 beside it, as in a build tree, and <libdir>/shardrun/v1 where it
+///   is installed
 /// The working directory is never searched: a relative entry throws Error{plugin}.
 [[nodiscard]] Directories plugin_directories(std::span<const std::filesystem::path> configured,
                                              const char* environment);

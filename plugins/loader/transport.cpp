@@ -32,7 +32,7 @@ bool is_complete(const sr_transport& all) noexcept {
          all.op_test != nullptr && all.op_wait != nullptr && all.op_free != nullptr;
 }
 
-/// The limit for a function with a deadline: a function that does not return soon after its deadline never will.
+/// The limit for a function with a deadline. A function that does not return soon after it is taken to hang.
 std::optional<std::chrono::milliseconds> limit_of(sdk::Deadline deadline) {
   constexpr std::chrono::seconds lateness{5};
   if (deadline == sdk::Deadline::never()) {

@@ -136,8 +136,7 @@ class Transport {
   /// Whether ranks that another launcher started can use the transport to learn where rank 0 is.
   [[nodiscard]] bool shares_first() const noexcept;
   /// Call it before `open`, on all ranks; it waits for all. On every rank `bytes` (at most 4096, the same number on
-  /// each) become rank 0's. Returns false if the transport cannot do it, for example because it wraps another that
-  /// cannot.
+  /// each) become rank 0's. Returns false if the transport, or one that it wraps, cannot do it.
   [[nodiscard]] bool share_first(std::uint32_t rank, std::uint32_t world_size, std::string& bytes);
   /// Opens the transport. Fills in the options and the host of `config`.
   void open(sdk::Config config, TransportHost& host);

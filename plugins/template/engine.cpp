@@ -20,10 +20,10 @@ class Mine : public ShardedEngine {
       : ShardedEngine(setup),
         w_(parameter("w", {features(), outputs()}, normal_values(option_values().number("deviation")))) {}
 
-  /// The tensors of [job] checkpoint, whole. Assigning copies values.
+  /// Takes the tensors of [job] checkpoint, each as a whole. Assigning copies values.
   void load_checkpoint(const Arrays& params) override { w_ = params.at("w"); }
 
-  /// This rank's samples, [samples, features], to predictions, [samples, outputs]. A rank may have no samples.
+  /// Computes predictions [samples, outputs] from this rank's samples [samples, features]. A rank may have no samples.
   Array forward(const Array& x) override {
     x_ = x;
     Array y({x.extent(0), outputs()});
@@ -37,8 +37,8 @@ class Mine : public ShardedEngine {
     return y;
   }
 
-  /// The gradient of the loss by the latest predictions, to its gradient by each parameter. The loss is that of all
-  /// ranks' samples, so what ranks find for theirs adds up.
+  /// Computes the gradients of the parameters. `grads`: the gradient of the loss with respect to what forward returned.
+  /// The loss is over the samples of all ranks, so the gradients are summed over the ranks.
   Arrays backward(const Array& grads) override {
     Array dw(w_.shape());
     for (std::int64_t s = 0; s < x_.extent(0); ++s) {

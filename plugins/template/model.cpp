@@ -7,11 +7,11 @@ using namespace shardrun::sdk;
 
 namespace {
 
-/// A bigram model: the logits of the next token are a row of a table, which the last token chooses.
+/// A bigram model: the last token selects a row of a table, which holds the logits of the next token.
 class Mine {
  public:
   static constexpr const char* help = "a table of which token follows which";
-  /// What it can be trained on. A model of tokens has the options `context` and `vocab`.
+  /// The data on which it can be trained. A model of tokens has the options `context` and `vocab`.
   static constexpr std::uint32_t data = SR_DATA_TOKENS;
 
   /// The options of [model] in the job file. The host parses, checks and documents them.
@@ -20,7 +20,7 @@ class Mine {
             optional(integer_option("vocab", 1, 1, 65536, "size of the vocabulary; from the text where there is one"))};
   }
 
-  /// Every rank calls these with the same input and must get the same graph. So they read no clock, file or
+  /// Every rank calls these with the same input and must get the same graph, so they read no clock, file or
   /// environment.
   void declare(const ModelJob& job, States& states) const {
     const std::int64_t vocab = job.options.has("vocab") ? job.options.integer("vocab") : job.vocab;
@@ -34,13 +34,13 @@ class Mine {
     states.parameter("table/weights", {{"vocab", vocab}, {"next", vocab}}, normal(0.02), true);
   }
 
-  /// The losses of a batch. Their mean is what is trained.
+  /// The losses of a batch. Training minimises their mean.
   Value loss(const ModelJob& job, Function& f) const {
     const Value logits = forward(job, f);
     return cross_entropy(logits, f.input("targets", Element::i32, tokens(job, f)));
   }
 
-  /// What 'shardrun predict' makes of a batch: the logits of the token after each. It may be left out.
+  /// Computes for 'shardrun predict' the logits of the token after each token of a batch. It may be left out.
   Value forward(const ModelJob& job, Function& f) const {
     return embedding(f.input("inputs", Element::i32, tokens(job, f)), f.state("table/weights"));
   }

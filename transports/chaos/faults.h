@@ -18,7 +18,7 @@ struct Faults {
   std::optional<std::int64_t> rank;  ///< the rank whose ops get the fault; nothing: all ranks are delayed
   std::int64_t delay_ns = 0;
   Fault fault = Fault::none;
-  std::uint64_t at_op = 0;  ///< counted from 1, over all groups, in the order of the rank's starts
+  std::uint64_t at_op = 0;  ///< counted from 1 over all groups, in the order in which the rank starts ops
   std::uint32_t peer = 0;   ///< for drop_peer
 };
 

@@ -80,8 +80,8 @@ class FaultInjector {
   std::list<FaultyGroup*> groups_;
   bool is_woken_ = false;
   bool stopping_ = false;
-  std::thread thread_;  ///< starts delayed ops, and ends ops past their deadline; last, so that it ends before the
-                        ///< members that it uses
+  /// Starts delayed ops, and ends ops past their deadline. Declared last, because it uses the other fields.
+  std::thread thread_;
 };
 
 /// A group of the inner transport on a rank with faults. It can hold ops back, for a while or for good, before it
@@ -117,8 +117,7 @@ class FaultyGroup {
 
   /// Sleeps until that time, or until the group fails.
   void sleep(sdk::Deadline until) const;
-  /// Starts ops that are due and ends ops past their deadline. Returns when to call it again. REQUIRES: the lock is
-  /// held.
+  /// Starts due ops and ends ops past their deadline. Returns when to call it again. REQUIRES: the lock is held.
   sdk::Deadline advance(sdk::Deadline now);
 
   FaultInjector& injector_;

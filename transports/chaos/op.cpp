@@ -202,8 +202,7 @@ std::int32_t FaultyOp::wait_started(sdk::Deadline until, sr_error* error) {
   for (const std::uint64_t part : begun()) {
     std::int32_t status = group_.injector().inner()(&sr_transport::op_wait, part, until.to_border(), error);
     if (status == SR_TIMEOUT) {
-      // A wait that timed out and an op past its deadline have the same status. Only in the first case is the op still
-      // pending.
+      // A wait that timed out has the same status as an op past its deadline, but leaves the op pending.
       status = group_.injector().inner()(&sr_transport::op_test, part, error);
     }
     if (status != SR_OK) {

@@ -35,8 +35,7 @@ sdk::Deadline deadline_of(milliseconds limit) noexcept {
   return is_limited ? sdk::Deadline::past() + limit : sdk::Deadline::never();
 }
 
-/// A buffer that uses a separate Gloo buffer for each transfer. Transfers are waited for in the order in which they
-/// began.
+/// A buffer that uses a separate Gloo buffer for each transfer. Transfers are waited for in the order of their starts.
 class WatchedBuffer final : public UnboundBuffer {
  public:
   WatchedBuffer(gloo::transport::Context& connections, Waits& waits, std::atomic<std::uint64_t>& wire_bytes, void* data,

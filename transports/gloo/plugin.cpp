@@ -71,8 +71,7 @@ std::uint64_t slot_of(Channel channel, std::uint64_t number) noexcept {
 }
 
 /// The slot of a message, made from its id and size. Gloo ends the process if a message is larger than its receive.
-/// With the size in the slot, a message of another size never matches; the receive then waits until its deadline
-/// instead.
+/// With the size in the slot, a message of another size never matches, and the receive waits until its deadline.
 std::uint64_t slot_of_message(std::uint64_t id, std::uint64_t bytes) noexcept {
   std::uint64_t mixed = id * 0x9E3779B97F4A7C15U + bytes;
   mixed = (mixed ^ mixed >> 32U) * 0xD6E8FEB86659FD93U;

@@ -13,8 +13,8 @@ using sdk::TransportError;
 
 constexpr std::chrono::milliseconds period(20);
 
-/// How long a wait lasts before its connection is probed; and, after a probe found it broken, before the wait is ended:
-/// if the message has come meanwhile, the wait is over by then.
+/// How long a wait lasts before its connection is probed. If the probe finds the connection broken, the wait is ended
+/// after as long again: the message may have arrived before the connection broke.
 constexpr std::chrono::milliseconds first_interval(400);
 /// The longest time between two probes. Each probe stays in Gloo until the connection ends, so they become rarer.
 constexpr std::chrono::seconds longest_interval(30);

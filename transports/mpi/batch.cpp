@@ -16,8 +16,7 @@ constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30U;
 
 /// The tag that matches a send with its receive. It is made from the id and the index among transfers with that id.
 /// Small ids have unique tags in the lower half of MPI's tags. Larger ids share the upper half, where two may get the
-/// same tag. Those still match, because MPI keeps messages of one tag in order and both sides start them in the same
-/// order.
+/// same tag. Those still match: MPI keeps messages of one tag in order, and both sides start them in one order.
 int tag_of(std::uint64_t id, std::uint64_t index) {
   constexpr std::uint64_t indices = 64;
   const auto largest = static_cast<std::uint64_t>(Library::instance().largest_tag());

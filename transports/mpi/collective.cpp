@@ -57,8 +57,7 @@ MPI_Op own_operation(std::uint32_t reduction) {
   return operations[reduction - SR_REDUCE_SUM];
 }
 
-/// MPI's type for an SR_DTYPE_...; 16-bit floats are types of two bytes. REQUIRES: MPI is initialised and its lock is
-/// held.
+/// MPI's type for an SR_DTYPE_...; 16-bit floats are types of two bytes. REQUIRES: MPI is initialised and locked.
 MPI_Datatype datatype_of(std::uint32_t dtype) {
   switch (dtype) {
     case SR_DTYPE_F32: return MPI_FLOAT;
@@ -149,7 +148,7 @@ class CollectiveOp final : public MpiOp, private SharedCommOp {
     const auto locked = Library::instance().lock();
     if (communicator_.shared != nullptr) {
       if (is_in_flight() && requests().expects_more()) {
-        fail({SR_ABORTED, "was freed before it was complete"});  // ops behind it never begin
+        fail({SR_ABORTED, "was freed before it was complete"});  // ops after it never begin
       }
       communicator_.shared->leave(*this, std::move(announcement_));
     } else if (!is_in_flight()) {

@@ -84,7 +84,7 @@ std::unique_ptr<sdk::Op> MpiGroup::prepare(std::span<const OpSpec> ops, sdk::Dea
   return make_collective(*this, ops[0]);
 }
 
-/// Checks that all members prepare the same op, because MPI would move whatever it is given.
+/// Checks that all members prepare the same op, which MPI itself does not check.
 void MpiGroup::agree(const OpSpec& op, sdk::Deadline deadline) {
   const std::string what = "preparing " + describe(op);
   sdk::Agreement agreement(op, rank(), size());

@@ -16,8 +16,7 @@ namespace {
 
 using sdk::TransportError;
 
-/// The time between two progress calls if no thread waits: short compared to a transfer, long compared to a system
-/// call.
+/// The time between two progress calls if no thread waits: short beside a transfer, long beside a system call.
 constexpr std::chrono::microseconds progress_interval{100};
 /// Progress calls without an op in flight after which the thread sleeps.
 constexpr int max_idle_rounds = 10;

@@ -36,8 +36,7 @@ class Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  /// Initialises MPI, which waits for the other ranks. Throws TransportError if MPI's world differs from `rank` and
-  /// `world_size`.
+  /// Initialises MPI, which waits for the other ranks. Throws TransportError if MPI has another rank or world size.
   void start(std::uint32_t rank, std::uint32_t world_size);
 
   [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
@@ -88,7 +87,7 @@ class Library {
   bool started_ = false;
   MPI_Comm world_ = MPI_COMM_NULL;
   MPI_Comm self_ = MPI_COMM_NULL;
-  int largest_tag_ = 32767;  ///< the least that the standard guarantees
+  int largest_tag_ = 32767;  ///< the smallest value that the standard allows
 
   std::vector<Progressable*> progressables_;
   std::vector<std::shared_ptr<void>> kept_;

@@ -27,8 +27,7 @@ class SharedCommOp {
   SharedCommOp& operator=(const SharedCommOp&) = delete;
   virtual ~SharedCommOp() = default;
 
-  /// Called once all members have started this op as their next one: it may make its MPI calls. May throw
-  /// TransportError.
+  /// Called once all members have started this op as their next one. It makes the MPI calls. May throw TransportError.
   virtual void begin() = 0;
   /// Called when the group fails: neither this op nor any later one begins.
   virtual void fail(const sdk::TransportError& failure) noexcept = 0;

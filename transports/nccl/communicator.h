@@ -39,8 +39,7 @@ class Communicator {
   void deregister_memory(void* data);
 
   /// Issues all calls as one NCCL group. Does nothing without calls. Returns ncclSuccess if the stream has all of them,
-  /// or ncclInProgress; then `state` tells when it has. REQUIRES: nothing is in progress, and the communicator was not
-  /// aborted.
+  /// or ncclInProgress; then `state` tells when it has. REQUIRES: nothing is in progress or was aborted.
   [[nodiscard]] ncclResult_t launch(std::span<const NcclCall> calls, CUstream stream);
   [[nodiscard]] ncclResult_t state();
   /// Aborts the communicator, including its work on the device.
@@ -57,8 +56,8 @@ class Communicator {
   const NcclTransportState& state_;
   const Nccl& nccl_;
   ncclComm_t handle_ = nullptr;
-  std::map<void*, void*>
-      registered_;  ///< memory, with NCCL's handle, which NCCL may write later; null if there is none
+  /// Memory, with NCCL's handle, which NCCL may write later; null if there is none.
+  std::map<void*, void*> registered_;
 };
 
 /// The key in the store under which a rank publishes its GPU.

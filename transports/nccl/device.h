@@ -66,8 +66,7 @@ class Owned {
 
 // The following REQUIRE that the device is current.
 
-/// A stream of the highest priority, so that kernels which fill the device do not delay those for which other ranks
-/// wait.
+/// A stream of the highest priority: kernels that fill the device then do not delay those that other ranks wait for.
 [[nodiscard]] std::unique_ptr<Owned<CUstream>> make_stream(const Cuda& cuda);
 [[nodiscard]] std::unique_ptr<Owned<CUevent>> make_event(const Cuda& cuda);
 [[nodiscard]] std::unique_ptr<Owned<CUdeviceptr>> make_memory(const Cuda& cuda, std::size_t bytes);

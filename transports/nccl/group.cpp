@@ -156,7 +156,7 @@ void NcclGroup::deregister(void* data) {
   }
 }
 
-/// Exchanges the members' claims through NCCL itself. Without agreement, NCCL would hang or write past buffers if sizes
+/// Exchanges the members' claims through NCCL itself. Without it, NCCL would hang or write past buffers if sizes
 /// differ.
 void NcclGroup::agree(const sdk::OpSpec& op, sdk::Deadline deadline) {
   const Cuda& cuda = device_.cuda();

@@ -32,8 +32,8 @@ class Launch {
   Launch& operator=(const Launch&) = delete;
   ~Launch();
 
-  // The following REQUIRE that the group's lock is held and the device is current. A failure fails the group and throws
-  // TransportError.
+  // The following REQUIRE that the group's lock is held and the device is current. A failure throws TransportError and
+  // fails the group.
 
   /// Begins in the group's own stream. REQUIRES, like the others: the group's previous launch is in its stream.
   void begin(sdk::Deadline deadline);

@@ -66,8 +66,7 @@ struct Libraries {
   Nccl nccl{};
 };
 
-/// Opens both libraries. They stay loaded. Throws TransportError{SR_INVALID}, which names the missing file and the
-/// remedy.
+/// Opens both libraries. They stay loaded. Throws TransportError{SR_INVALID}: which file is missing, and what to do.
 [[nodiscard]] Libraries load_libraries();
 
 /// Throws TransportError{SR_INTERNAL} "WHAT: THE ERROR'S TEXT (ITS NAME)" if the call failed.

@@ -38,7 +38,7 @@ struct Used {
   }
 
   Device device;
-  std::unique_ptr<Device::Use> use;  ///< while `kernels` are loaded and unloaded
+  std::unique_ptr<Device::Use> use;  ///< makes the device current while `kernels` is made and destroyed
   Kernels kernels;
   Memories memories;
   Watchdog watchdog;

@@ -141,8 +141,8 @@ class InOrder {
   Elements scratch_;
 };
 
-/// Runs the op on integers in scratch. A kernel before it makes them from the numbers that are sent; one after it
-/// converts the result back.
+/// Runs the op on integers in scratch: one kernel converts the numbers that are sent, another one converts the result
+/// back to numbers.
 std::vector<Stage> keyed_stages_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   OpSpec keyed = op;
   keyed.dtype = key_dtype_of(op.dtype);

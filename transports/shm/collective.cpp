@@ -187,8 +187,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
     return true;
   }
-  /// The others are mostly further ahead than needed. Remembering how far saves the check for half of the staging
-  /// buffers.
+  /// Other members are mostly further ahead than needed. Remembering how far saves the check for half of the buffers.
   [[nodiscard]] bool may_enter() noexcept {
     if (agreed_.is_mapped || all_read_all_ || awaited() <= seen_) {
       return true;
@@ -458,7 +457,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   std::uint32_t step_ = 0;  ///< the current step of this run
   std::uint32_t step_count_before_ = 0;
   std::uint64_t first_number_ = 0;  ///< number of steps in all earlier runs
-  std::uint64_t seen_ = 0;          ///< a step that all members waited for are known to have entered
+  std::uint64_t seen_ = 0;          ///< all members that this one waits for are known to have entered this step
   sdk::Deadline deadline_;
   Control::NextCheck next_check_ = sdk::Deadline::past();
 };

@@ -23,7 +23,8 @@ namespace {
 /// How often a sleeping thread checks. A wakeup is lost if the process that should send it ends first.
 constexpr std::chrono::milliseconds check_interval(20);
 
-/// Limit on all yields before a sleep, plus one tick of the coarse clock. Members that run the same op need less.
+/// How long all yields before a sleep may take, apart from one tick of the coarse clock. Members that run the same op
+/// need less.
 constexpr std::int64_t yielding_ns = 5'000'000;
 
 std::int64_t nanoseconds(const timespec& time) noexcept {
@@ -276,7 +277,7 @@ void Control::await_untouched() noexcept {
     }
     const auto is_other = [&](std::uint32_t other) { return other == m; };
     while (is_at_work() && !first_gone(is_other)) {
-      // Sleeps instead of waiting for a wakeup: none follows the end of an access, which matters to this member alone.
+      // Sleeps, because members send no wakeup when an access ends: only this member waits for that.
       constexpr timespec nap{.tv_sec = 0, .tv_nsec = 200'000};
       nanosleep(&nap, nullptr);
     }

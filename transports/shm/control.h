@@ -22,8 +22,7 @@ using shardrun::sdk::GroupSpec;
 using shardrun::sdk::TransportError;
 using shardrun::sdk::TransportHost;
 
-/// The number of the last barrier, or step of a collective, that a member has reached, in its own cache line. It only
-/// grows.
+/// The number of a member's latest barrier, or step of a collective, in its own cache line. It only grows.
 struct alignas(64) Progress {
   std::atomic<std::uint64_t> reached;
 };
@@ -158,7 +157,7 @@ struct ControlLayout {
 /// The memory that a group shares: the first member creates it and the others map it. It has the same layout on all.
 class Control {
  public:
-  /// Waits for the members until the spec's deadline. `key`: a prefix in the store that no other group uses. Throws
+  /// Waits for the members until the spec's deadline. `key`: a prefix in the store for this group alone. Throws
   /// TransportError.
   Control(const Config& config, const GroupSpec& spec, const std::string& key);
   Control(const Control&) = delete;

@@ -128,8 +128,8 @@ class ShmGroup final : public shardrun::sdk::Group {
   [[nodiscard]] SendRing& send_ring(std::uint32_t to) noexcept { return send_rings_[to]; }
   [[nodiscard]] ReceiveRing& receive_ring(std::uint32_t from) noexcept { return receive_rings_[from]; }
 
-  /// Batches use the rings one after the other, in the order of their starts. They run on the worker, except that a
-  /// batch without others runs on the caller's thread.
+  /// Batches use the rings one after the other, in the order of their starts. They run on the worker. If only one
+  /// is in progress, it runs on the caller's thread instead.
   struct Running {
     std::atomic<std::uint32_t> on_worker = 0;  ///< batches started on the worker and not complete
     Batch* on_caller = nullptr;
@@ -185,7 +185,7 @@ class ShmGroup final : public shardrun::sdk::Group {
   [[nodiscard]] Agreed agree(const OpSpec& op, const Offer& offer, sdk::Deadline deadline);
 
  private:
-  /// Waits until every member has called it as many times.
+  /// Waits until every member has called it as often as this one.
   void barrier(const OpSpec& op, sdk::Deadline deadline);
   void publish(const OpSpec& op, const Offer& offer);
   /// REQUIRES: every member has published.

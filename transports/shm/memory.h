@@ -71,7 +71,7 @@ struct MemoryRef {
   std::int32_t descriptor = -1;
   std::uint64_t inode = 0;
   std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;  ///< last: a MessageSlot has the fields before it as one block
+  std::uint64_t bytes = 0;  ///< the last field: a MessageSlot has those before it as one block
 };
 
 /// Memory of other processes. Each file is mapped once, for all who use it at the same time. Any thread may use it.

@@ -29,7 +29,7 @@ void require_openssl(bool succeeded) {
 
 bool would_block(int error) noexcept { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-/// Reads from the socket, and collects what is written, so that many records go to the socket at once.
+/// A BIO that reads from the socket and collects what is written, so that many records go to the socket at once.
 const BIO_METHOD* bio_method() {
   struct FreeMethod {
     void operator()(BIO_METHOD* method) const noexcept { ::BIO_meth_free(method); }
@@ -117,7 +117,7 @@ Connection::State Connection::advance() {
   return state_;
 }
 
-/// Returns whether both ends know that both are proven.
+/// Returns whether both ends know that both have proven their identity.
 bool Connection::shake_hands() {
   ::ERR_clear_error();
   const int result = ::SSL_do_handshake(tls_.get());
@@ -151,8 +151,8 @@ std::size_t Connection::passed_by_tls(int result) {
     return 0;
   }
   const std::string reason = tls::reason();
-  (void)::send(socket_.get(), written_.data() + flushed_, written_.size() - flushed_,
-               MSG_NOSIGNAL);  // sends the reason as a TLS alert
+  // Sends the reason as a TLS alert.
+  (void)::send(socket_.get(), written_.data() + flushed_, written_.size() - flushed_, MSG_NOSIGNAL);
   broken(reason);
 }
 

@@ -23,8 +23,7 @@ enum class Protection : std::uint8_t {
 /// handshake, which proves the run's secret and the connection's identity, even if later bytes are unprotected. Then
 /// the accepting end sends a byte, so that the other learns that it was accepted.
 ///
-/// No function waits. Only one thread at a time may use it; the two directions between members never share a TLS
-/// object.
+/// No function waits. One thread at a time may use it. The two directions between members never share a TLS object.
 class Connection {
  public:
   enum class State { under_way, proven, refused };
@@ -34,8 +33,8 @@ class Connection {
   /// Records after which the key is renewed. AES-GCM allows 2^24 per key.
   static constexpr int records_per_key = 1 << 16;
 
-  /// The socket is connected and non-blocking. `tls` determines which end this is. Throws Error{internal} if OpenSSL
-  /// fails.
+  /// The socket is connected and non-blocking. `tls` determines which end this is. If OpenSSL fails, throws
+  /// Error{internal}.
   Connection(Socket socket, tls::Connection tls, Protection protection);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;

@@ -18,7 +18,7 @@ class TcpTransport : public sdk::TwoFunctionTransport<Mesh> {
  public:
   void open(const sdk::Config& config) { config_ = config; }
 
-  /// A failed group leaves its addresses in the store. The generation distinguishes them from those of the next group.
+  /// A failed group leaves its addresses in the store. The generation, a count of such groups, tells them apart.
   std::unique_ptr<sdk::Group> group(const sdk::GroupSpec& spec) {
     sdk::Config config = config_;
     config.job += "/" + std::to_string(generations_[{spec.id, spec.members}]++);

@@ -48,8 +48,8 @@ Rendezvous::Rendezvous(Settings settings, Socket listener)
   const std::uint32_t n = settings_.group.size();
   met_.outgoing.resize(n);
   met_.incoming.resize(n);
-  for (std::uint32_t distance = 1; distance < n; ++distance) {  // in this order, so that not all begin with the same
-                                                                // member
+  // In this order, so that not all members begin with the same one.
+  for (std::uint32_t distance = 1; distance < n; ++distance) {
     attempts_.emplace_back().member = (settings_.group.rank + distance) % n;
   }
 }
@@ -79,8 +79,7 @@ std::string Rendezvous::ends(const Endpoint& from, const Endpoint& to) const {
   return settings_.protection == Protection::none ? from.text() + " to " + to.text() : "";
 }
 
-/// The member that a connection's identity names. If it names none that connects to this member, this member's own
-/// number.
+/// The member that a connection's identity names, or this member's number if it names none that connects to this one.
 std::uint32_t Rendezvous::sender_of(std::string_view offered) const {
   std::uint32_t member = 0;
   const auto [end, error] = std::from_chars(offered.data(), offered.data() + offered.size(), member);

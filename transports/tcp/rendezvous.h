@@ -45,8 +45,8 @@ class Rendezvous {
     std::uint64_t strangers = 0;
   };
 
-  /// `listener` must be listening. What the settings refer to outlives this object. Throws Error{internal} if OpenSSL
-  /// fails.
+  /// `listener` must be listening. What the settings refer to outlives this object. If OpenSSL fails, throws
+  /// Error{internal}.
   Rendezvous(Settings settings, Socket listener);
 
   /// Returns when all members are connected. Throws TransportError.
@@ -67,7 +67,7 @@ class Rendezvous {
   /// A connection that the listener accepted.
   struct Incoming {
     std::unique_ptr<Connection> connection;
-    std::shared_ptr<std::uint32_t> member;  ///< the member that the other end claims to be; true once it is proven
+    std::shared_ptr<std::uint32_t> member;  ///< the member that the other end claims to be; `connection` proves it
     sdk::Deadline accepted;
   };
 

@@ -2,8 +2,7 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
-// The same numbers in another element type, rounded to nearest with ties to even. Real numbers that become integers are
-// truncated.
+// The same numbers in another element type, rounded to nearest with ties to even. Conversions to integers truncate.
 
 namespace shardrun::graph {
 namespace {

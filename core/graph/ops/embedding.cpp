@@ -1,8 +1,7 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
-// Rows of a table by index. If the vocabulary is split, results are partial sums: a row that a shard does not hold is
-// zero.
+// Rows of a table by index. If the vocabulary is split, results are partial sums, to which a shard adds only its rows.
 
 namespace shardrun::graph {
 namespace {

@@ -63,7 +63,7 @@ std::string gradient_name() {
   return fmt::format("{}_gradient", Formula::name);
 }
 
-/// The gradient by a kernel that is generated from the formula's derivative.
+/// The gradient, computed by a kernel that is generated from the formula's derivative.
 template <typename Formula>
 ValueId own_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   const ValueId dy = request.output_gradients[0];

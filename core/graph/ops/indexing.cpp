@@ -55,7 +55,7 @@ ValueId gather_gradient(FunctionBuilder& builder, const GradientRequest& request
                       {{"dim", dim}, {"rows", type.shape[d]}, {"axis", type.axes[d]}});
 }
 
-/// index: [L...]   x: [A..., L..., B...]   y: [A..., V, B...]. V is dimension `dim` of y, has size `rows` and axis name
+/// index: [L...]   x: [A..., L..., B...]   y: [A..., V, B...]. V is dimension `dim` of y, of size `rows` and axis
 /// `axis`.
 ShardingRule scatter_add_rule(const Attributes& attributes, const Operands& inputs) {
   require_indices("scatter_add", inputs);
@@ -93,8 +93,7 @@ ShardingRule one_hot_rule(const Attributes& attributes, const Operands& inputs) 
   return rule;
 }
 
-/// y: [V] = 0, 1, …. V has size `rows` and axis name `axis`. The element type `dtype` represents all these numbers
-/// exactly.
+/// y: [V] = 0, 1, …. V has size `rows` and axis name `axis`. All these numbers are exact in the element type `dtype`.
 ShardingRule iota_rule(const Attributes& attributes, const Operands&) {
   ShardingRule rule = parse_rule("-> v");
   const bool is_integer = attributes.text("dtype") == "i32";

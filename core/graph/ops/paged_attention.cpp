@@ -2,10 +2,10 @@
 #include "core/graph/ops/shapes.h"
 
 // Attention to keys and values that are kept in pages (Kwon et al. 2023, arXiv:2309.06180, section 4.1). All sequences
-// share the pages. Row b of the table lists the pages of sequence b in order, so that position p is in row p % page of
-// page table[b, p / page]. The positions of a call's tokens are an operand: -1 stands for no token.
+// share the pages. Row b of the table lists the pages of sequence b in order: with pages of n rows, position p is in
+// row p % n of page table[b, p / n]. The positions of a call's tokens are an operand: -1 stands for no token.
 // pages: [pages, kv_heads, page, head_dim]   table: [batch, pages of a sequence]   positions: [batch, seq]
-// Every shard has all pages, of its heads. If query heads are split, it has the heads of keys that its heads read.
+// Every shard has its heads of all pages. If query heads are split, it has the heads of keys that its heads read.
 
 namespace shardrun::graph {
 namespace {

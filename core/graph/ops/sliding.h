@@ -46,8 +46,7 @@ inline std::vector<Sliding> check_sliding(std::string_view op, const Attributes&
   return {type.shape.end() - static_cast<std::ptrdiff_t>(count), type.shape.end()};
 }
 
-/// Lets the last dimensions of an operand be read through these windows. `sizes`: the result's sizes of these
-/// dimensions.
+/// Lets the last dimensions of an operand be read through these windows. `sizes`: their sizes in the result.
 inline void slide(ShardingRule& rule, const Operands& inputs, std::size_t operand, const std::vector<Window>& windows,
                   const std::vector<std::int64_t>& sizes) {
   for (std::size_t d = 0; d < windows.size(); ++d) {

@@ -2,10 +2,10 @@
 
 /// An engine is a program that each rank runs for itself: it holds this rank's part of the parameters, computes, and
 /// calls collectives. The host starts the ranks, feeds data, computes the loss and its gradient with respect to the
-/// predictions, runs the optimizer, and offers collectives over the job's transport. Or it iterates: the host keeps its
-/// states, saves them, and asks for one step after another.
+/// predictions, runs the optimizer, and offers collectives over the job's transport. An engine can also iterate: the
+/// host keeps its states, saves them, and asks for one step after another.
 ///
-/// Everything here is since 1.7, except what says otherwise.
+/// Everything here is since 1.7, unless it says otherwise.
 
 #include <shardrun/plugin.h>
 
@@ -17,8 +17,8 @@ extern "C" {
 #define SR_ENGINE_INFER UINT32_C(2)
 #define SR_ENGINE_ITERATE UINT32_C(3) /* since 1.9 */
 
-/// A contiguous, row-major array. Parameters, what forward and backward take and give, and tensors of checkpoints are
-/// f32. Records, predictions of records, messages and collectives may have any element type.
+/// A contiguous, row-major array. Parameters, the arguments and results of forward and backward, and tensors of
+/// checkpoints are f32. Records, predictions of records, messages and collectives may have any element type.
 typedef struct sr_array {
   uint32_t struct_size;
   uint32_t element;     /* SR_ELEMENT_... */
@@ -37,8 +37,7 @@ typedef struct sr_named_array {
 } sr_named_array;
 #define SR_NAMED_ARRAY_SIZE_1_7 UINT32_C(24)
 
-/// Makes room for a result whose shape the caller does not know. The side that receives the result owns struct and
-/// memory.
+/// Makes room for a result whose shape the caller does not know. The side that receives the result owns both.
 typedef struct sr_array_maker {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
@@ -70,7 +69,7 @@ typedef struct sr_ranks {
   uint32_t reserved; /* zero */
   void* self;
   int32_t (*barrier)(void* self, sr_error* error);
-  /// Starts to send an array to another rank. The array must not change until `wait` returns, or an error. Messages
+  /// Starts to send an array to another rank. The array must not change until `wait` returns or a call fails. Messages
   /// from one rank to another arrive in the order in which they were started. `*message` is never 0.
   int32_t (*start_send)(void* self, uint32_t to, const sr_array* array, uint64_t* message, sr_error* error);
   /// Starts to receive a message of the array's element type and shape into the array. The array belongs to the message
@@ -80,7 +79,7 @@ typedef struct sr_ranks {
   int32_t (*test)(void* self, uint64_t message, sr_error* error);
   /// Waits until the message is complete. Call it once for each message; its number is invalid afterwards.
   int32_t (*wait)(void* self, uint64_t message, sr_error* error);
-  /// Receives the next message from a rank, after the messages that earlier calls of start_receive receive.
+  /// Receives the next message from a rank: the first one that no earlier start_receive or receive takes.
   int32_t (*receive)(void* self, uint32_t from, const sr_array_maker* result, sr_error* error);
   /// Joins the arrays of all ranks along the axis. Their sizes may differ along this axis only.
   int32_t (*all_gather)(void* self, const sr_array* array, uint32_t axis, const sr_array_maker* result,
@@ -113,9 +112,9 @@ typedef struct sr_engine_job {
 } sr_engine_job;
 #define SR_ENGINE_JOB_SIZE_1_7 UINT32_C(48)
 
-/// A parameter, or a part of one, that this rank holds; a state if the task is to iterate. All are f32. Ranks that
-/// declare the same part hold copies of it, and must compute the same gradient for it. The parts of all ranks together
-/// cover the whole parameter; any two are equal or do not overlap.
+/// What this rank holds of a parameter: a part, or the whole. In a job that iterates, it is a state. All are f32. Ranks
+/// that declare the same part hold copies of it, and must compute the same gradient for it. The parts of all ranks
+/// together cover the whole parameter; any two are equal or do not overlap.
 typedef struct sr_engine_parameter {
   uint32_t struct_size;
   uint32_t decay;        /* 1: weight decay applies */
@@ -124,8 +123,8 @@ typedef struct sr_engine_parameter {
   const int64_t* origin; /* the index of the part's first element in the whole; NULL: zeros */
   const int64_t* shape;  /* of the part; NULL: the whole */
   uint32_t rank;         /* dimensions: the length of the three */
-  uint32_t normal;       /* 1: first values are draws of mean 0 and this deviation, keyed by the seed, the name and the
-                            index in the whole; 0: each is `initial` */
+  uint32_t normal;       /* 1: first values are normal draws of mean 0 and deviation `initial`, keyed by the seed, the
+                            name and the index in the whole; 0: each is `initial` */
   double initial;
 } sr_engine_parameter;
 #define SR_ENGINE_PARAMETER_SIZE_1_7 UINT32_C(56)
@@ -153,8 +152,8 @@ typedef struct sr_records {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   void* self;
-  /// Waits for the next record, [samples, ...] of a sample's type and shape, as this rank's forward would get it.
-  /// `*found` becomes 1, or 0 at the end of the stream.
+  /// Waits for the next record and gets what forward would get of it on this rank: [samples, ...], with the type and
+  /// shape of samples. `*found` becomes 1, or 0 at the end of the stream.
   int32_t (*next)(void* self, const sr_array_maker* record, uint32_t* found, sr_error* error);
   /// Writes the predictions for the earliest record that has none yet, in the shape that this rank's forward returns.
   /// If the engine only infers, they are [samples, ...] of any type and shape. Waits until the stream has taken them.
@@ -163,12 +162,12 @@ typedef struct sr_records {
 #define SR_RECORDS_SIZE_1_7 UINT32_C(32)
 
 #define SR_ENGINE_WHOLE_BATCH UINT32_C(1) /* forward gets the whole batch on every rank, not the rank's part of it */
-#define SR_ENGINE_MESSAGES UINT32_C(2)    /* it calls start_send, start_receive or receive, so ranks are connected */
+#define SR_ENGINE_MESSAGES UINT32_C(2)    /* it calls start_send, start_receive or receive: the host connects ranks */
 
 /// The functions of a plugin of SR_KIND_ENGINE. All are INIT. They return SR_INVALID if the user has to change the job.
-/// Since 1.9, an engine that has `step` may leave out load_checkpoint, forward, backward and infer, all four: it only
-/// iterates. An engine may leave out forward and backward: it is not trained, and its records and predictions may have
-/// any type and shape.
+/// Since 1.9, an engine may leave out (NULL)
+///  - load_checkpoint, forward, backward and infer, all four, if it has `step`: it then only iterates;
+///  - forward and backward: it is then not trained, and its records and predictions may have any type and shape.
 typedef struct sr_engine {
   uint32_t struct_size;
   uint32_t flags;   /* SR_ENGINE_...; unknown ones are skipped */
@@ -176,8 +175,7 @@ typedef struct sr_engine {
   /// Declares the parameters of the rank that `job` names. Pure: the host also asks for other ranks' parameters.
   int32_t (*declare)(void* self, const sr_engine_job* job, const sr_parameter_writer* writer, sr_error* error);
   /// Makes this rank's engine. `parameters`: those that this rank declared, in order. The host owns their memory, sets
-  /// their first values before the next call, and updates them in place. `ranks` and the memory stay valid until
-  /// destroy.
+  /// their first values before the next call, and updates them in place. They and `ranks` stay valid until destroy.
   int32_t (*create)(void* self, const sr_engine_job* job, const sr_named_array* parameters, uint32_t count,
                     uint32_t stride, const sr_ranks* ranks, void** engine, sr_error* error);
   void (*destroy)(void* self, void* engine);

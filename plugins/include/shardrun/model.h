@@ -36,7 +36,8 @@ typedef struct sr_model_job {
 
 /// The shape of a tensor on the one giant device. `axes` names each dimension. Strategies place tensors by these names.
 /// The operands of an op use the same name for a dimension that they share. An axis "heads/3" has one index for three
-/// indices of "heads": where "heads" is split, a rank has the indices that its part needs, and ranks may share one.
+/// indices of "heads". If "heads" is split, a rank has the indices of "heads/3" that its part of "heads" needs, and
+/// several ranks may have the same one.
 typedef struct sr_tensor_type {
   uint32_t struct_size;
   uint32_t element; /* SR_ELEMENT_... */
@@ -47,12 +48,13 @@ typedef struct sr_tensor_type {
 } sr_tensor_type;
 #define SR_TENSOR_TYPE_SIZE_1_7 UINT32_C(32)
 
-#define SR_INITIAL_CONSTANT UINT32_C(0) /* every element is `initial_value` */
-#define SR_INITIAL_NORMAL UINT32_C(1)   /* draws of mean 0 and this deviation, keyed by the seed and the state's name */
-#define SR_INITIAL_BUMP UINT32_C(2)     /* a Gaussian bump in the middle, this share of each dimension wide */
-#define SR_INITIAL_UNIFORM UINT32_C(3)  /* draws from 0 to this, without this, keyed as normal ones */
-#define SR_INITIAL_CHANCE UINT32_C(4)   /* 1 with this probability, else 0 */
-#define SR_INITIAL_COUNTING UINT32_C(5) /* 1, 2, 3, ... times this, in row-major order */
+/// The first elements of a state. v is its `initial_value`.
+#define SR_INITIAL_CONSTANT UINT32_C(0) /* v */
+#define SR_INITIAL_NORMAL UINT32_C(1)   /* normal draws: mean 0, deviation v, keyed by the seed and the state's name */
+#define SR_INITIAL_BUMP UINT32_C(2)     /* a Gaussian bump in the middle; its width is v times a dimension's size */
+#define SR_INITIAL_UNIFORM UINT32_C(3)  /* draws from [0, v), keyed as normal ones */
+#define SR_INITIAL_CHANCE UINT32_C(4)   /* 1 with probability v, else 0; keyed as normal ones */
+#define SR_INITIAL_COUNTING UINT32_C(5) /* v, 2v, 3v, ... in row-major order */
 
 /// A tensor that is kept between calls of functions.
 typedef struct sr_state {
@@ -60,7 +62,7 @@ typedef struct sr_state {
   uint32_t kind;    /* SR_TENSOR_...; a parameter is trained: gradient and optimizer states belong to it. A cache has
                        the shape [cache_pages, heads, page_tokens, any] and begins with zeros */
   const char* name; /* unique: letters, digits and `. _ - /`, as names of axes, inputs, outputs, cut points and scopes.
-                       `layer.0/mlp/up/weights`: what is before the last `/` names ops that read it */
+                       The part before the last `/` names ops that read it: `layer.0/mlp/up/weights` */
   const sr_tensor_type* type;
   uint32_t initial; /* SR_INITIAL_... */
   uint32_t decay;   /* 1: weight decay applies */
@@ -94,8 +96,8 @@ typedef struct sr_state_writer {
 ///  - `predict`, on demand: from the input `inputs`, i32 [batch 1, seq], computes the output `logits` [1, vocab] at the
 ///    position that the op take_position reads. A model without it cannot be sampled.
 ///  - `forward`, on demand, since 1.9: applies the model to a batch. From the data's input `inputs` alone it computes
-///    the output `outputs`: f32 [batch, ...]. It is written for the numbers of rows of `shardrun predict`. A model
-///    without it cannot predict arrays.
+///    the output `outputs`: f32 [batch, ...]. `shardrun predict` chooses the numbers of rows for which it is written. A
+///    model without it cannot predict arrays.
 ///  - `decode`, on demand, since 1.9: `predict` with keys and values kept in caches. It adds `length` tokens to each of
 ///    `rows` sequences: `inputs`, i32 [batch, seq], at the positions `positions`, i32 [batch, seq], where -1 stands for
 ///    no token. The pages of a sequence are a row of `pages`, i32 [batch, sequence_pages]: see the op write_pages. It
@@ -112,7 +114,7 @@ typedef struct sr_function {
 typedef struct sr_function_request {
   uint32_t struct_size;
   uint32_t function; /* its index in sr_model.functions */
-  int64_t rows;      /* samples of a call: of a microbatch; 0 for a function without a batch */
+  int64_t rows;      /* samples in a call, such as a microbatch's; 0 for a function without a batch */
   uint32_t training; /* 1: random layers act */
   uint32_t reserved; /* zero */
   int64_t length;    /* since 1.9; `decode`: tokens that a call adds to a sequence */
@@ -149,14 +151,14 @@ typedef struct sr_call {
   const sr_attribute* attributes;
   uint32_t attribute_count;
   uint32_t attribute_stride;
-  const char* name; /* of the node, after the scope; NULL: the unit of the first parameter that it reads, or the op */
+  const char* name; /* of the node, after the scope; NULL: from the first parameter that it reads, or the op's */
 } sr_call;
 #define SR_CALL_SIZE_1_7 UINT32_C(48)
 
 /// A model writes one function through this. The host owns it. It is valid only during `write_function`.
 ///
 /// A function is pure: it reads states as of its start, and its writes happen at its end. Values are numbers, never 0,
-/// that mean something in this function only.
+/// and valid in this function only.
 ///
 /// Every function of the table is INIT, returns SR_OK or an error with its reason, and copies its arguments. After an
 /// error the graph is refused, whatever write_function returns.
@@ -164,7 +166,7 @@ typedef struct sr_function_writer {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   void* self;
-  /// A tensor that the host fills before a call.
+  /// Adds an input: a tensor that the host fills before each call.
   int32_t (*input)(void* self, const char* name, const sr_tensor_type* type, uint32_t* value, sr_error* error);
   /// Gets the value of a state at the start of the function.
   int32_t (*state)(void* self, const char* name, uint32_t* value, sr_error* error);
@@ -179,10 +181,10 @@ typedef struct sr_function_writer {
                       sr_error* error);
   /// Names a value, and the node that made it, as one whose placement a strategy may decide. Names must be unique.
   int32_t (*cut_point)(void* self, const char* name, uint32_t value, sr_error* error);
-  /// Sets the layer of the following nodes: -1 before the first layer, the number of layers after the last. It begins
-  /// as -1. A layer reads only values of itself and of earlier layers.
+  /// Sets the layer of the following nodes: -1 before the first layer, the number of layers after the last. At first it
+  /// is -1. A layer reads only values of itself and of earlier layers.
   int32_t (*set_layer)(void* self, int32_t layer, sr_error* error);
-  /// Begins the names of following nodes and cut points with `scope/`; NULL: with nothing.
+  /// Puts `scope/` before the names of the following nodes and cut points; NULL: nothing.
   int32_t (*set_scope)(void* self, const char* scope, sr_error* error);
   /// Sets the state's value after the function. Each state is written at most once.
   int32_t (*write)(void* self, const char* state, uint32_t value, sr_error* error);
@@ -192,10 +194,9 @@ typedef struct sr_function_writer {
   /// For the function `loss`: sets the losses of its samples, [batch] or [batch, ...], the same number for each sample.
   /// The loss of a step is their mean over the whole batch.
   int32_t (*set_losses)(void* self, uint32_t losses, sr_error* error);
-  /// Since 1.8. For the function `loss`, in addition to set_losses: sets counts, by whose sum the losses are divided
-  /// instead of by their number. f32 of any shape; only their sum matters. The loss of a step is then the sum of the
-  /// whole batch's losses divided by the sum of its counts, and 0 if that is 0. Counts get no gradient. Called for all
-  /// numbers of rows, or for none.
+  /// Since 1.8. For the function `loss`, in addition to set_losses: sets counts, f32 of any shape. The loss of a step
+  /// is then the sum of the whole batch's losses divided by the sum of all its counts, or 0 if that sum is 0. Counts
+  /// get no gradient. Called for all numbers of rows, or for none.
   int32_t (*set_loss_counts)(void* self, uint32_t counts, sr_error* error);
 } sr_function_writer;
 #define SR_FUNCTION_WRITER_SIZE_1_7 UINT32_C(104)
@@ -238,10 +239,10 @@ typedef struct sr_kernel_call {
 } sr_kernel_call;
 #define SR_KERNEL_CALL_SIZE_1_7 UINT32_C(88)
 
-/// The gradient of an op that is asked for. Values are numbers as in sr_function_writer.
+/// A request for the gradient of an op with respect to one operand. Values are numbers, as in sr_function_writer.
 typedef struct sr_gradient_request {
   uint32_t struct_size;
-  uint32_t operand; /* the gradient with respect to this one: its index */
+  uint32_t operand; /* the index of this operand */
   const uint32_t* operands;
   const uint32_t* results;
   const uint32_t* result_gradients; /* 0: nothing flows back into that result */
@@ -257,8 +258,9 @@ typedef struct sr_gradient_request {
 typedef struct sr_operand {
   uint32_t struct_size;
   uint32_t element; /* SR_ELEMENT_F32 or ..._I32 */
-  double low;       /* checks draw elements from [low, high); both 0: real numbers from the normal distribution, and */
-  double high;      /* the integer 0 */
+  /* Checks draw elements from [low, high). If both are 0: real numbers from the normal distribution; the integer 0. */
+  double low;
+  double high;
 } sr_operand;
 #define SR_OPERAND_SIZE_1_7 UINT32_C(24)
 
@@ -285,13 +287,13 @@ typedef struct sr_attribute_spec {
 ///  - pass-through, if nothing is said: each shard of the operands gives that shard of the results. The factor is in
 ///    every result;
 ///  - "reduced k", "reduced k (max)" or "(min)": shards give parts of a sum, maximum or minimum. The factor is in no
-/// result;
+///    result;
 ///  - "whole k": the factor is not split, because each result needs all of it.
 /// "y[-1..1] x -> y x" has a window: index y of the result reads the indices y - 1 to y + 1 of the operand. With
 /// "2y[0..1]" it reads 2y and 2y + 1. With "y/2[-1..0]" it reads from (y - 1) / 2, rounded up, to y / 2, rounded down.
-/// The factor is pass-through. Its size follows from the operand's dimension, which has as many indices as y, 2y or y /
-/// 2, unless an operand has the factor without a window. A kernel gets the indices that its results read, except those
-/// outside of the whole operand.
+/// The factor is pass-through. If an operand has the factor without a window, that gives its size. Otherwise the size
+/// follows from the operand's dimension, which has as many indices as y, 2y or y / 2. A kernel gets the indices that
+/// its results read, except those outside of the whole operand.
 /// Kernels get shards, with the place of each in its whole tensor. A shard may be empty. If a reduced factor is empty,
 /// the results must be the value that changes no sum, maximum or minimum: 0, -infinity or infinity.
 ///
@@ -299,7 +301,7 @@ typedef struct sr_attribute_spec {
 /// allocate. Kernels are GROUP, the others INIT.
 typedef struct sr_model_op {
   uint32_t struct_size;
-  uint32_t min_operands; /* a call may leave out operands behind these; 0: none */
+  uint32_t min_operands; /* a call may leave out operands after the first min_operands; 0: none */
   const char* name;      /* [a-z][a-z0-9_]*, not the name of an op that shardrun has */
   const char* help;      /* one line: the results in terms of the operands */
   const char* rule;
@@ -316,8 +318,8 @@ typedef struct sr_model_op {
   uint32_t example_count;
   uint32_t example_stride;
   uint32_t reserved;           /* zero */
-  const sr_attribute* example; /* the attributes of one use, for checks: all that are declared */
-  const char* sizes;           /* of factors in checks, as "c=3 k=8"; NULL: those not named are chosen by the check */
+  const sr_attribute* example; /* for checks: a value of each attribute */
+  const char* sizes;           /* for checks: sizes of factors, as "c=3 k=8"; a check chooses the others; may be NULL */
   /// Returns the bytes of `scratch` that a kernel needs for these tensors, whose `data` is NULL. NULL: 0.
   uint64_t (*scratch_bytes)(void* self, const sr_kernel_call* call);
   /// Computes the results in float32. Writes every element, with the same bits for any number of threads.
@@ -342,7 +344,7 @@ typedef struct sr_config_value {
   uint32_t struct_size;
   uint32_t type;    /* SR_CONFIG_... */
   const char* key;  /* nested keys are joined by `.`, and places in lists are numbers: "rope_scaling.factor" */
-  const char* text; /* as in JSON; of a string its characters */
+  const char* text; /* as in JSON; for a string: its characters */
 } sr_config_value;
 #define SR_CONFIG_VALUE_SIZE_1_9 UINT32_C(24)
 
@@ -370,22 +372,22 @@ typedef struct sr_config_writer {
 
 /// A part of a tensor along one dimension: `size` indices from `first` on. A size of 0 means all of it.
 typedef struct sr_part {
-  uint32_t struct_size; /* it stands within another struct, so it stays as it is */
+  uint32_t struct_size; /* this struct is part of another, so its size never changes */
   uint32_t dim;
   int64_t first;
   int64_t size;
 } sr_part;
 
-#define SR_NAME_TRANSPOSED UINT32_C(1) /* the part there has two dimensions, which change places */
+#define SR_NAME_TRANSPOSED UINT32_C(1) /* the tensor's part has two dimensions, which are swapped */
 
-/// The name of a state, or of a part of one, in the folder of others. The elements of `part` of the tensor in the
-/// folder, transposed first if `flags` say so, are those of `state_part` in row-major order, whatever the shapes.
+/// The name that a state, or a part of one, has in a folder of Hugging Face's libraries. The elements of `part` of the
+/// folder's tensor (transposed, if `flags` say so) are those of `state_part`, in row-major order. Shapes may differ.
 typedef struct sr_tensor_name {
   uint32_t struct_size;
   uint32_t flags;       /* SR_NAME_... */
-  const char* state;    /* NULL: tensors of this name, in which * is any run of characters, are left out */
-  const char* name;     /* of the tensor there */
-  const int64_t* shape; /* of the tensor there */
+  const char* state;    /* NULL: tensors called `name`, where * is any run of characters, are left out */
+  const char* name;     /* of the folder's tensor */
+  const int64_t* shape; /* of the folder's tensor */
   uint32_t rank;
   uint32_t reserved; /* zero */
   sr_part part;
@@ -417,20 +419,19 @@ typedef struct sr_model {
   /// INIT. Writes one function.
   int32_t (*write_function)(void* self, const sr_model_job* job, const sr_function_request* request,
                             const sr_function_writer* writer, sr_error* error);
-  const sr_model_op* ops; /* that the model brings */
+  const sr_model_op* ops; /* those that the model brings */
   uint32_t op_count;
   uint32_t op_stride;
   /// Since 1.9, like all that follows. The names of this model under `architectures` in a config.json, separated by
-  /// spaces. NULL: the model cannot be read from such folders, nor written to them, and the three functions
-  /// may be NULL.
+  /// spaces. NULL: the model can neither be read from such folders nor written to them, and the next three may be NULL.
   const char* architectures;
-  /// INIT. Sets the options with which this model is the one that a config.json describes.
+  /// INIT. Sets the options that make this model the one that a config.json describes.
   int32_t (*read_config)(void* self, const sr_config_value* values, uint32_t count, uint32_t stride,
                          const sr_config_reader* reader, sr_error* error);
   /// INIT. Writes a config.json from which read_config would set these options. The host adds the element type.
   int32_t (*write_config)(void* self, const sr_model_job* job, const sr_config_writer* writer, sr_error* error);
-  /// INIT. Lists the names that the parameters have in such folders. If none of the tensors in a folder is listed, the
-  /// host assumes that its names lack the part before the first dot.
+  /// INIT. Lists the names that the parameters have in such folders. If a folder has none of these names, the host
+  /// assumes that the folder's names lack the part before the first dot.
   int32_t (*name_tensors)(void* self, const sr_model_job* job, const sr_tensor_namer* namer, sr_error* error);
 } sr_model;
 #define SR_MODEL_SIZE_1_7 UINT32_C(64)

@@ -12,7 +12,8 @@
 ///  - Enumerations are uint32_t. A value is never reused. Values from 0x80000000 on are for vendors. An unknown value
 ///    is refused or skipped, as the field says.
 ///  - Text is UTF-8, ended by a NUL. The side that allocated memory frees it.
-///  - Every function takes the `self` it was delivered with. No exception and no longjmp leaves one.
+///  - Every function takes as its first argument the `self` of its struct; a plugin's functions take sr_plugin.self.
+///  - No exception and no longjmp may leave a function.
 ///  - INIT: called serially, by one thread at a time. GROUP: serially for one group. ANY: from any thread.
 
 #include <stddef.h>
@@ -73,7 +74,7 @@ typedef struct sr_manifest {
   uint32_t magic; /* SR_MAGIC */
   uint32_t major; /* SR_ABI_MAJOR and SR_ABI_MINOR of the headers it was built with */
   uint32_t minor;
-  uint32_t min_host_minor; /* the oldest host that it works with */
+  uint32_t min_host_minor; /* the lowest SR_ABI_MINOR of a host that it works with */
   uint32_t kind;           /* SR_KIND_... */
   char name[64];           /* [a-z0-9_-]+; the file is shardrun_KIND_NAME.so */
   char version[32];        /* of the plugin itself, for people */
@@ -89,7 +90,8 @@ typedef struct sr_manifest {
 
 #define SR_OPTION_TEXT_FILE UINT32_C(1) /* a text that is not a choice is the path of a text file */
 #define SR_OPTION_TRANSPORT UINT32_C(2) /* since 1.2: names a transport, which this one opens */
-/* Since 1.7, each. An option without a default: a job that does not set it is refused, or has no value for it. */
+/* The next four are since 1.7. REQUIRED: no default; a job that does not set the option is refused. OPTIONAL: no
+ * default; if the job does not set the option, it has no value. */
 #define SR_OPTION_REQUIRED UINT32_C(4)
 #define SR_OPTION_OPTIONAL UINT32_C(8)
 #define SR_OPTION_MINIMUM_EXCLUDED UINT32_C(16)
@@ -126,7 +128,7 @@ typedef struct sr_option {
   uint32_t flags;      /* since 1.1: SR_OPTION_TEXT_FILE, ..._TRANSPORT; unknown ones are skipped */
   uint32_t reserved_1; /* zero */
   const char* aliases; /* since 1.3: its names in other programs, as in the manifest; NULL: none */
-  /* Since 1.7: further names in other programs, with what has to be said about them. */
+  /* Since 1.7: further names in other programs, with notes. */
   const sr_alias* other_names;
   uint32_t other_name_count;
   uint32_t other_name_stride;
@@ -142,17 +144,15 @@ typedef struct sr_option_value {
   int64_t integer; /* also a boolean's: 0 or 1 */
   double number;
   const char* text;     /* for a file: its absolute path, for messages */
-  const char* contents; /* of a file that an option with SR_OPTION_TEXT_FILE names, UTF-8; NULL: a choice; since 1.1 */
+  const char* contents; /* since 1.1: of the file that an SR_OPTION_TEXT_FILE names, UTF-8; NULL: a choice */
 } sr_option_value;
 #define SR_OPTION_VALUE_SIZE_1_0 UINT32_C(40)
 
-/// The element type of a tensor. A model sees real numbers as float32; [train] precision may store them with fewer
-/// bits.
+/// The element type of a tensor. A model sees real numbers as float32; [train] precision may store fewer bits.
 #define SR_ELEMENT_F32 UINT32_C(1)
 #define SR_ELEMENT_I32 UINT32_C(2)
-#define SR_ELEMENT_F64 UINT32_C(3) /* since 1.7: real numbers of an op's float64 kernel; since 1.9: arrays of engines \
-                                    */
-/* Since 1.9, for arrays of engines (sr_array) alone */
+#define SR_ELEMENT_F64 UINT32_C(3) /* since 1.7: in float64 kernels of ops; since 1.9: in arrays of engines */
+/* Since 1.9, only for arrays of engines (sr_array) */
 #define SR_ELEMENT_BF16 UINT32_C(4)
 #define SR_ELEMENT_F16 UINT32_C(5)
 #define SR_ELEMENT_I64 UINT32_C(6)
@@ -160,7 +160,7 @@ typedef struct sr_option_value {
 
 #define SR_TENSOR_PARAMETER UINT32_C(1)
 #define SR_TENSOR_STATE UINT32_C(2) /* kept from step to step but not trained: a simulated field, a cache */
-#define SR_TENSOR_CACHE UINT32_C(3) /* since 1.9: keys or values of past tokens, in pages; a strategy sees a state */
+#define SR_TENSOR_CACHE UINT32_C(3) /* since 1.9: keys or values of past tokens, in pages; strategies see a state */
 
 #define SR_LOG_INFO UINT32_C(1)
 #define SR_LOG_WARNING UINT32_C(2)

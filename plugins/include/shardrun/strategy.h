@@ -32,7 +32,7 @@ typedef struct sr_sharding {
 typedef struct sr_job {
   uint32_t struct_size;
   uint32_t ranks;
-  const sr_mesh_axis* mesh; /* as the job file gives it; none where it does not */
+  const sr_mesh_axis* mesh; /* the job file's mesh; empty if it has none */
   uint32_t mesh_count;
   uint32_t mesh_stride;
   const sr_option_value* options;
@@ -40,20 +40,21 @@ typedef struct sr_job {
   uint32_t option_stride;
   uint32_t microbatches; /* in an optimizer step; since 1.1 */
   uint32_t reserved;     /* zero */
-  /* Since 1.1: in the order of the job file; none for a strategy without SR_STRATEGY_READS_SHARDING. */
+  /* Since 1.1: the lines of [sharding], in their order; none for a strategy without SR_STRATEGY_READS_SHARDING. */
   const sr_sharding* sharding;
   uint32_t sharding_count;
   uint32_t sharding_stride;
 } sr_job;
 #define SR_JOB_SIZE_1_0 UINT32_C(40)
 
-/// A logical axis: the name that models give to a dimension (`batch`, `embed`, `heads`, …). "heads/3" has an index for
-/// three of "heads" and follows its rule. A tensor that is placed by dimensions is best split along it as along "heads".
+/// A logical axis: the name that models give to a dimension (`batch`, `embed`, `heads`, …). "heads/3" has one index for
+/// three of "heads", and a rule for "heads" holds for it, too. A strategy that places tensors by dimensions should
+/// split "heads/3" as it splits "heads".
 typedef struct sr_axis {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   const char* name;
-  int64_t size; /* global; the largest, where values of the graph differ */
+  int64_t size; /* of the whole axis; the largest one if tensors differ */
 } sr_axis;
 #define SR_AXIS_SIZE_1_0 UINT32_C(24)
 
@@ -68,7 +69,7 @@ typedef struct sr_tensor {
   uint64_t bytes;
   uint32_t rank;     /* dimensions: the length of shape and axes */
   int32_t layer;     /* index into the layers; -1 outside them */
-  uint32_t tied_set; /* tensors with one non-zero number are one weight; 0: not tied */
+  uint32_t tied_set; /* tensors with the same non-zero number are one weight; 0: not tied */
   uint32_t reserved; /* zero */
 } sr_tensor;
 #define SR_TENSOR_SIZE_1_0 UINT32_C(56)
@@ -95,7 +96,7 @@ typedef struct sr_layer {
   uint64_t forward_flops;
   uint64_t backward_input_flops;
   uint64_t backward_weight_flops;
-  double seconds; /* of all these on one rank, as predicted from the job's [cluster]; 0: unknown; since 1.9 */
+  double seconds; /* of all this work on one rank, as predicted from the job's [cluster]; 0: unknown; since 1.9 */
 } sr_layer;
 #define SR_LAYER_SIZE_1_0 UINT32_C(48)
 
@@ -115,8 +116,8 @@ typedef struct sr_graph {
   const sr_layer* layers;
   uint32_t layer_count;
   uint32_t layer_stride;
-  const sr_layer* before; /* what comes before the first layer and behind the last, in the same terms; since 1.1 */
-  const sr_layer* behind;
+  const sr_layer* before; /* since 1.1: what comes before the first layer, described like a layer */
+  const sr_layer* behind; /* since 1.1: what comes after the last layer */
 } sr_graph;
 #define SR_GRAPH_SIZE_1_0 UINT32_C(72)
 
@@ -181,7 +182,7 @@ typedef struct sr_hook_tensor {
 typedef struct sr_hook_group {
   uint32_t struct_size;
   uint32_t hook;     /* SR_HOOK_... */
-  uint64_t elements; /* float32, of all of them, on this rank; at least 1, the same on every member */
+  uint64_t elements; /* float32 elements of all tensors, on this rank; at least 1, the same on every member */
   uint32_t members;  /* ranks along the hook's mesh axis; may be 1 since 1.8 */
   uint32_t states;   /* number of states that the hook has declared */
   const sr_hook_tensor* tensors;
@@ -235,8 +236,8 @@ typedef struct sr_hook_call {
   const uint64_t* elements; /* of each buffer */
   int64_t step;             /* from 0 */
   uint64_t samples;         /* in a step, over all ranks */
-  uint64_t own_samples;     /* those that the gradients at this coordinate of the mesh axis come from; may be 0 */
-  const sr_job* job;        /* as make_plan had it */
+  uint64_t own_samples;     /* those from which the gradients at this coordinate of the mesh axis come; may be 0 */
+  const sr_job* job;        /* the one that make_plan got */
 } sr_hook_call;
 #define SR_HOOK_CALL_SIZE_1_1 UINT32_C(72)
 
@@ -296,10 +297,10 @@ typedef struct sr_plan_writer {
   /// this case.
   ///
   /// The hook sync_gradients replaces the all_reduce, over the mesh axis, of the gradients of the tensors that `glob`
-  /// matches. For tensors that vary over the axis, whose gradients are not summed, it stands at the same point. It runs
-  /// once per step for each group of gradients, as soon as they are complete and summed over all other axes. Its result
-  /// is used as the gradients. It must be the same on every member, unless the tensors vary over the axis. Gradients of
-  /// a loss with counts (set_loss_counts) are still sums here; the update divides them.
+  /// matches. Gradients of tensors that vary over the axis are not summed; for these the hook runs at the same point.
+  /// It runs once per step for each group of gradients, as soon as they are complete and summed over all other axes.
+  /// Its result is used as the gradients. It must be the same on every member, unless the tensors vary over the axis.
+  /// Gradients of a loss with counts (set_loss_counts) are still sums here; the update divides them.
   int32_t (*sync_gradients)(void* self, const char* glob, const char* mesh_axis, sr_error* error);
   /// Since 1.1. The hook after_step gets the tensors that `glob` matches, which are stored whole along the mesh axis.
   /// It runs after every `every` steps and after the last step, also if a signal made it the last. Tensors that do not
@@ -324,8 +325,8 @@ typedef struct sr_strategy {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   /// INIT. Writes the plan. Pure and deterministic: every rank calls it with the same input and must get the same plan.
-  /// So it must not read a clock, file, environment, address or random number. Returns SR_INVALID if the job cannot be
-  /// split so.
+  /// So it must not read a clock, file, environment, address or random number. Returns SR_INVALID if it cannot split
+  /// this job.
   int32_t (*make_plan)(void* self, const sr_job* job, const sr_graph* graph, const sr_plan_writer* writer,
                        sr_error* error);
   uint32_t flags;      /* since 1.1: SR_STRATEGY_... */

@@ -15,12 +15,12 @@
 /// A failed group stays failed. Each of its ops, pending or new, ends with an error within a second: SR_ABORTED where
 /// the group was aborted, SR_PEER_LOST or SR_TIMEOUT if that was the cause.
 ///
-/// Where a member's process ends, every op that waits for it fails with SR_PEER_LOST, long before its deadline, and the
-/// error names the rank. Members that wait only for others are aborted by their hosts. Ops that need nothing from it
-/// continue.
+/// If a member's process ends, every op that waits for it fails with SR_PEER_LOST, long before its deadline, and the
+/// error names the rank. Members that wait only for others are aborted by their hosts. Ops without it continue.
 ///
 /// An error with SR_PEER_LOST or SR_TIMEOUT names, in sr_error::awaited, the rank of the world that is lost or was
-/// waited for, if the transport knows it; any one of several. The host decides by it which rank failed first.
+/// waited for, if the transport knows it. If there are several, it names one of them. The host uses it to decide which
+/// rank failed first.
 
 #include <shardrun/plugin.h>
 
@@ -81,7 +81,7 @@ extern "C" {
 /// the op from SEND and RECV, if its buffers are host memory.
 #define SR_OP_FLAG_IN_ORDER UINT32_C(2)
 
-/// Host memory that ops will use; usually an arena.
+/// Memory that ops will use; usually an arena.
 typedef struct sr_memory {
   uint32_t struct_size;
   uint32_t kind; /* SR_MEMORY_... */
@@ -98,8 +98,8 @@ typedef struct sr_memory {
 
 /// Since 1.6. A queue of a device: work that is done in the order in which it is given, while the host continues. The
 /// host provides it. It stays valid until the ops that were enqueued in it or joined into it are freed. None of its
-/// functions waits. It makes all of its calls, also after an error of its work and after the op has been freed, but
-/// before the transport is unloaded.
+/// functions waits. Each call that it was asked for is made, also after an error of its work and after the op has been
+/// freed, but before the transport is unloaded.
 typedef struct sr_queue {
   uint32_t struct_size;
   uint32_t kind;     /* SR_QUEUE_... */
@@ -152,11 +152,11 @@ typedef struct sr_op {
 #define SR_OP_INFO_ORDERED UINT32_C(2) /* reduces in the order of the members: the same bits for any buffers */
 #define SR_OP_INFO_ASYNC UINT32_C(4)   /* makes progress while the host computes */
 /* Since 1.2: ORDERED, and each sum is rounded to the dtype before the next element is added: ((0 + 1) + 2) + …. Sums
- * of F16 and BF16 are rounded to float32 instead, and the last one to the dtype; a host takes them for stepwise only
+ * of F16 and BF16 are rounded to float32 instead, and the last one to the dtype; a host counts them as stepwise only
  * with SR_OP_INFO_ROUNDED_ONCE. All transports with this flag give the same bits. */
 #define SR_OP_INFO_STEPWISE UINT32_C(8)
-/* Since 1.6: F16 and BF16 are reduced in float32 and rounded once (see SR_REDUCE_SUM). Where a sum or product of more
- * than two members lacks it, the host builds the op from SEND and RECV, if its buffers are host memory. */
+/* Since 1.6: F16 and BF16 are reduced in float32 and rounded once (see SR_REDUCE_SUM). If a sum or product of more
+ * than two members lacks the flag, the host builds the op from SEND and RECV, if its buffers are host memory. */
 #define SR_OP_INFO_ROUNDED_ONCE UINT32_C(16)
 
 typedef struct sr_op_info {
@@ -178,7 +178,7 @@ typedef struct sr_op_info {
 typedef struct sr_transport_props {
   uint32_t struct_size;
   uint32_t flags;        /* SR_TRANSPORT_... */
-  uint32_t memory_kinds; /* the kinds that it can move: bit 1 << kind for each; 0: host memory alone */
+  uint32_t memory_kinds; /* the kinds that it can move: bit 1 << kind for each; 0: only host memory */
   uint32_t reserved;     /* zero */
   uint32_t queue_kinds;  /* since 1.6: the kinds that op_enqueue takes: bit 1 << kind for each; 0: it takes none */
 } sr_transport_props;
@@ -241,7 +241,7 @@ typedef struct sr_transport_config {
   uint32_t option_count;
   uint32_t reserved;        /* zero */
   int64_t deadline;         /* by which the transport is open or gives up */
-  const uint32_t* machines; /* since 1.2: the machine's number of each rank of the world; NULL: not known */
+  const uint32_t* machines; /* since 1.2: for each rank of the world, its machine's number; NULL: not known */
   /* since 1.4: 32 bytes, the same on every rank of this run and known to no one else. Ranks authenticate each other and
    * derive keys with it. Read only during the call. NULL: the host has none. Do not pass it to another process. */
   const uint8_t* secret;
@@ -249,8 +249,7 @@ typedef struct sr_transport_config {
 #define SR_TRANSPORT_CONFIG_SIZE_1_0 UINT32_C(72)
 
 /// Since 1.2. What is known of a job before any of its processes runs, for `configure`. Read only during the call,
-/// except `host`, which provides `now`, `open_transport` and `transport_options` from here on, and the rest from `open`
-/// on.
+/// except `host`. It provides `now`, `open_transport` and `transport_options` from here on, the rest from `open` on.
 typedef struct sr_transport_setup {
   uint32_t struct_size;
   uint32_t world_size; /* 0: not known */
@@ -323,9 +322,9 @@ typedef struct sr_transport {
   /// Since 1.2; may be NULL. GROUP, once the op is complete. Says when the op ran, which shows how much of it
   /// overlapped with other work of the host. Returns SR_UNIMPLEMENTED if that is not known.
   int32_t (*op_times)(void* self, uint64_t op, sr_op_times* times, sr_error* error);
-  /// INIT. Since 1.2; may be NULL. Called once, before everything else, also in a process that is no rank. It refuses
-  /// invalid options with SR_INVALID, before any process of the job starts. A transport that wraps another opens it
-  /// here; the inner one is configured when open_transport returns.
+  /// INIT. Since 1.2; may be NULL. Called once, before everything else, also in a process that is not a rank. It
+  /// refuses invalid options with SR_INVALID, before any process of the job starts. A transport that wraps another
+  /// opens it here; the inner one is configured when open_transport returns.
   int32_t (*configure)(void* self, const sr_transport_setup* setup, sr_error* error);
   /// INIT, before open; since 1.2, NULL if it is not offered. Tells ranks that another launcher (mpirun, srun) started
   /// where to meet, before there is a store. Every rank of the world calls it, and it waits for all ranks. On return
@@ -335,8 +334,7 @@ typedef struct sr_transport {
   /// earlier work is done. The call does not wait for that work; it may wait until the members have connected, in their
   /// first op. Work that the queue gets later need not wait for the op; op_join makes it wait. Ops of a group begin in
   /// the order in which they were started or enqueued, whatever their queues. `timeout`: nanoseconds that the op may
-  /// take after the queue has reached it; INT64_MAX: no limit. Returns SR_INVALID for a queue of a kind that is not in
-  /// `queue_kinds`.
+  /// take after the queue has reached it; INT64_MAX: no limit. Returns SR_INVALID for a queue not of `queue_kinds`.
   int32_t (*op_enqueue)(void* self, uint64_t op, const sr_queue* queue, int64_t timeout, sr_error* error);
   /// GROUP. Since 1.6. Makes work that the queue gets later wait for the op, which was started or enqueued. The host
   /// does not wait. The queue also continues if the op fails: the host tests the op, or waits for it, before it starts

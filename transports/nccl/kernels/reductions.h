@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-/// Reductions of floating-point numbers that NCCL lacks: in the order of the members, and minima and maxima that keep
-/// NaN. nvcc compiles this file for GPUs (kernels.cu). The tests compile it as C++.
+/// Reductions of floating-point numbers that NCCL lacks: those in the order of the members, and minima and maxima that
+/// keep NaN. nvcc compiles this file for GPUs (kernels.cu). The tests compile it as C++.
 namespace shardrun::nccl_transport::kernels {
 
 /// The elements that a thread computes: first, first + step, ….
@@ -79,7 +79,8 @@ struct Key64 {
 SHARDRUN_ALSO_ON_GPUS inline Key32 key_for(float) { return {}; }
 SHARDRUN_ALSO_ON_GPUS inline Key64 key_for(double) { return {}; }
 
-/// Inverts all bits except the sign of negative numbers, whose order is reversed as integers. It is its own inverse.
+/// Inverts all bits except the sign of a negative number, because negative numbers have the reverse order as integers.
+/// It is its own inverse.
 template <class Integer>
 SHARDRUN_ALSO_ON_GPUS Integer turned(Integer bits) {
   constexpr Integer all_but_sign = static_cast<Integer>(~(std::uint64_t{1} << 63U) >> (64U - 8U * sizeof(Integer)));

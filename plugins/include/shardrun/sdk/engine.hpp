@@ -18,8 +18,8 @@
 ///     };
 ///     SHARDRUN_EXPORT_ENGINE(Linear, "linear", "1.0")
 ///
-/// ShardedEngine takes samples of float. InferenceEngine<In, Out> takes any type, and is not trained; IteratedEngine
-/// has steps alone. The constructor declares parameters and computes nothing. The host also runs it to learn the
+/// ShardedEngine takes samples of float. InferenceEngine<In, Out> takes any type and is not trained. IteratedEngine
+/// only has steps. The constructor declares parameters and computes nothing. The host also runs it to learn the
 /// parameters of other ranks; the parameters then have no elements. shardrun/engine.h has the rules. InvalidJob is for
 /// a job that has to change; every other exception fails the job.
 

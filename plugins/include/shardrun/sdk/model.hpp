@@ -23,7 +23,7 @@
 ///
 /// A class may bring ops of its own: `static auto ops() { return own_ops<Swish, Other>(); }` (model/op.hpp).
 ///
-/// A model that others have in folders of Hugging Face's libraries says how they describe it (model/hub.hpp):
+/// A model that Hugging Face's libraries have, too, says how their folders describe it (model/hub.hpp):
 ///
 ///     static constexpr const char* architectures = "WaveForCausalLM";
 ///     void read_config(const HubConfig& config) const;
@@ -51,7 +51,7 @@ namespace shardrun::sdk {
 struct ModelJob {
   OptionValues options;
   std::uint32_t data = 0;     ///< SR_DATA_...; 0: no data, because the job does not train, or is only planned
-  std::int64_t vocab = 0;     ///< this and the next two: what the data determines; 0: not known
+  std::int64_t vocab = 0;     ///< set by the data, like the next two; 0: not known
   std::int64_t features = 0;  ///< values in a row of `inputs`
   std::int64_t outputs = 0;   ///< values in a row of `targets`
   CacheSizes caches = {};     ///< of the function `decode`

@@ -33,7 +33,7 @@ class InvalidJob : public std::runtime_error {
   std::string setting_;
 };
 
-/// A host function refused its arguments. Do not catch it: the host knows already that it failed.
+/// A host function refused its arguments. Do not catch it: the host already knows that the call failed.
 class Refused : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -119,8 +119,7 @@ struct Option {
   return option;
 }
 
-/// Adds names of the option in other programs, separated by spaces. An error about such a key suggests it. Since ABI
-/// 1.3.
+/// Adds names of the option in other programs, separated by spaces. Errors about such a key suggest it. Since ABI 1.3.
 [[nodiscard]] inline Option also_called(Option option, std::string aliases) {
   option.aliases = std::move(aliases);
   return option;
@@ -150,8 +149,7 @@ struct Option {
   return option;
 }
 
-/// Calls `take` with a copy of each element of an array with a stride. Fields unknown to its writer are zero in the
-/// copy.
+/// Calls `take` with a copy of each element of an array with a stride. Fields that its writer did not know are zero.
 template <class Raw, class Take>
 void for_each(const Raw* array, std::uint32_t count, std::uint32_t stride, Take take) {
   for (std::uint32_t i = 0; i < count; ++i) {

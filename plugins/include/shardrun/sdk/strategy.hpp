@@ -9,7 +9,7 @@
 ///     };
 ///     SHARDRUN_EXPORT_STRATEGY(Rows, "rows", "1.0")
 ///
-/// What a plan cannot express, a class does itself in hooks: strategy/hooks.hpp. A class that reads the job's section
+/// A class does in hooks what a plan cannot express: strategy/hooks.hpp. A class that reads the job's section
 /// [sharding] declares `static constexpr bool reads_sharding = true;`. The class is constructed without arguments or
 /// from a Host. make_plan is pure and deterministic (see shardrun/strategy.h). What it throws becomes the job's error;
 /// it throws InvalidJob if the user has to change the job. strategy/placements.hpp and strategy/pipeline.hpp have parts

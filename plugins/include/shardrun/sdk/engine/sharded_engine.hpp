@@ -41,7 +41,8 @@ struct EngineSetup {
   const sr_ranks* ranks = nullptr;
 };
 
-/// A rank among the others: what all engines have in common. All ranks must call the collectives in the same order.
+/// What all engines have in common: the rank's number, and communication. All ranks must call the collectives in the
+/// same order.
 class EngineRank {
  public:
   explicit EngineRank(EngineSetup& setup)
@@ -85,13 +86,13 @@ class EngineRank {
   [[nodiscard]] Future send_async(const BasicArray<T>& src, int target_device_id) {
     return {ranks_, {start_send(src, target_device_id)}};
   }
+  /// Deleted: a temporary would be gone before it is sent.
   template <class T>
-  Future send_async(const BasicArray<T>&& src, int target_device_id) = delete;  // deleted: a temporary would be gone
-                                                                                // before it is sent
+  Future send_async(const BasicArray<T>&& src, int target_device_id) = delete;
 
-  /// As above, in a pattern in which every rank sends: `dst` gets the array that another rank sends here. That rank is
-  /// as far behind this one as the target is ahead (2 * device_id - target_device_id, modulo num_devices), or it is
-  /// `source_device_id`. If target and source are this rank, as with one rank, `dst` is a copy.
+  /// As above, in a pattern in which every rank sends: `dst` receives an array from `source_device_id`. By default that
+  /// is the rank as far behind this one as the target is ahead (2 * device_id - target_device_id, modulo num_devices).
+  /// If target and source are both this rank, `dst` becomes a copy.
   template <class T>
   [[nodiscard]] Future send_async(const BasicArray<T>& src, BasicArray<T>& dst, int target_device_id,
                                   std::optional<int> source_device_id = std::nullopt) {
@@ -107,8 +108,8 @@ class EngineRank {
     detail::call_host([&](sr_error* error) {
       return ranks_->start_receive(ranks_->self, static_cast<std::uint32_t>(source), &to, &received, error);
     });
-    return {ranks_, {sent, received}};  // received is waited for first: a rank that waits to receive lets others send
-                                        // to it
+    // The future waits for the last one first: a rank that waits to receive lets others send to it.
+    return {ranks_, {sent, received}};
   }
 
   /// Joins the arrays of all ranks along the axis.
@@ -127,7 +128,7 @@ class EngineRank {
     });
   }
 
-  /// This rank's part, along the axis, of the sum of all ranks' arrays.
+  /// This rank's part, along the axis, of the reduction of all ranks' arrays.
   template <class T>
   [[nodiscard]] BasicArray<T> reduce_scatter(const BasicArray<T>& arr, int axis = 0, std::string_view op = "sum") {
     return made<T>([&, from = detail::raw_array(arr)](const sr_array_maker* maker, sr_error* error) {
@@ -287,16 +288,17 @@ class ShardedEngine : public InferenceEngine<float> {
  public:
   using InferenceEngine<float>::InferenceEngine;
 
-  /// The gradient of each parameter of this rank, by name. `grads`: the loss's gradient by the latest predictions.
+  /// The gradient of each parameter of this rank, by name. `grads`: the gradient of the loss with respect to the latest
+  /// result of forward.
   virtual Arrays backward(const Array& grads) = 0;
 };
 
 /// The base of an engine that only iterates ([job] task = iterate). A derived class declares its states in its
 /// constructor, with state() and sharded_state(), and has
 ///     void start();                  // may be left out: sets the states to the values with which a run begins
-///     void step(std::int64_t step);  // counted from 0; computes the next values of the states, in place  A step
-/// depends on the states alone, because a run may continue from saved ones. Any other ShardedEngine with such a `step`
-/// can iterate, too.
+///     void step(std::int64_t step);  // counted from 0; computes the next values of the states, in place
+/// A step depends on the states alone, because a run may continue from saved ones. Any other ShardedEngine with such a
+/// `step` can iterate, too.
 class IteratedEngine : public EngineRank {
  public:
   using EngineRank::EngineRank;

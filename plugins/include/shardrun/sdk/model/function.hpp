@@ -5,8 +5,7 @@
 ///     const Value u = f.state("u");
 ///     f.write("u", 0.5 * u + 0.25 * shift(u, 0, -1) + 0.25 * shift(u, 0, 1));
 ///
-/// C++ does not define which operand of an expression is evaluated first. To fix the order of nodes, store values in
-/// variables.
+/// C++ does not define which operand of an expression is evaluated first. Store values in variables to fix the order.
 ///
 /// A sum that contains multiples of values is one op, linear_combination, which adds from left to right; the sum of two
 /// values is the op add. A sum's node is made when the sum is first used. The other operators and all ops with a name

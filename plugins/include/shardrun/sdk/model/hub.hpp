@@ -204,7 +204,7 @@ class HubConfig {
   void set(const std::string& option, std::int64_t value) const { set(option, std::to_string(value)); }
   void set(const std::string& option, double value) const { set(option, digits(value)); }
 
-  /// The shortest text that reads as this number.
+  /// The shortest text that converts back to this number.
   [[nodiscard]] static std::string digits(double value) {
     char text[64] = {};
     const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
@@ -283,7 +283,7 @@ class TensorNames {
     const sr_tensor_name raw = detail::write(name);
     detail::call_host([&](sr_error* error) { return namer_.add(namer_.self, &raw, error); });
   }
-  /// Names a whole state, whose elements have the same order there.
+  /// Names a whole state, whose elements have the same order in the folder's tensor.
   void add(const std::string& state, const std::string& name, std::vector<std::int64_t> shape) const {
     add(TensorName{.state = state, .name = name, .shape = std::move(shape)});
   }

@@ -24,7 +24,7 @@ namespace shardrun::sdk {
   return x.function().call("matmul", {x, w}, {{"contract", contract}, {"transpose", std::int64_t{1}}}, name);
 }
 
-/// The rows of `table` [vocab, embed] with these numbers.
+/// The rows of `table` [vocab, embed] at the indices `tokens`.
 [[nodiscard]] inline Value embedding(const Value& tokens, const Value& table, const std::string& name = {}) {
   return tokens.function().call("embedding", {tokens, table}, {}, name);
 }
@@ -51,7 +51,7 @@ namespace shardrun::sdk {
   return qkv.function().call_all("attention", {qkv}, {{"dropout", dropout}, {"stream", stream}}, name).front();
 }
 
-/// The row at the position that is set at run time. x: [1, seq, embed]   result: [1, embed]
+/// The row at a position that the host sets before each call. x: [1, seq, embed]   result: [1, embed]
 [[nodiscard]] inline Value take_position(const Value& x, const std::string& name = {}) {
   return x.function().call("take_position", {x}, {}, name);
 }
@@ -80,7 +80,7 @@ struct Boundary {
   double value = 0;      ///< used if not periodic
 };
 
-/// The element at index i + offset along dimension `dim`, for each i.
+/// Element i of the result is element i + offset of x, along dimension `dim`.
 [[nodiscard]] inline Value shift(const Value& x, std::size_t dim, std::int64_t offset, const Boundary& boundary = {},
                                  const std::string& name = {}) {
   return x.function().call("shift", {x},
@@ -116,15 +116,16 @@ struct Boundary {
 struct Rope {
   double base = 10000;
   std::int64_t offset = 0;   ///< the position of index 0
-  bool interleaved = false;  ///< pairs are neighbours; otherwise i and i + head_dim / 2, as in Llama
+  bool interleaved = false;  ///< a pair is two neighbours; otherwise i and i + head_dim / 2, as in Llama
   /// The angle of each of the head_dim / 2 pairs at position 1, for scaled rotations. Empty: `base` determines the
   /// angles. Hosts support this and `factor` since 1.9.
   std::vector<double> frequencies = {};
   double factor = 1;  ///< multiplies the result
 };
 
-/// Rotary position embedding: rotates pair i of the last dimension by the angle position / base^(2i / head_dim). `dim`:
-/// the dimension of positions, which are its indices, or `positions`: i32 of the dimensions up to `dim`.
+/// Rotary position embedding: rotates pair i of the last dimension by the angle position / base^(2i / head_dim). A
+/// position is the index along dimension `dim` or, if given, an element of `positions`: i32, with the dimensions of x
+/// up to `dim`.
 [[nodiscard]] inline Value rope(const Value& x, const Value& positions, std::size_t dim, const Rope& how = {},
                                 const std::string& name = {}) {
   std::vector<Attribute> attributes = {{"dim", static_cast<std::int64_t>(dim)},
@@ -155,8 +156,8 @@ struct Attention {
   double scale = 0;         ///< multiplies the scores; 0: 1 / sqrt(head_dim)
   double dropout = 0;
   std::string stream = "attention";  ///< of dropout's random numbers
-  /// Heads of queries that share one of keys and values, if queries are [batch, seq, heads, head_dim]: see
-  /// Dim::grouped. Such heads may be split anywhere. 0: queries have a dimension for the group
+  /// The number of query heads that share one head of keys and values, if queries are [batch, seq, heads, head_dim]:
+  /// see Dim::grouped. Such heads may be split anywhere. 0: queries have a dimension of their own for the group.
   std::int64_t group = 0;
 };
 
@@ -176,7 +177,6 @@ namespace detail {
 
 }  // namespace detail
 
-/// Attention of queries [batch, seq, kv_heads, group, head_dim] to keys and values [batch, keys, kv_heads, head_dim].
 /// Attention of queries [batch, seq, kv_heads, group, head_dim] to keys and values [batch, keys, kv_heads, head_dim].
 /// The heads of a group share one head of keys and values; with a group of 1 this is multi-head attention. With
 /// `how.group`, queries are [batch, seq, heads, head_dim]. The result has the shape of the queries.

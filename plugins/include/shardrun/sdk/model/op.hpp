@@ -8,7 +8,7 @@
 ///       static constexpr const char* rule = "b* -> b*";
 ///       static std::vector<OpAttribute> attributes() { return {number_attribute("slope", "…", 1.5)}; }
 ///
-///       template <class Real>  // float, and double for the kernel that is compared with
+///       template <class Real>  // float, and double for the kernel that verify compares with
 ///       static void kernel(const KernelCall<Real>& call);
 ///       static Value gradient(Function& f, const GradientRequest& request);
 ///     };
@@ -18,12 +18,12 @@
 /// left out:
 ///
 ///     static std::vector<OpAttribute> attributes();
-///     static std::vector<OpOperand> operands();              // without it all are real numbers
-///     static std::vector<std::uint32_t> result_elements(); // SR_ELEMENT_...; without it all are 0
-///     static constexpr std::uint32_t min_operands = 2;     // the others may be left out of a call
-///     static constexpr const char* sizes = "c=3";          // of factors, for checks
+///     static std::vector<OpOperand> operands();             // without it all are real numbers
+///     static std::vector<std::uint32_t> result_elements();  // SR_ELEMENT_...; without it all are 0
+///     static constexpr std::uint32_t min_operands = 2;      // a call may leave out the others
+///     static constexpr const char* sizes = "c=3";           // of factors, for checks
 ///     template <class Real> static std::size_t scratch(const KernelCall<Real>& call);  // elements of type Real
-///     static Value gradient(Function& f, const GradientRequest& request);  // without it no loss depends on the op
+///     static Value gradient(Function& f, const GradientRequest& request);  // without it no loss may depend on the op
 
 #include <shardrun/model.h>
 #include <shardrun/sdk/model/function.hpp>
@@ -48,7 +48,7 @@ struct OpOperand {
   double high = 0;
 };
 
-/// Declares an attribute. It has the value that checks use.
+/// Declares an attribute. `example` is the value that checks use.
 struct OpAttribute {
   std::string help;
   Attribute example;
@@ -174,9 +174,9 @@ class KernelCall {
   const sr_kernel_call& raw_;
 };
 
-/// The gradient that is asked for.
+/// A request for the gradient of an op with respect to one operand.
 struct GradientRequest {
-  std::size_t operand = 0;  ///< the operand with respect to which it is taken
+  std::size_t operand = 0;  ///< the index of this operand
   std::vector<Value> operands;
   std::vector<Value> results;
   std::vector<Value> result_gradients;  ///< a Value that does not exist (Value::exists): no gradient arrives there
@@ -304,7 +304,7 @@ inline void add_operands(sr_model_op& op, OpLists& lists, const std::vector<OpOp
   op.operand_stride = sizeof(sr_operand);
 }
 
-/// One real operand for each that the rule names.
+/// For each operand that the rule names, one of real numbers.
 [[nodiscard]] inline std::vector<OpOperand> real_operands(const std::string& rule) {
   const auto arrow = rule.begin() + static_cast<std::ptrdiff_t>(std::min(rule.find("->"), rule.size()));
   return std::vector<OpOperand>(static_cast<std::size_t>(std::count(rule.begin(), arrow, ',')) + 1);

@@ -67,7 +67,7 @@ namespace detail {
 [[nodiscard]] inline Value max(const Value& x) { return max(x, detail::all_dimensions(x)); }
 [[nodiscard]] inline Value min(const Value& x) { return min(x, detail::all_dimensions(x)); }
 
-/// The index along a dimension, which the result lacks, of the first of the largest elements: i32.
+/// The index of the largest element along a dimension, i32; the first one of several. The result lacks the dimension.
 [[nodiscard]] inline Value argmax(const Value& x, std::int64_t dim) {
   return x.function().call("argmax", {x}, {{"dim", detail::dimension(x, dim)}});
 }
@@ -122,7 +122,7 @@ namespace detail {
 [[nodiscard]] inline Value gather(const Value& indices, const Value& x, std::int64_t dim = 0) {
   return x.function().call("gather", {indices, x}, {{"dim", detail::dimension(x, dim)}});
 }
-/// The reverse of gather: for each index of `rows`, the sum of the elements of x that have this index.
+/// The reverse of gather: index r of `rows` gets the sum of the elements of x whose index is r.
 [[nodiscard]] inline Value scatter_add(const Value& indices, const Value& x, std::int64_t dim, const Dim& rows) {
   return x.function().call("scatter_add", {indices, x},
                            {{"dim", detail::dimension(x, dim)}, {"rows", rows.size}, {"axis", rows.axis}});
@@ -227,8 +227,8 @@ class Contraction {
     refuse("it has too many dimensions");
   }
 
-  /// Replaces "..." by letters for the dimensions that an operand has in addition to its letters. Those of several
-  /// operands are the same letters, counted from the last.
+  /// Replaces "..." by letters for the dimensions that an operand has in addition to its letters. Operands share these
+  /// letters, aligned at the last one.
   void expand_ellipses() {
     for (std::size_t i = 0; i < letters_.size(); ++i) {
       const std::size_t at = letters_[i].find("...");
@@ -250,8 +250,8 @@ class Contraction {
     }
   }
 
-  /// A letter that occurs twice in an operand means its diagonal. The second becomes a new letter, and the operand is
-  /// multiplied by the identity of both and summed over the new one.
+  /// A letter that occurs twice in an operand means its diagonal. The second occurrence becomes a new letter. The
+  /// operand is multiplied by an identity matrix over both letters, and summed over the new one.
   void take_diagonals(std::size_t i) {
     std::string& letters = letters_[i];
     std::string pairs;

@@ -9,8 +9,7 @@ namespace shardrun::sdk {
 [[nodiscard]] inline bool glob_matches(std::string_view pattern, std::string_view text) noexcept {
   std::size_t p = 0;
   std::size_t t = 0;
-  std::size_t star = std::string_view::npos;  // the last star seen; only this one ever needs to match one more
-                                              // character
+  std::size_t star = std::string_view::npos;  // the last star seen; no earlier one needs to match more
   std::size_t taken = 0;                      // the end of what that star matches
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

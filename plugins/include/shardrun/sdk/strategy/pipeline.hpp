@@ -49,13 +49,14 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// Finds the cut into chunks whose weighed costs combine to the least value. Returns that value and the ends of the
-/// chunks. Among equal cuts it prefers more layers in earlier chunks, because a slow stage delays the stages before it
-/// when a step ends. A chunk of infinite weight is refused. `costs`: as relative_costs returns them.
+/// Finds the cut into chunks with the least value. `weigh` gives a chunk's weight from its cost, and `combine` adds a
+/// weight to the value of the chunks before it. Returns the value and the ends of the chunks. Among equal cuts it
+/// prefers more layers in earlier chunks, because a slow stage delays the stages before it when a step ends. A chunk of
+/// infinite weight is refused. `costs`: as relative_costs returns them.
 template <class Combine, class Weigh>
 [[nodiscard]] std::pair<double, std::vector<std::size_t>> best_cut(const std::vector<double>& costs,
                                                                    std::uint32_t chunks, Combine combine, Weigh weigh) {
-  constexpr double rounding = 1 + 1e-9;  // sums in another order do not count as less
+  constexpr double rounding = 1 + 1e-9;  // a sum in another order must not count as less
   const std::size_t layers = costs.size() - 2;
   // best[l]: the least value for the chunks so far over the first l layers; from[c][l]: where chunk c then begins.
   std::vector<double> best(layers + 1, std::numeric_limits<double>::infinity());

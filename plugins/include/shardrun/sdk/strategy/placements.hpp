@@ -104,8 +104,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// Places every parameter by the rules. In the roles that the ZeRO stage splits, also splits it over the mesh axis, by
-/// its flattened elements: parts have equal size for any shape, and are contiguous.
+/// Places every parameter by the rules. In the roles that the ZeRO stage splits, it also splits the flattened parameter
+/// over the mesh axis: parts are contiguous and, to within an element, of equal size for any shape.
 inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSettings& settings, PlanWriter& plan) {
   for (const Tensor& tensor : graph.tensors) {
     if (tensor.kind != SR_TENSOR_PARAMETER || tensor.shape.empty() || settings.stage == 0) {

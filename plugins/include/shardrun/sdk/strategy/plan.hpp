@@ -1,6 +1,6 @@
 #pragma once
 
-/// What a strategy reads, a job and a graph, and what it writes, a plan.
+/// A job and a graph, which a strategy reads, and a plan, which it writes.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/sdk/strategy/hooks.hpp>
@@ -219,8 +219,7 @@ class PlanWriter {
 
   // The following throw Refused if the host is older than ABI 1.1.
 
-  /// Gathers the parameters that match `glob` just before use, with all others of `unit`. An empty unit: each
-  /// separately.
+  /// Gathers the parameters that match `glob` just before use, with all others of `unit`; "": each separately.
   void gather_at_use(const std::string& glob, const std::string& unit, bool keep = false) {
     require_host(SR_HAS(&writer_, sr_plan_writer, gather_at_use), "gather tensors at use");
     detail::call_host([&](sr_error* error) {

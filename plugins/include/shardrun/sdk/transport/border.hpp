@@ -1,7 +1,7 @@
 #pragma once
 
 /// Converts the values of transports to and from their C form, which points into the value. Deadlines are not converted
-/// here: each side counts them by its own clock, and converts its own.
+/// here: host and plugin each have a clock of their own (clock.hpp), and each side converts its own deadlines.
 
 #include <shardrun/sdk/transport/group.hpp>
 #include <shardrun/transport.h>

@@ -33,7 +33,7 @@ class RunningClock {
  public:
   constexpr explicit RunningClock(Source source) : source_(std::move(source)) {}
 
-  /// Takes the lock at most once a millisecond, since spinning threads read it too.
+  /// Takes the lock at most once a millisecond, because spinning threads call it, too.
   [[nodiscard]] std::int64_t now() noexcept {
     const std::int64_t behind = behind_.load();
     const std::int64_t seen = seen_.load();

@@ -353,8 +353,8 @@ class Scheduler {
     }
   }
 
-  /// Member i receives block_of(i) from every member and reduces it, piece by piece. `largest`: the largest block's
-  /// elements.
+  /// Member i receives block_of(i) from every member and reduces it, piece by piece. `largest`: elements of the largest
+  /// one.
   template <class BlockOf>
   void exchange_and_reduce(BlockOf block_of, const BufferRegion& result, std::uint64_t largest) {
     const Pieces pieces(op_.dtype, largest);

@@ -60,8 +60,7 @@ struct Bfloat {
   const auto bits = detail::bits_as<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16U) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
-  // Below 2^-14 the last bit of an f16 has the value 2^-24. Adding 0.5 makes the float addition round at exactly that
-  // bit.
+  // Below 2^-14 the last bit of an f16 has the value 2^-24. Adding 0.5 makes the float addition round at that bit.
   const std::uint32_t subnormal =
       detail::bits_as<std::uint32_t>(detail::bits_as<float>(magnitude) + 0.5F) - 0x3F000000U;
   const std::uint32_t normal = (magnitude - 0x38000000U + 0xFFFU + ((magnitude >> 13U) & 1U)) >> 13U;

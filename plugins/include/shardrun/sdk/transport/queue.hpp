@@ -25,8 +25,8 @@ class Gate {
   std::uint64_t number_;
 };
 
-/// A device's queue. Copyable. Valid until the ops that were enqueued in it or joined into it are freed. Failures throw
-/// TransportError.
+/// A device's queue. Copyable. Valid until the ops that were enqueued in it or joined into it are freed. A failure
+/// throws TransportError.
 class Queue {
  public:
   explicit Queue(const sr_queue& queue) : queue_(&queue) {}
@@ -56,11 +56,11 @@ class Queue {
 /// can be given again without allocating anything.
 class PendingCall {
  public:
-  /// `act` throws nothing, and neither gives nor cancels the call. Once it has begun, other threads may do so.
+  /// `act` must not throw, and must neither give nor cancel the call. Once it has begun, other threads may do that.
   explicit PendingCall(std::function<void()> act) : act_(std::move(act)) {}
 
-  /// Gives the call to a queue, which has it until `act` begins. REQUIRES: no queue has it. Throws TransportError; then
-  /// the call is not made.
+  /// Gives the call to a queue, which holds it until `act` begins. REQUIRES: no queue holds it. Throws TransportError;
+  /// then the call is not made.
   static void give(const std::shared_ptr<PendingCall>& call, const Queue& queue) {
     call->keep(call);
     try {

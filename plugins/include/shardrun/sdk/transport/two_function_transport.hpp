@@ -14,11 +14,11 @@
 /// passed on, and keep the order of the bytes from one member to another. Two threads may call them at the same time;
 /// each function is called by one thread at a time. Wherever they (or the constructor) wait, they check `cancel` at
 /// least ten times a second. They throw TransportError{SR_TIMEOUT} past the deadline, {SR_PEER_LOST} if the peer has
-/// ended. Options and Props may be declared as for any transport: `static std::vector<Option> options()`, `static Props
-/// props()`.
+/// ended. Options and Props may be declared as for any transport, by static functions: `std::vector<Option> options()`,
+/// `Props props()`.
 ///
-/// A link that never blocks has three functions instead, and is faster: one thread serves both directions, and for a
-/// blocking op that is its caller's.
+/// A link that never blocks has three functions instead, and is faster: one thread serves both directions. For a
+/// blocking op, that is the caller's thread.
 ///
 ///       std::size_t try_send(std::uint32_t peer, std::span<const iovec> parts);
 ///       std::size_t try_receive(std::uint32_t peer, std::span<const iovec> parts);
@@ -154,7 +154,7 @@ class LinkOp final : public Op, private Worker::Task {
     group_.worker().drop(*this);
   }
 
-  /// Gives an op that was left to its wait to the worker, because another op is to come after it.
+  /// Gives the worker an op that was left for its `wait` to run, because another op is about to follow it.
   static void hand_over(LinkGroup<Link>& group, LinkOp*& deferred) {
     if (LinkOp* const op = std::exchange(deferred, nullptr)) {
       group.worker().start(*op, op->own_deadline_);
@@ -301,7 +301,7 @@ class LinkOp final : public Op, private Worker::Task {
   [[nodiscard]] std::string what() const override { return what_; }
 
   LinkGroup<Link>& group_;
-  LinkOp*& deferred_;  ///< the group's op that is started but left to its wait, which runs it on the caller's thread
+  LinkOp*& deferred_;  ///< the group's started op that its `wait` will run, on the caller's thread; null: none
   std::string what_;
   OpBuffers buffers_;
   std::uint64_t element_bytes_ = 1;

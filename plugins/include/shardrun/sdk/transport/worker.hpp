@@ -75,8 +75,9 @@ class Worker {
     thread_.join();
   }
 
-  /// How long past its deadline a task may take to end by itself, which is better because the task knows for which
-  /// ranks it waits. The launcher aborts a job half a second after a failure, so this is shorter.
+  /// How long past its deadline a task may take to end by itself. The task's own error is better than the worker's,
+  /// because it names the ranks that the task waits for. The launcher aborts a job half a second after a failure, so
+  /// this is shorter.
   static constexpr std::chrono::nanoseconds report_time = std::chrono::milliseconds(250);
 
   void start(Task& task, Deadline deadline) {
