@@ -32,8 +32,8 @@ class Error : public std::exception {
 
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
   [[nodiscard]] const std::string& message() const noexcept { return message_; }
-  /// The rank for which an operation between ranks waited until a timeout, or that is gone; nothing if that is not
-  /// known.
+  /// The rank for which an operation between ranks waited until a timeout, or that is gone;
+  /// nothing if that is not known.
   [[nodiscard]] std::optional<int> awaited() const noexcept { return awaited_; }
   [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
 

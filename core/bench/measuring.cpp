@@ -28,8 +28,8 @@ namespace {
 
 using launch::Rank;
 
-/// Seconds by which ops time out later than the launcher notices a silent rank, because the launcher can name that
-/// rank.
+/// Seconds by which ops time out later than the launcher notices a silent rank,
+/// because the launcher can name that rank.
 constexpr double silence_margin_s = 2;
 
 int number_in(const std::string& text) {

@@ -6,8 +6,8 @@
 
 namespace shardrun::bench {
 
-/// The smallest value that at most 1 in 100 values exceeds; of fewer than 100 values, the largest. REQUIRES: there are
-/// values.
+/// The smallest value that at most 1 in 100 values exceeds; of fewer than 100 values, the largest.
+/// REQUIRES: there are values.
 [[nodiscard]] double p99(std::vector<double> values);
 
 /// Per iteration, the longest time of any rank. REQUIRES: all ranks have the same number of iterations.

@@ -257,8 +257,8 @@ std::string first_difference(const Shapes& saved, const Shapes& needed) {
   return "";
 }
 
-/// Describes the first difference between a checkpoint's parameters and fields and those of a graph; empty if there is
-/// none.
+/// Describes the first difference between a checkpoint's parameters and fields and those of a graph;
+/// empty if there is none.
 std::string first_difference(const OpenCheckpoint& checkpoint, const graph::Graph& graph) {
   Shapes saved;
   for (const StoredTensor& tensor : checkpoint.manifest().tensors) {

@@ -317,8 +317,8 @@ std::string title_text(const Planned& planned) {
                      counted(compiled.programs.threads, "thread"));
 }
 
-/// The transports that `transport = auto` chose, and whether transfers reach device memory that the host cannot
-/// address.
+/// The transports that `transport = auto` chose, and whether transfers reach device memory that the
+/// host cannot address.
 std::string transports_text(const Planned& planned) {
   const bool is_addressable = planned.compiled.device->is_addressable();
   std::string text;

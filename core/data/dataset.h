@@ -39,8 +39,8 @@ class Dataset {
   /// once on each host, after check(); the host's other processes call attach_dataset(). Throws Error{io} if a text has
   /// changed since it was opened.
   virtual void load() {}
-  /// host_bytes(): the size in bytes of the memory that load() makes. bytes_to_load(): how much of it is not allocated
-  /// yet.
+  /// host_bytes(): the size in bytes of the memory that load() makes. bytes_to_load(): how much of it is
+  /// not allocated yet.
   [[nodiscard]] virtual std::uint64_t host_bytes() const { return 0; }
   [[nodiscard]] virtual std::uint64_t bytes_to_load() const { return 0; }
 

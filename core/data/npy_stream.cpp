@@ -164,8 +164,8 @@ void NpyReader::find_next() {
   stream_.take(stream_.waiting().size());
 }
 
-/// Reads the header, and no byte after it unless the buffer already has more. Returns the number of bytes of the
-/// header.
+/// Reads the header, and no byte after it unless the buffer already has more. Returns the number of bytes
+/// of the header.
 std::size_t NpyReader::fill_header() {
   constexpr std::size_t least = 12;  // magic, version, and a length of two or four bytes
   const std::size_t there = stream_.fill_to(least);

@@ -37,8 +37,8 @@ class InputStream {
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
-  /// Reads until `bytes` bytes wait to be taken. Returns how many wait: fewer only at the end of the stream. Throws
-  /// Error{io}.
+  /// Reads until `bytes` bytes wait to be taken. Returns how many wait: fewer only at the end of the stream.
+  /// Throws Error{io}.
   std::size_t fill_to(std::size_t bytes);
   /// The bytes that wait to be taken; valid until the next call of a function that is not const.
   [[nodiscard]] std::span<const std::byte> waiting() const noexcept {

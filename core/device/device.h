@@ -239,8 +239,8 @@ class Device {
 };
 
 /// Runs a kernel at once. All arguments are in host memory. Results that are stored in float64 but are bf16 or f16 in
-/// the graph are rounded to that type, unless Scalars::round does it. Results of type f32 keep all digits of the
-/// float64.
+/// the graph are rounded to that type, unless Scalars::round does it. Results of type f32 keep all digits
+/// of the float64.
 void run_kernel(const Kernel& kernel, const KernelCall& call);
 
 /// Registers a device. At namespace scope: `const RegisterDevice d(std::make_unique<Mine>());`

@@ -75,8 +75,8 @@ class Rank {
   void set(std::string_view key, std::span<const std::byte> value);
   void set(std::string_view key, std::string_view value);
 
-  /// Waits until a rank has set the key. Throws Error{timeout} if `deadline` passes first, Error{aborted} if the job is
-  /// aborted.
+  /// Waits until a rank has set the key. Throws Error{timeout} if `deadline` passes first,
+  /// Error{aborted} if the job is aborted.
   [[nodiscard]] std::string get(std::string_view key, Deadline deadline);
 
   /// Sends a message to the launcher's LaunchSettings::on_message. Messages arrive in order. Returns at once. Throws

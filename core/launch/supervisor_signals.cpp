@@ -85,8 +85,8 @@ void Supervisor::ask_to_stop(int signal) {
   kill_all();
 }
 
-/// Stops before the first step. Ranks that still load, compile or connect do not check for a stop, and have no work to
-/// lose.
+/// Stops before the first step. Ranks that still load, compile or connect do not check for a stop,
+/// and have no work to lose.
 void Supervisor::stop_at_once() {
   notice(stop_notice(stop_signal_, "stopping before the first step"));
   stopped_at_once_ = true;

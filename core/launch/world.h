@@ -72,8 +72,8 @@ void require_loopback();
 [[nodiscard]] bool is_every_address(const std::string& numeric_address);
 [[nodiscard]] bool is_loopback(const std::string& numeric_address);
 
-/// What rank 0 tells the other ranks before they connect, if their launcher does not. It is encoded as text of a fixed
-/// size.
+/// What rank 0 tells the other ranks before they connect, if their launcher does not. It is encoded as text of
+/// a fixed size.
 struct Invitation {
   Master master;
   Token token = {};

@@ -81,8 +81,8 @@ struct IntegerRange {
   auto operator<=>(const IntegerRange&) const = default;
 };
 
-/// The alternatives are, in order: integer (also bytes), seed, real, boolean, text (also path and choice), file, list,
-/// range.
+/// The alternatives are, in order: integer (also bytes), seed, real, boolean, text (also path and choice), file,
+/// list, range.
 using OptionValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string, OptionFile,
                                  std::vector<std::string>, IntegerRange>;
 

@@ -58,8 +58,8 @@ struct RankInputs {
 };
 
 /// Runs this process as a rank of the job: joins, compiles unless this is done already, calls `work`, and leaves.
-/// Returns the exit code of `work`, or of the error. Reports errors to the launcher before the link ends. Throws
-/// nothing.
+/// Returns the exit code of `work`, or of the error. Reports errors to the launcher before the link ends.
+/// Throws nothing.
 [[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work,
                           RankInputs inputs = {});
 

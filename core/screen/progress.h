@@ -24,8 +24,8 @@ struct ProgressSink {
 };
 
 /// A sink that writes to a file descriptor, which the caller owns. It is a terminal if the descriptor is one and `term`
-/// (the value of TERM, or null) is not "dumb". Output that cannot be written is dropped: progress never makes a run
-/// fail.
+/// (the value of TERM, or null) is not "dumb". Output that cannot be written is dropped:
+/// progress never makes a run fail.
 [[nodiscard]] ProgressSink descriptor_sink(int fd, const char* term);
 
 /// A line on a terminal that is rewritten in place, only with carriage returns and spaces, so NO_COLOR does not matter.

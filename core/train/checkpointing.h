@@ -94,8 +94,8 @@ class Checkpointing {
   /// Removes older checkpoints, as [checkpoint] keep says.
   void remove_old(const std::filesystem::path& root);
   void copy();
-  /// A hash of the states that copy() has copied, which shows later changes of that memory; 0 unless [job] check =
-  /// states.
+  /// A hash of the states that copy() has copied, which shows later changes of that memory;
+  /// 0 unless [job] check = states.
   [[nodiscard]] std::uint64_t hash_of_copy() const;
   /// Waits for what another rank publishes under this name. Throws Error{aborted} if this rank's run has failed.
   [[nodiscard]] std::string published(const std::string& name) const;

@@ -151,8 +151,8 @@ class TrainTask : private RankTask {
                    .bandwidth = rates.bandwidth(),
                    .flops_per_s = rates.flops > 0 ? std::optional(rates.flops_per_s()) : std::nullopt,
                    .utilisation = utilisation(rates)});
-    // From here on the step counts as done. After an earlier failure, also in validation, the step before is the last
-    // one.
+    // From here on the step counts as done. After an earlier failure, also in validation,
+    // the step before is the last one.
     record_.count_step(measured.duration);
     record_.summary.ranks[0].sent_bytes = measured.sent;
     if (step - first_.step >= warm_up_steps || job_.train.steps - first_.step <= warm_up_steps) {

@@ -16,8 +16,8 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-/// All ranks of a job on one fake GPU each, of which there are `gpus`. They have only `variables` besides their
-/// numbers.
+/// All ranks of a job on one fake GPU each, of which there are `gpus`.
+/// They have only `variables` besides their numbers.
 std::vector<Ended> run_ranks(const JobFolder& job, int ranks, int gpus, const std::vector<std::string>& variables) {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   std::vector<std::future<Ended>> running;

@@ -1,5 +1,5 @@
-// The simulations of examples/programs: over one rank they equal a plain loop, and over several ranks they equal one
-// rank.
+// The simulations of examples/programs: over one rank they equal a plain loop, and over several ranks they
+// equal one rank.
 
 #include <algorithm>
 #include <cmath>
@@ -53,8 +53,8 @@ States simulate(const std::filesystem::path& folder, const std::string& model, c
   return states;
 }
 
-/// Bytes of edges that each rank sends in a step over a mesh axis, by the plan. Nothing else is sent but sums of a few
-/// numbers.
+/// Bytes of edges that each rank sends in a step over a mesh axis, by the plan. Nothing else is sent but sums of
+/// a few numbers.
 std::vector<double> sent(const std::filesystem::path& folder, const std::string& job, const std::string& axis) {
   const boost::json::object plan = boost::json::parse(run_job(folder, "plan", job).out).as_object();
   std::vector<double> bytes;

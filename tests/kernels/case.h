@@ -35,8 +35,8 @@ struct Case {
 /// Elements of the largest operand, for tests that take the smaller cases only.
 [[nodiscard]] std::int64_t largest_operand(const Case& test);
 
-/// A case ready to run: operands drawn (every element exact in its type, and in float), result types from the op's own
-/// rule.
+/// A case ready to run: operands drawn (every element exact in its type, and in float),
+/// result types from the op's own rule.
 struct Prepared {
   const graph::Op* op;
   graph::Attributes attributes;

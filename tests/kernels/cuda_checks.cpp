@@ -13,8 +13,8 @@ namespace {
 
 using graph::DType;
 
-/// Larger cases are not run in mixtures of types, or not at all. Under a sanitizer the emulator takes ten times as
-/// long.
+/// Larger cases are not run in mixtures of types, or not at all. Under a sanitizer the emulator takes ten
+/// times as long.
 constexpr auto largest_of_mixtures = depth<std::int64_t>(3000, 400, 0);
 constexpr auto largest_of_all = depth<std::int64_t>(INT64_MAX, INT64_MAX, 2500);
 

@@ -3,8 +3,8 @@
 #include "tests/kernels/case.h"
 #include "tests/support/evaluate.h"
 
-// Cases of ops that work along a row or a sequence: softmax, rms_norm, cumulative_sum, rope, and attention of separate
-// operands.
+// Cases of ops that work along a row or a sequence: softmax, rms_norm, cumulative_sum, rope,
+// and attention of separate operands.
 
 namespace shardrun::test {
 namespace {

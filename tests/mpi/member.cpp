@@ -1,5 +1,5 @@
-// One rank of an MPI world: test_mpi_member STORE PLUGINS SETTING CASE… goes through those conformance cases with the
-// others.
+// One rank of an MPI world: test_mpi_member STORE PLUGINS SETTING CASE… goes through those conformance cases
+// with the others.
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -15,8 +15,8 @@ using namespace SHARDRUN_KERNEL_VARIANT;
 /// For each index of a result's shard, the indices of the operand's shard that it reads along one dimension.
 using Ranges = std::vector<RowRange>;
 
-/// The data that an instruction keeps: how the pool slides and, after the first call, which elements of the shards it
-/// reads.
+/// The data that an instruction keeps: how the pool slides and, after the first call,
+/// which elements of the shards it reads.
 struct Pool {
   std::vector<graph::Sliding> slidings;
   std::array<Ranges, 2> ranges = {};  ///< along rows and columns; a pool of one dimension has one row

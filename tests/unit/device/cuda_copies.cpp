@@ -70,8 +70,8 @@ TEST_CASE("cuda: host memory that is not pinned is copied in pieces, when the qu
 
 #if !defined(SHARDRUN_TSAN)
 TEST_CASE("cuda: leaving out any wait between pieces of a host copy gives wrong numbers", "[device][cuda]") {
-  // Three pieces there and three back, each with two waits, and one behind all. The others only repeat what these
-  // ensure.
+  // Three pieces there and three back, each with two waits, and one behind all.
+  // The others only repeat what these ensure.
   for (const std::int64_t wait : {1, 2, 5, 9, 12, 14}) {
     bool is_right = true;
     for (std::uint64_t seed = 1; seed <= 30 && is_right; ++seed) {

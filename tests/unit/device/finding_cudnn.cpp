@@ -1,5 +1,5 @@
-// Finding cuDNN, of which files are missing or damaged. Each case is a process of its own, because a process finds it
-// once.
+// Finding cuDNN, of which files are missing or damaged. Each case is a process of its own,
+// because a process finds it once.
 
 #include <array>
 #include <cstdio>

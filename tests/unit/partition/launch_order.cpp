@@ -1,5 +1,5 @@
-// Transfers between stages in the device's memory: one order on all ranks, in which no queue waits for another for
-// ever.
+// Transfers between stages in the device's memory: one order on all ranks, in which no queue waits for
+// another for ever.
 
 #include "core/partition/launch_order.h"
 

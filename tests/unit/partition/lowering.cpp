@@ -1,5 +1,5 @@
-// Small graphs made by hand, in which a write to a state must, may or must not be fused into the op that makes the
-// value.
+// Small graphs made by hand, in which a write to a state must, may or must not be fused into the op that
+// makes the value.
 
 #include <functional>
 

@@ -284,8 +284,8 @@ T reduced_in_order(std::uint32_t reduction, const std::vector<T>& values) {
   }
 }
 
-/// Elements that differ from that, of `members` sources and `targets` targets. In place, the first target is the last
-/// source.
+/// Elements that differ from that, of `members` sources and `targets` targets. In place,
+/// the first target is the last source.
 template <class T>
 std::size_t count_wrong_in_order(std::uint32_t dtype, std::uint32_t reduction, Vectors vectors, std::size_t members,
                                  std::size_t targets, std::size_t count, bool in_place) {

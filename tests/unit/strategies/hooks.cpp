@@ -294,8 +294,8 @@ TEST_CASE("a hook that decides over a whole group decides the same on all copies
 }
 
 TEST_CASE("a hook is told the number of samples behind its gradients", "[strategies]") {
-  // 3, 2 and 2 samples, over replica 2 × data 2: of the three 2 and 1, of the two 1 and 1; and of these 1 and 1, 1 and
-  // 0.
+  // 3, 2 and 2 samples, over replica 2 × data 2: of the three 2 and 1, of the two 1 and 1; and of these 1 and 1,
+  // 1 and 0.
   const Split split(plain_gpt(),
                     hooked({{"replica", 2}, {"data", 2}, {"model", 2}}, "weigh", {{"only", "final_norm/*"}}));
   const StateId gain = split.checked.model.graph.find_state("gradients/final_norm/gain");

@@ -17,8 +17,8 @@ struct Writes {
 
 [[nodiscard]] Writes& writes() noexcept;
 
-/// Holds the first thread that asks for the peer of a socket, as Gloo does when a connection has been made, until
-/// released.
+/// Holds the first thread that asks for the peer of a socket, as Gloo does when a connection has been made,
+/// until released.
 class HeldConnection {
  public:
   HeldConnection();

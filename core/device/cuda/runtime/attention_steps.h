@@ -24,8 +24,8 @@ struct FusedAttention {
   std::int64_t heads = 0;
   std::int64_t key_heads = 0;
   std::int64_t width = 0;
-  /// The number of parts into which the heads are divided. A row in memory has those of all parts. If not 1, batch is
-  /// 1.
+  /// The number of parts into which the heads are divided. A row in memory has those of all parts. If not 1,
+  /// batch is 1.
   std::int64_t parts_of_heads = 1;
   bool is_causal = true;   ///< query i sees the keys 0 to i
   bool is_packed = false;  ///< q, k and v are [batch, rows, 3, heads, width], and so are their gradients
