@@ -35,7 +35,7 @@ constexpr int step_ms = 50;
               fmt::format("measuring a TCP stream between two ranks: {}: {}", what, std::strerror(errno)));
 }
 
-/// Waits for an event. Throws Error{io} after `patience`, Error{aborted} if the job is aborted.
+/// Waits for an event. Throws Error{io} after the deadline, Error{aborted} if the job is aborted.
 void wait_for(int socket, short events, launch::Rank& rank, launch::Rank::Deadline deadline) {
   pollfd waiting = {.fd = socket, .events = events, .revents = 0};
   while (::poll(&waiting, 1, step_ms) <= 0) {

@@ -196,7 +196,7 @@ int export_hub_folder(const Parsed& parsed, const std::filesystem::path& folder,
   const std::string config = begun_with && is_same_model(begun_with->source(), trained, models)
                                  ? begun_with->config(type)
                                  : checkpoint::hub_config(trained.model, trained.settings, type);
-  // A folder without it is no model, so an interrupted export is not read.
+  // Without config.json a folder is no model. So readers refuse a folder whose export was interrupted.
   std::filesystem::remove(folder / "config.json");
   checkpoint::Exported exported = checkpoint::export_folder(source, folder, settings);
   for (const auto& [name, text] : companions) {

@@ -157,7 +157,7 @@ std::int64_t indices_of(const std::vector<Band>& bands) {
   return sum;
 }
 
-/// Sets each column's smallest width for its texts. Returns the width of the grid with these, including lines.
+/// Sets each column's smallest width for its texts. Returns the grid's width with these columns and its lines.
 std::size_t set_least_widths(Grid& grid) {
   std::size_t sum = 1;
   for (Band& column : grid.columns) {

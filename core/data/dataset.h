@@ -88,9 +88,8 @@ class Dataset {
 /// A data set for models whose functions have no inputs.
 [[nodiscard]] std::unique_ptr<Dataset> no_data();
 
-/// Opens the data set that another process of this host has loaded, by the handles of its files; its bytes are the
-/// same. Null if the files cannot be opened. `vocab`: as in open_dataset(). Throws Error{io} if a file has changed
-/// since then.
+/// Opens the data set that another process of this host has loaded, by the handles of its files. Null if the files
+/// cannot be opened. `vocab`: as in open_dataset(). Throws Error{io} if a file has changed since it was loaded.
 [[nodiscard]] std::unique_ptr<Dataset> attach_dataset(const job::Job& job, const std::vector<std::string>& handles,
                                                       std::optional<std::int64_t> vocab = std::nullopt);
 

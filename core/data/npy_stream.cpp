@@ -24,7 +24,7 @@ constexpr std::string_view npy_magic = "\x93NUMPY";
 constexpr std::size_t read_size = std::size_t{1} << 16U;
 
 /// Waits until a read or write would not block. Returns false if `waiting` has returned false. `told`: when `waiting`
-/// was called last, which happens regularly even if the stream is slow but never stops.
+/// was last called. It is called regularly, even if bytes keep arriving slowly.
 bool await_stream(const files::FileDescriptor& file, short event, const Waiting& waiting,
                   std::chrono::steady_clock::time_point& told) {
   constexpr std::chrono::milliseconds interval{100};

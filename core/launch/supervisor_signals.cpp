@@ -16,8 +16,8 @@ void Supervisor::on_signal(int signal) {
     reap_children();
   } else if (signal == SIGTSTP) {
     ask_to_pause();
-  } else if (signal != SIGPIPE || (stop_signal_ == 0 && !watch_.is_ending())) {  // SIGPIPE comes with every line that
-                                                                                 // is written to a closed pipe
+  } else if (signal != SIGPIPE ||
+             (stop_signal_ == 0 && !watch_.is_ending())) {  // each write to a closed pipe raises SIGPIPE
     ask_to_stop(signal);
   }
 }

@@ -175,7 +175,7 @@ void BytePairs::find_joints(const TokenIds& ids, const std::vector<Merge>& merge
   }
   std::ranges::sort(joints_);
   joints_.erase(std::unique(joints_.begin(), joints_.end()), joints_.end());
-  // A part would be looked up as if it were a whole piece.
+  // With ignore_merges, a part would be looked up as if it were a whole piece.
   has_parts_ = !settings_.ignore_merges;
 }
 

@@ -238,8 +238,7 @@ class TrainTask : private RankTask {
   double timed_seconds_ = 0;      ///< of the steps after the warm-up
   std::int64_t timed_steps_ = 0;  ///< number of these steps
   std::string not_finite_;        ///< why the run must end after the next save; "": it continues
-  int stop_heard_ = 0;            ///< a signal received within an evaluation or a sample, by all ranks at the same
-                                  ///< point
+  int stop_heard_ = 0;            ///< a signal that ended an evaluation or a sample, the same on all ranks
 };
 
 }  // namespace

@@ -87,7 +87,7 @@ struct Lines {
   std::array<std::int64_t, 3> to;  ///< planes, rows and columns of the result
 };
 
-/// The number that the first element of a shard's planes has in the last dimensions of the whole tensor.
+/// The first element of a shard's planes, as a row-major index over the last dimensions of the whole tensor.
 std::int64_t first_number(const TensorView& view, const KernelCall& call) {
   const bool is_plane = static_cast<const Pool*>(call.prepared)->slidings.size() == 2;
   const std::int64_t row = is_plane ? view.origin[view.rank - 2] : 0;

@@ -14,8 +14,8 @@ namespace shardrun::device::cuda {
 
 /// Attention in bfloat16 without mask tensor, window and dropout, with log-sum-exp in float32. Each head of keys and
 /// values serves heads / key_heads consecutive heads of queries.
-/// q, out: [batch, queries, heads, width]   k, v: [batch, keys, key_heads, width]   log-sum-exp: [batch, heads,
-/// queries]
+/// q, out: [batch, queries, heads, width]   k, v: [batch, keys, key_heads, width]
+/// log-sum-exp: [batch, heads, queries]
 struct FusedAttention {
   bool is_gradient = false;
   std::int64_t batch = 0;
