@@ -25,8 +25,7 @@ struct SectionReader {
   /// Returns the folder to which a relative path refers; null if paths are kept as they are.
   /// The setting is null for a default.
   std::function<const std::filesystem::path&(const OptionSpec&, const RawSetting*)> folder{};
-  std::function<std::vector<KnownKeys>()> elsewhere = known_keys;  ///< other sections in which an unknown key may
-                                                                   ///< belong, for hints
+  std::function<std::vector<KnownKeys>()> elsewhere = known_keys;  ///< other sections, for hints about unknown keys
 };
 
 /// The values of all specs, given or by default. `section` may be null: nothing is given. Throws Error{job} for an

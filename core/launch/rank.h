@@ -29,8 +29,7 @@ struct RankContext {
   std::array<std::uint8_t, 32> token = {};    ///< secret: any process that has it may join the job
   std::chrono::milliseconds heartbeat{1000};  ///< how often the launcher wants to hear from this rank
   std::vector<std::uint32_t> machines = {};   ///< number of each rank's machine; empty: all on one machine
-  std::string own_address = {};  ///< where other ranks reach this machine; empty: at this end's address of the control
-                                 ///< connection
+  std::string own_address = {};  ///< where others reach this machine; empty: this end of the control connection
 
   // Set for a rank that another launcher started. Rank 0's process then does the launcher's work.
   bool is_hosted = false;  ///< then `run` and `machines` are known only once all ranks have joined

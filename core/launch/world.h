@@ -26,8 +26,7 @@ struct World {
   std::optional<int> local_rank;  ///< on this machine, if the launcher tells local rank and size
   std::optional<int> local_size;
   std::optional<Master> master;  ///< MASTER_ADDR and MASTER_PORT
-  bool is_by_variables = false;  ///< known from RANK and WORLD_SIZE: such ranks can meet only at MASTER_ADDR and
-                                 ///< MASTER_PORT
+  bool is_by_variables = false;  ///< known from RANK and WORLD_SIZE: ranks can meet only at MASTER_ADDR:MASTER_PORT
 };
 
 /// The value of an environment variable, or null.

@@ -51,8 +51,7 @@ struct RankInputs {
   std::function<void()> on_join = {};              ///< called when all ranks have joined
   std::function<int()> stop_signal = {};           ///< the signal that asked this process to stop, or 0
   std::optional<std::chrono::system_clock::time_point> ends_by = {};  ///< see StepSettings
-  int standard_input = 0;                                             ///< the descriptors for which "-" stands in
-                                                                      ///< [infer]
+  int standard_input = 0;                                             ///< the descriptors of "-" in [infer]
   int standard_output = 1;
   std::filesystem::path output = {};  ///< for the first rank: [job] output for all, if it has placeholders
 };

@@ -59,7 +59,7 @@ struct ProgressUpdate {
 /// Shows the progress of a run.
 /// - On a terminal: as a LiveLine, rewritten at most ten times a second.
 /// - Elsewhere: as plain lines for the first and the last step, for each validation, every `log_every` steps (0: after
-/// 10 s or a tenth of the run), and for an activity that has lasted 10 s, 20 s, 40 s and so on.
+///   10 s or a tenth of the run), and for an activity that has lasted 10 s, 20 s, 40 s and so on.
 /// A rate covers the steps since the previous line; at the end, all steps. Any thread may call the functions.
 class Progress {
  public:
