@@ -10,7 +10,7 @@
 #include "tests/integration/trace_file.h"
 #include "tests/support/catch.h"
 
-// Traces of engines: what each rank did when, as the traces of models tell it.
+// Traces of engines: what each rank did and when, in the form that traces of models have.
 
 using namespace shardrun::test;
 
@@ -22,7 +22,7 @@ std::set<std::string> names_of(const std::vector<TraceEvent>& events) {
   return names;
 }
 
-/// The calls of a function in a step consist of operations and computing, without a gap.
+/// Checks that the calls of a function in a step consist of operations and computing, without a gap.
 void check_covered(const Trace& trace, std::int64_t process, std::int64_t step, const std::string& function) {
   std::vector<TraceEvent> parts = trace.of("operation", process, step);
   const std::vector<TraceEvent> computed = trace.of("compute", process, step);
@@ -47,7 +47,7 @@ void check_covered(const Trace& trace, std::int64_t process, std::int64_t step, 
   CHECK(calls > 0);
 }
 
-/// Every message has an arrow, from the rank that sent it.
+/// Checks that every message has an arrow from the rank that sent it.
 void check_messages(const Trace& trace) {
   std::set<std::string> sent;
   std::set<std::string> received;
@@ -127,7 +127,7 @@ TEST_CASE("--profile has the operations of an engine, and what it computes", "[e
     std::string op;
     words >> function >> op >> calls[{function, op}];
   }
-  CHECK(calls.at({"forward", "compute"}) == 5 + 1);  // and the validation at the end
+  CHECK(calls.at({"forward", "compute"}) == 5 + 1);  // including the validation at the end
   CHECK(calls.at({"backward", "compute"}) == 5);
   CHECK(calls.at({"backward", "all_reduce"}) == 2 * 5);
   CHECK(calls.at({"update", "adamw"}) > 0);
