@@ -16,8 +16,7 @@ void Supervisor::on_signal(int signal) {
     reap_children();
   } else if (signal == SIGTSTP) {
     ask_to_pause();
-  } else if (signal != SIGPIPE ||
-             (stop_signal_ == 0 && !watch_.is_ending())) {  // each write to a closed pipe raises SIGPIPE
+  } else if (signal != SIGPIPE || (stop_signal_ == 0 && !watch_.is_ending())) {  // each write to the pipe repeats it
     ask_to_stop(signal);
   }
 }

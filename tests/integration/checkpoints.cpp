@@ -421,8 +421,7 @@ TEST_CASE("plan says where a run would begin", "[program]") {
              Contains("is to be the folder of checkpoints, and is a file"));
   CHECK_THAT(std::string(beginning({"job.output={time}"}, {"--resume"}).at("refusal").as_string()),
              Contains("[job] output has {time}"));
-  CHECK_THAT(run_program(job.path(), with_settings({"plan", "job.ini"}, {"train.steps=4"}))
-                 .out,  // the job has no [checkpoint]
+  CHECK_THAT(run_program(job.path(), with_settings({"plan", "job.ini"}, {"train.steps=4"})).out,  // no [checkpoint]
              Contains("\na run would be refused: ") && Contains("has a checkpoint of step 4 already"));
   CHECK_THAT(
       run_program(job.path(), with_settings({"plan", "job.ini", "--resume"}, joined(settings, {"train.steps=6"}))).out,

@@ -31,7 +31,7 @@ constexpr int lane_of_a[8][16] = {{0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 
 constexpr int element_of_a[2][16] = {{0, 1, 0, 1, 0, 1, 0, 1, 4, 5, 4, 5, 4, 5, 4, 5},
                                      {2, 3, 2, 3, 2, 3, 2, 3, 6, 7, 6, 7, 6, 7, 6, 7}};
 
-/// Also of an 8 x 8 matrix that ldmatrix.trans loads, in its first 8 rows.
+/// The lane that holds B[row][column]. The first 8 rows also hold for an 8 x 8 matrix that ldmatrix.trans loads.
 constexpr int lane_of_b[16][8] = {
     {0, 4, 8, 12, 16, 20, 24, 28},  {0, 4, 8, 12, 16, 20, 24, 28},  {1, 5, 9, 13, 17, 21, 25, 29},
     {1, 5, 9, 13, 17, 21, 25, 29},  {2, 6, 10, 14, 18, 22, 26, 30}, {2, 6, 10, 14, 18, 22, 26, 30},
