@@ -112,7 +112,7 @@ float sum_of(float c, const std::vector<float>& terms) {
   return warp.c[0].of[0];
 }
 
-/// Row r of matrix m is Eight 37 m + 3 r: rows apart, matrices apart.
+/// Row r of matrix m is Eight 37 m + 3 r. There are unused Eights between rows, and between matrices.
 constexpr int eights = 37 * 3 + 3 * 7 + 1;
 constexpr std::uint32_t number_of(std::uint32_t matrix, std::uint32_t row, std::uint32_t column) {
   return 0x4000 + 64 * matrix + 8 * row + column;
@@ -141,7 +141,7 @@ std::vector<FourMatrices> loaded() {
   return found;
 }
 
-/// Element 0 or 1 of the word that a lane has loaded of a matrix.
+/// Element 0 or 1 of the word that a lane has loaded from a matrix.
 std::uint32_t element_of(const std::vector<FourMatrices>& found, int lane, int matrix, int element) {
   return found[static_cast<std::size_t>(lane)].words[matrix] >> (element == 0 ? 0U : 16U) & 0xFFFFU;
 }
@@ -178,7 +178,7 @@ TEST_CASE("a warp's fragments of a product lie as the PTX ISA says") {
 }
 
 TEST_CASE("a warp's product rounds once after 16 terms, toward zero") {
-  constexpr float ulp = 0x1p-23F;  // of 1
+  constexpr float ulp = 0x1p-23F;  // the distance from 1 to the next float
   CHECK(sum_of(1, {0.75F * ulp}) == 1);
   CHECK(sum_of(-1, {-0.75F * ulp}) == -1);
   CHECK(sum_of(1, std::vector<float>(16, 0.25F * ulp)) == 1 + 4 * ulp);

@@ -79,7 +79,8 @@ Tensor positions_of(const Setting& in, std::int64_t first, std::int64_t last) {
   return positions;
 }
 
-/// Each sequence has enough pages for its length; others of its row are none. One page more belongs to nobody.
+/// Each sequence has enough pages for its length. The other entries of its row name no page. One page belongs to
+/// no sequence.
 Tensor table_of(const Setting& in) {
   std::int64_t pages = 1;
   std::int64_t longest = 0;

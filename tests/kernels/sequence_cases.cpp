@@ -122,7 +122,7 @@ struct Sight {
   bool mask = false;
 };
 
-/// Of every third key, -infinity for every second query: a mask that hides some keys.
+/// A mask that hides some keys: -infinity for every third key of every second query.
 void fill_mask(Random& random, Tensor& mask) {
   random.fill_normal(mask, 0, 1);
   const std::int64_t keys = mask.type.shape[1];
