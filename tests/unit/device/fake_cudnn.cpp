@@ -1,4 +1,4 @@
-// The fake of cuDNN notices what the true one would refuse, and what would go wrong on a GPU. And it computes graphs of
+// The fake of cuDNN notices what the real one would refuse, and what would go wrong on a GPU. It computes graphs of
 // several operations.
 
 #include <array>
