@@ -1,4 +1,4 @@
-// What stands between a placement and another, how many bytes it sends, and that the values are right after it.
+// Transitions from one placement to another: what is inserted, how many bytes it sends, and that values are right.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,8 @@ namespace {
 
 enum class Given { value, sum };  ///< the input's negative, or its sum over the rows of each of two blocks
 
-/// State `to` = what function `f` makes of its input `x`, [rows 6, columns 5]; the rows are split as the plan says.
+/// A graph in which function `f` makes the state `to` of its input `x`, [rows 6, columns 5]. The rows are split as the
+/// plan says.
 graph::Graph graph_of(Given given) {
   graph::Graph graph;
   const graph::TensorType input{graph::DType::f32, {6, 5}, {"rows", "columns"}};
@@ -47,7 +48,7 @@ struct Transition {
   std::vector<std::string> flat{};  ///< what splits the elements of the state
 };
 
-/// "all_gather n; slice": the collectives and copies of rank 0.
+/// The collectives and copies of rank 0: "all_gather n; slice".
 std::string moves_of(const partition::Programs& programs) {
   std::string text;
   for (const Instruction& at : programs.programs[0].instructions) {

@@ -298,7 +298,7 @@ TEST_CASE("a transport that rounds partial sums of 16-bit floats does not count 
   op.send->kind = SR_MEMORY_CUDA;
   op.recv->kind = SR_MEMORY_CUDA;
   op.flags = SR_OP_FLAG_IN_ORDER;
-  CHECK((solo.query(op, 3).flags & SR_OP_INFO_ASYNC) == 0);  // the transport's own
+  CHECK((solo.query(op, 3).flags & SR_OP_INFO_ASYNC) == 0);  // what the transport itself says
 
   op.dtype = SR_DTYPE_BF16;
 

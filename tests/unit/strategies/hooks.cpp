@@ -18,7 +18,7 @@ using Catch::Contains;
 using graph::StateId;
 using graph::StateKind;
 
-// Strategies with hooks, in this process: those of examples/plugins, and one that uses all that there is to use.
+// Strategies with hooks, in this process: those of examples/plugins, and one that uses everything that hooks can use.
 
 namespace {
 
@@ -134,7 +134,8 @@ TEST_CASE("elements that top-k has not sent are sent later, also on one rank", "
 
 namespace {
 
-/// Local SGD by hand: every replica is a job of its own on its share of each batch, and now and then all take the mean.
+/// Local SGD by hand: every replica trains alone on its share of each batch, and every few steps all replicas take
+/// the mean.
 class Replicas {
  public:
   Replicas(const workload::OptimizerSettings& optimizer, std::vector<std::int64_t> shares)
@@ -269,7 +270,7 @@ TEST_CASE("a hook after a step is called every so many steps, with its states, a
 
 namespace {
 
-/// What ranks that hold the same hold differently.
+/// The states that differ between ranks that should hold the same.
 std::vector<std::string> parted(const VerifyCase& model, const Choice& choice) {
   Split split(model, choice);
   const verify::Report report =

@@ -1,4 +1,4 @@
-// What mixed precision keeps and sends. Sizes divide by all numbers of ranks, so formulas hold exactly.
+// What mixed precision keeps and sends. All numbers of ranks divide the sizes, so formulas hold exactly.
 
 #include <map>
 #include <optional>
@@ -13,7 +13,7 @@ using graph::DType;
 
 namespace {
 
-/// Untied, with biases, two microbatches.
+/// An untied gpt with biases and two microbatches.
 ModelCase gpt(std::optional<DType> mixed, DType moments = DType::f32) {
   return training_case(
       "gpt", "gpt",
