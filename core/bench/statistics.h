@@ -13,8 +13,8 @@ namespace shardrun::bench {
 /// Per iteration, the longest time of any rank. REQUIRES: all ranks have the same number of iterations.
 [[nodiscard]] std::vector<double> slowest(std::span<const std::vector<double>> of_ranks);
 
-/// Bus bandwidth divided by algorithm bandwidth, as NCCL's tests define them: the least number of bytes that a link has
-/// to move, divided by `bytes`. It makes ops and numbers of ranks comparable.
+/// Bus bandwidth divided by algorithm bandwidth: the least number of bytes that a link has to move, divided by `bytes`.
+/// It makes ops and numbers of ranks comparable.
 [[nodiscard]] double bus_factor(std::uint32_t opcode, int ranks);
 
 }  // namespace shardrun::bench
