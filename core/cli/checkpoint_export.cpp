@@ -78,7 +78,7 @@ constexpr std::array<const char*, 9> companion_names = {"generation_config.json"
                                                         "merges.txt",
                                                         "chat_template.jinja"};
 
-/// By file name: the file's text.
+/// The text of each file, by the file's name.
 using Companions = std::map<std::string, std::string>;
 
 /// The files that can be made from a GGUF file. If its tokenizer cannot be read, prints a note and leaves it out.

@@ -360,7 +360,7 @@ void RankTask::write_trace_if_due() {
   }
 }
 
-/// For a run that ended before all steps were recorded. An error here does not fail the run.
+/// Writes the trace of a run that ended before all steps were recorded. An error here does not fail the run.
 void RankTask::write_trace_at_end() {
   try {
     end_traced(true);

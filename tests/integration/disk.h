@@ -66,7 +66,7 @@ class DiskJob {
 
 /// An operation of a save.
 struct SaveOperation {
-  std::string name;            ///< as a fault names it
+  std::string name;            ///< the name that a fault has for it
   bool removes_older = false;  ///< it removes an older checkpoint: the new one is complete already
 };
 

@@ -88,7 +88,7 @@ TEST_CASE("the trace of an iterated engine has its operations, waits and computi
     CHECK((steps_of(trace, process) == std::set<std::int64_t>{3, 4, 5}));
     for (const std::int64_t step : {3, 4, 5}) {
       check_covered(trace, process, step, "step");
-      std::set<std::string> expected;  // of the neighbours on the line
+      std::set<std::string> expected;  // the names of exchanges with the neighbours on the line
       for (const std::int64_t other : {process - 1, process + 1}) {
         if (other >= 1 && other <= 3) {
           const std::string rank = "rank " + std::to_string(other - 1);
@@ -145,7 +145,7 @@ TEST_CASE("the trace of an engine's training has its collectives and what the ho
     const std::vector<TraceEvent> functions = trace.of("function", process, 4);
     std::set<std::string> expected = {"forward", "micro", "backward", "update"};
     if (process == 1) {
-      expected.insert("norm");  // of copies of a gradient the first counts
+      expected.insert("norm");  // if there are copies of a gradient, the first counts
     }
     CHECK((names_of(functions) == expected));
     CHECK(std::ranges::count(functions, "forward", &TraceEvent::name) == 2);

@@ -333,7 +333,7 @@ TEST_CASE("an epilogue without an algorithm, or whose choice fails, is left to t
     const Variable status("FAKE_CUBLASLT_STATUS", "7");
     CHECK(at.fuse() == 0);
   }
-  CHECK(at.fuse() == 0);  // it is not asked again
+  CHECK(at.fuse() == 0);  // the library is not asked again
 }
 
 TEST_CASE("equal products with other biases choose an algorithm once, and each adds its own bias", "[unit]") {

@@ -244,7 +244,7 @@ TEST_CASE("a value computed again has the placement of its cut point", "[partiti
   const ModelCase model = deep_gpt(graph::Remat::layer, "true", "0.1");
   plan::Plan plan = tensor_parallel(2);
   for (const graph::CutPoint& point : model.graph.cut_points) {
-    // Those before it are left, or what is split there would be split here without being asked for.
+    // Cut points before it are left out. Otherwise what is split there would be split here without being asked for.
     if (point.name.ends_with("/attention_residual")) {
       plan.cut_points.push_back({point.name, {{}, {"model"}, {}}});
     }

@@ -92,7 +92,8 @@ TEST_CASE("each transition moves exactly the elements that it must", "[partition
            // Blocks of 3 and 2 columns: each sends all but its neighbour's.
            Transition{
                "columns to replicated", Given::value, {{"columns", {"a"}}}, {{}, {}}, two, "all_gather", {72, 48}},
-           // Of 3 rows the 2 columns of the other; of 3 rows the 3 columns of the other.
+           // Each rank has 3 rows. The first sends the second's 2 columns of them, and the second the first's
+           // 3 columns.
            Transition{"rows to columns", Given::value, {{"rows", {"a"}}}, {{}, {"a"}}, two, "all_to_all", {24, 36}},
            Transition{"columns to rows", Given::value, {{"columns", {"a"}}}, {{"a"}, {}}, two, "all_to_all", {36, 24}},
            // Blocks of 3 and 2 elements.

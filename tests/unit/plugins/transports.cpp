@@ -242,7 +242,7 @@ TEST_CASE("a transport can open another one", "[plugins]") {
   }});
   wrap.open(config_of(1), host);
 
-  CHECK(host.values.contains("solo/j1"));  // as loud as it was told to be
+  CHECK(host.values.contains("solo/j1"));  // its option `loud` has reached it
   TransportGroup group = alone(wrap);
   CHECK_FALSE(group.error());
   group.abort("from outside");

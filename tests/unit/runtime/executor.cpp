@@ -169,7 +169,7 @@ TEST_CASE("the number of threads changes no bit", "[runtime]") {
 TEST_CASE("recomputation changes no bit", "[runtime]") {
   const std::vector<ModelCase> kept = training_cases(graph::Remat::none);
   constexpr auto stride = depth<std::size_t>(1, 1, 4);
-  std::size_t first = 0;  // of each way other models, where it is not all
+  std::size_t first = 0;  // if only every `stride`th model runs: other models for each kind of recomputation
   for (const graph::Remat remat : {graph::Remat::layer, graph::Remat::selective}) {
     const std::vector<ModelCase> repeated = training_cases(remat);
     for (std::size_t m = first++ % stride; m < kept.size(); m += stride) {

@@ -198,7 +198,7 @@ bool agrees(const ModelCase& model, Ranks& ranks, const char* device) {
 }  // namespace
 
 TEST_CASE("a graph split over ranks computes the same as the whole graph", "[interpreter]") {
-  std::size_t first = 0;  // of each model other plans, where it is not all
+  std::size_t first = 0;  // if only every `stride`th plan runs: other plans for each model
   for (const ModelCase& model : model_cases()) {
     std::vector<NamedPlan> all = plans();
     if (!model.microbatch_rows.empty() && model.name.starts_with("gpt")) {

@@ -182,7 +182,7 @@ TEST_CASE("shm: members may free ops in different orders") {
     std::vector<std::vector<float>> data(8, std::vector<float>(100));
     std::vector<std::optional<plugins::TransportOp>> ops(data.size());
     for (std::uint64_t round = 0; round < 200; ++round) {
-      // Of the ops of the round before, each member frees a different one first.
+      // Each member first frees a different op of the round before.
       for (std::size_t i = 0; i < ops.size(); ++i) {
         const std::size_t slot = round % 2 == 0 ? i : ops.size() - 1 - i;
         const std::size_t freed_early = (slot + rank.rank()) % ops.size();

@@ -347,7 +347,7 @@ class RelayedHost final : public SharedHost {
   std::unique_ptr<Relay> relay_;
 };
 
-constexpr std::size_t handshake_bytes = 1000;  // of the side that connects, at most
+constexpr std::size_t handshake_bytes = 1000;  // the most that the side that connects needs
 
 }  // namespace
 
@@ -357,7 +357,7 @@ TEST_CASE("tcp: nobody between two members alters what they sum") {
     const std::size_t place = handshake_bytes + count * 3 * static_cast<std::size_t>(i) / static_cast<std::size_t>(n);
     INFO("byte " << place);
     RelayedHost host(place);
-    std::string error;  // of rank 0, to whom the altered bytes come
+    std::string error;  // the error of rank 0, to which the altered bytes come
     run_ranks(
         host, "tcp", 2,
         [&](Rank& rank) {

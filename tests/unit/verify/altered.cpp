@@ -375,7 +375,7 @@ TEST_CASE("an update as small as in warm-up is judged by its own size", "[verify
 
 TEST_CASE("rounding that makes numbers that are not finite excuses nothing", "[verify]") {
   graph::Graph graph;
-  constexpr double value = 1 + 0x1p-21;  // of more than 20 bits, and its triple of no more than 24
+  constexpr double value = 1 + 0x1p-21;  // it has more than 20 bits, and its triple no more than 24
   const graph::StateId u = graph.add_state({.name = "u",
                                             .type = {.shape = {64}, .axes = {"x"}},
                                             .kind = graph::StateKind::field,

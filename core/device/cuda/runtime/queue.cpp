@@ -230,7 +230,7 @@ void CudaQueue::note_run(const PreparedKernel& kernel) {
 void CudaQueue::begin_step(std::int64_t step) {
   if (step != step_) {
     use();
-    write_progress();  // so that all unfinished runs after a note belong to one step
+    write_progress();  // so that all runs since the last note are of one step
     step_ = step;
   }
 }
