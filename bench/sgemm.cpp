@@ -64,8 +64,8 @@ std::vector<float> numbers(std::int64_t count) {
   return values;
 }
 
-/// GFLOP/s of each call of multiply(), ascending: calls for about `seconds`, at least five, after one that is not
-/// counted.
+/// GFLOP/s of each call of multiply(), ascending: calls for about `seconds`, at least five,
+/// after one that is not counted.
 template <typename Multiply>
 std::vector<double> rates_of(const Shape& shape, double seconds, const Multiply& multiply) {
   using Clock = std::chrono::steady_clock;

@@ -2,8 +2,8 @@
 // with exit code 1, with the killed rank as the root cause, without a process or file left behind. A job that ended
 // before the kill is counted separately.
 //
-// With --restarts, jobs start their killed ranks again. They end correctly if they have the same loss as without a
-// kill.
+// With --restarts, jobs start their killed ranks again. They end correctly if they have the same loss as
+// without a kill.
 
 #include <fmt/format.h>
 

@@ -174,7 +174,7 @@ def make_optimizer(model, setting):
     }
     try:
         return torch.optim.AdamW(groups, fused=True, **options), "fused"
-    except (TypeError, RuntimeError):  # no such option; not for the CPU
+    except (TypeError, RuntimeError):  # there is no such option, or not for the CPU
         return torch.optim.AdamW(groups, foreach=False, **options), "loop"
 
 
@@ -255,7 +255,7 @@ def build_of():
     blas = first(r"BLAS_INFO=(\w+)")
     if blas == "mkl":
         blas = "MKL " + (first(r"Math Kernel Library Version (\S+?)-") or "")
-    else:  # a distribution's build is linked with whatever BLAS the system has
+    else:  # a distribution's build is linked with whichever BLAS the system has
         with open("/proc/self/maps", encoding="utf-8") as maps:
             blas = ", ".join(sorted(set(re.findall(r"/([^/\n]+/libblas[^/\n]*)$", maps.read(), re.M)))) or blas
     return {
@@ -267,7 +267,7 @@ def build_of():
     }
 
 
-# As torch.nn.attention.SDPBackend numbers them.
+# The numbers of torch.nn.attention.SDPBackend.
 ATTENTION_BACKENDS = {0: "math", 1: "FlashAttention", 2: "memory-efficient", 3: "cuDNN"}
 
 

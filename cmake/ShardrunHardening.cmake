@@ -6,7 +6,7 @@ option(SHARDRUN_HARDEN "Build with stack protectors, fortified libc calls, contr
 include(CheckCompilerFlag)
 include(CheckCXXSourceCompiles)
 
-# Does not change a level of fortified calls that the user's flags or the distribution's compiler set.
+# A level of fortified calls that the user's flags or the distribution's compiler set is left as it is.
 set(CMAKE_REQUIRED_FLAGS -O2)
 check_cxx_source_compiles("#ifndef _FORTIFY_SOURCE
 #error not asked for

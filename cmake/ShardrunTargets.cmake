@@ -11,33 +11,33 @@ target_compile_options(shardrun_flags INTERFACE
 # GCC takes the files of a unity for headers, in which an anonymous namespace would be a mistake.
 target_compile_options(shardrun_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wno-subobject-linkage>)
-# GCC collects garbage whenever its heap has doubled. A unity allocates so much that this is a tenth of its time; with more of
-# the machine's memory, here in kB, it need not.
+# GCC collects garbage whenever its heap has doubled. A unity allocates so much that this takes a tenth of its time,
+# which a larger heap, given here in kB, saves.
 target_compile_options(shardrun_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:--param=ggc-min-heapsize=400000>)
 if(SHARDRUN_WERROR)
   target_compile_options(shardrun_flags INTERFACE -Werror)
 endif()
-# A folder, or a target, may turn optimisation off: GCC takes 2.7 times as long for Catch2's assertions with -O1.
+# A folder or a target may turn optimisation off: with -O1, GCC takes 2.7 times as long for Catch2's assertions.
 foreach(scope IN ITEMS DIRECTORY TARGET)
   define_property(${scope} PROPERTY SHARDRUN_UNOPTIMISED INHERITED)
 endforeach()
 target_compile_options(shardrun_flags INTERFACE $<$<BOOL:$<TARGET_PROPERTY:SHARDRUN_UNOPTIMISED>>:-O0>)
-# A release build optimises lightly what runs once, or so seldom that nobody waits for it. GCC 12 takes 0.7 times as long for
-# it as with -O2 or -O3.
+# A release build optimises only lightly what runs once, or so seldom that nobody waits for it. GCC 12 compiles it in
+# 0.7 times the time that -O2 or -O3 take.
 foreach(scope IN ITEMS DIRECTORY TARGET)
   define_property(${scope} PROPERTY SHARDRUN_RUNS_ONCE INHERITED)
 endforeach()
 target_compile_options(shardrun_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>,$<BOOL:$<TARGET_PROPERTY:SHARDRUN_RUNS_ONCE>>>:-O1>)
-# Under a sanitizer only what computes is optimised: Clang takes twice as long for the rest with -O1.
+# Under a sanitizer only what computes is optimised: with -O1, Clang takes twice as long for the rest.
 foreach(scope IN ITEMS DIRECTORY TARGET)
   define_property(${scope} PROPERTY SHARDRUN_COMPUTES INHERITED)
 endforeach()
 if(SHARDRUN_SANITIZE)
   target_compile_options(shardrun_flags INTERFACE $<$<BOOL:$<TARGET_PROPERTY:SHARDRUN_COMPUTES>>:-O1>)
-  # Checks at every access or step of a pointer that find hardly anything here that AddressSanitizer does not. What runs once and
-  # has containers alone, and plugins of tests, go without that of alignment too.
+  # These checks at each access or step of a pointer find hardly anything here that AddressSanitizer does not find. What
+  # runs once and handles containers alone, and the plugins of tests, go without the check of alignment, too.
   set(unchecked "")
   set(unchecked_once "")
   if(SHARDRUN_SANITIZE MATCHES undefined AND NOT SHARDRUN_ALL_TESTS)
@@ -55,7 +55,7 @@ if(SHARDRUN_SANITIZE)
     "$<${instrumented}:-fsanitize=${SHARDRUN_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all;${unchecked}>"
     "$<$<OR:$<BOOL:$<TARGET_PROPERTY:SHARDRUN_RUNS_ONCE>>,$<BOOL:$<TARGET_PROPERTY:SHARDRUN_UNOPTIMISED>>>:${unchecked_once}>")
   target_link_options(shardrun_flags INTERFACE -fsanitize=${SHARDRUN_SANITIZE})
-  # Compilers say in different ways that a sanitizer is there.
+  # Each compiler has its own way to say that a sanitizer is on, so the code asks for these names.
   if(SHARDRUN_SANITIZE MATCHES address)
     target_compile_definitions(shardrun_flags INTERFACE SHARDRUN_ASAN)
   elseif(SHARDRUN_SANITIZE MATCHES thread)
@@ -89,8 +89,8 @@ endfunction()
 
 # shardrun_add_test(NAME [OPTIMISED] SOURCES file… DEPENDS target… [LABELS label…])
 #
-# One Catch2 executable and one ctest entry; `tests/support` supplies main and the Catch2 include. `tests_LABEL` builds all of
-# a label. OPTIMISED: what is tested is in headers, and is to be tested as plugins have it.
+# One Catch2 executable and one ctest entry; `tests/support` supplies main and the Catch2 include. `tests_LABEL` builds
+# all tests of a label. OPTIMISED: what is tested is in headers, and is compiled as plugins compile it.
 #
 # Labels say where tests/run runs a test: `asan` and `tsan` under these sanitizers as well, `asan_only` not in the release
 # build. `tests/run --all` runs all tests in the release build.

@@ -60,8 +60,8 @@ class Contestant {
 /// The contestants, in the same order on every rank.
 using Contestants = std::vector<std::unique_ptr<Contestant>>;
 
-/// A transport plugin in `folder`. `name`: NAME[:KEY=VALUE]... `is_ours`: whether other contestants are compared with
-/// it.
+/// A transport plugin in `folder`. `name`: NAME[:KEY=VALUE]... `is_ours`:
+/// whether other contestants are compared with it.
 [[nodiscard]] std::unique_ptr<Contestant> make_transport(Rendezvous& rendezvous, const device::HostMemory& arena,
                                                          const std::string& folder, const std::string& name,
                                                          bool is_ours);

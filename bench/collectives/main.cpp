@@ -310,8 +310,8 @@ pid_t start(const std::vector<std::string>& command) {
   return child;
 }
 
-/// The command of mpirun. If there are more ranks than cores, makes Open MPI yield while it waits, as its documentation
-/// recommends.
+/// The command of mpirun. If there are more ranks than cores, makes Open MPI yield while it waits,
+/// as its documentation recommends.
 std::vector<std::string> mpi_command(const Options& options) {
   cpu_set_t cores;
   CPU_ZERO(&cores);

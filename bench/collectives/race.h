@@ -30,7 +30,7 @@ struct Row {
                        Kind kind, bool in_place, std::uint64_t bytes, int rounds, double seconds);
 
 [[nodiscard]] double median(std::vector<double> values);
-/// The rival's time over our time, as the median over rounds: above 1, ours is faster.
+/// The rival's time divided by our time, as the median over rounds: above 1, ours is faster.
 [[nodiscard]] double speed_against(const Result& ours, const Result& rival);
 
 }  // namespace shardrun::bench

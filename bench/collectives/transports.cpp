@@ -46,7 +46,7 @@ std::string run_of(const std::string& name) {
   return run;
 }
 
-/// A transport plugin, used like by the executor: through the host's loader, with blocking waits.
+/// A transport plugin, used as the executor uses it: through the host's loader, with blocking waits.
 class Transport final : public Contestant {
  public:
   Transport(Rendezvous& rendezvous, const device::HostMemory& arena, const std::string& folder, const std::string& name,

@@ -4,7 +4,7 @@ from job import write_job
 from machine import Failed, Skipped
 from tokens import write_tokens
 
-# In the order in which they are compiled and trained: the last may find no time.
+# In the order in which they are compiled and trained. There may be no time for the last one.
 MODELS = {
     "124M": {"layers": 12, "heads": 12, "width": 768, "context": 1024, "learning_rate": 6e-4},
     "350M": {"layers": 24, "heads": 16, "width": 1024, "context": 1024, "learning_rate": 3e-4},
@@ -15,11 +15,12 @@ VOCABULARY = 50304
 SMALL_MODELS = {"124M": {"layers": 2, "heads": 2, "width": 32, "context": 16, "learning_rate": 1e-3}}
 SMALL_VOCABULARY = 96
 BATCHES = (64, 48, 32, 24, 16, 12, 8, 6, 4, 2, 1)
-# Of the GPU's memory that may be planned; the rest is for what CUDA itself takes.
+# How much of the GPU's memory may be planned. The rest is for CUDA itself.
 SHARE_OF_MEMORY = 0.85
-# The batch of a race is one that both can take: an estimate of PyTorch's activations over those that shardrun plans.
+# A race has a batch that both can take. This is an estimate of PyTorch's activations, divided by those that
+# shardrun plans.
 ACTIVATIONS_OF_PYTORCH = 1.8
-# Of a run.
+# The steps of a run.
 STEPS, STEPS_OF_SMALL = 40, 8
 
 

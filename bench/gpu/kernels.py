@@ -7,7 +7,8 @@ import time
 
 from machine import Failed, NoTime, Skipped, run
 
-# What GPT-2 needs comes first: time may end before the rest, above all under a sanitizer, which slows down a hundredfold.
+# The ops that GPT-2 needs come first: time may end before the rest, above all under a sanitizer, which is a hundred
+# times slower.
 FIRST_OPS = (
     "matmul",
     "matmul_gradient_weights",
@@ -46,7 +47,7 @@ DNN = (
 
 # The references in float64 take most of the time.
 PROCESSES = 4
-# A check that takes so long hangs.
+# A check that takes longer than this hangs.
 PATIENCE = ("--patience", "8")
 
 
@@ -163,7 +164,7 @@ def cudnn(machine, options, seconds):
 # --- compute-sanitizer -----------------------------------------------------------------------------------------------
 
 FOUND = re.compile(r"=+ (Invalid|Error|Warning)")
-# Of each op so many cases: the tools slow a case down a hundredfold, racecheck most.
+# So many cases of each op: the tools, racecheck most of all, make a case about a hundred times slower.
 TOOLS = {"memcheck": 8, "racecheck": 3}
 SECONDS_TO_REPORT = 5
 
@@ -172,10 +173,10 @@ def watched(machine, options, tool, number, ops, seconds):
     """One process under a tool: {ran, said, errors: of each report of the tool, summary or None}."""
     path = machine.scratch / f"{tool}-{number}.json"
     words = f"--tool {tool} --target-processes all --require-cuda-init no --launch-timeout 60 --error-exitcode 99"
-    # The checks themselves ask each call of CUDA whether it failed.
+    # The checks themselves ask each call of CUDA whether it failed, so the tool does not report that.
     words += " --report-api-errors no --print-limit 20"
     largest = 100 if options.small else 3000
-    # The checks end by themselves at their time; the tool then needs some to report.
+    # The checks end by themselves when their time is over. Then the tool needs time for its report.
     checks = f"--patience 0 --separate --largest {largest} --cases {TOOLS[tool]}"
     checks += f" --seconds {max(2, seconds - SECONDS_TO_REPORT):.0f}"
     command = [machine.sanitizer, *words.split(), machine.kernel_checks, *checks.split()]

@@ -191,7 +191,7 @@ class Machine:
         self.shardrun, self.kernel_checks = folder / "bin" / "shardrun", folder / "bin" / "kernel_checks"
         self.python = python
         self.cuda_folders = library_folders(python)
-        # What the user has chosen comes before what is found.
+        # Folders that the user has chosen come before those that were found.
         searched = [*filter(None, [os.environ.get("LD_LIBRARY_PATH")]), *self.cuda_folders]
         self.environment = {**os.environ, "LD_LIBRARY_PATH": ":".join([str(folder / "lib"), *searched])}
         self.nccl = nccl_version(searched)
@@ -223,7 +223,7 @@ class Machine:
 
     def look(self, seconds):
         """Asks for the GPU and for PyTorch; what is known. Throws Failed where the device cannot be used."""
-        # The first import may read gigabytes from a slow disk, and the race hangs on it.
+        # The first import may read gigabytes from a slow disk, and without PyTorch there is no race.
         self.torch, self.torch_lacks = self._look_for_torch(max(seconds, 120))
         known = {
             "host": {

@@ -12,7 +12,7 @@ from split_jobs import can_nccl, write_verified_job
 from training import metrics_of
 
 RANKS, STEPS = 2, 4
-# NCCL does not promise that two of its ranks on one GPU go on: a job that hangs costs no more than this.
+# NCCL does not promise that two of its ranks on one GPU make progress. A job that hangs costs no more than this.
 MOST_SECONDS = 30
 LARGEST_DIFFERENCE_OF_LOSSES = 1e-5
 SETTINGS = (

@@ -108,10 +108,10 @@ class Rivals(threading.Thread):
             self.lack = f"PyTorch {machine.torch['version']} sees no GPU"
         self.eager = set()  # models that this PyTorch cannot compile
         self.errors, self.seconds, self.attention = {}, {}, {}
-        self.reduced = []  # of which models the batch, and why
-        self.rivals = {name: {} for name in contests}  # of each model: {DEFAULT: …, FLASH: …}
+        self.reduced = []  # the models with a smaller batch, and why
+        self.rivals = {name: {} for name in contests}  # for each model {DEFAULT: …, FLASH: …}
         self.stopped = False  # nothing more is to be compiled
-        self.compiling, self.lock = None, threading.Lock()  # the lock is of both
+        self.compiling, self.lock = None, threading.Lock()  # the lock is for `stopped` and `compiling`
         self.environment = {
             **os.environ,
             "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
@@ -130,7 +130,7 @@ class Rivals(threading.Thread):
             if contest.path is not None:
                 try:
                     self.errors[name] = self._prepare(name, contest)
-                except Exception as problem:  # of this script: the race goes on without this rival
+                except Exception as problem:  # a mistake of this script: the race goes on without this rival
                     self.errors[name] = f"{type(problem).__name__}: {problem}"
             self.seconds[name] = time.monotonic() - begin
 
@@ -140,7 +140,7 @@ class Rivals(threading.Thread):
             if self.stopped:
                 raise Failed(NOT_IN_TIME)
             command, title = self.command(contest, *words), f"{name} {contest.name}"
-            # A cache of its own: the key of a cached graph may not have which attention was asked for.
+            # A cache of its own: the key of a cached graph may not tell which attention was asked for.
             cache = self.machine.scratch / f"inductor-{contest.name}{''.join(words)}"
             environment = {**self.environment, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
             self.compiling = rival = Rival(command, environment, self.machine.scratch, title)

@@ -24,7 +24,7 @@ IN_PROCESS_OF_FEW = (("dp", "float32"), ("tp", "float32"), ("3d", "mixed"))
 FEW = ("single", "dp", "zero3", "tp", "pp", "3d")
 IN_PROCESS_BY_DNN = ("single", "tp")
 IN_PROCESSES = ("dp", "zero3", "tp", "pp")
-# The first NCCL that lets several ranks use one GPU, if it is told so.
+# The first NCCL that lets several ranks use one GPU, if a variable allows it.
 SHARING_NCCL = (2, 30)
 SHARING = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
@@ -37,7 +37,7 @@ def write_verified_job(machine, small):
         else {"layers": 4, "heads": 4, "width": 128, "context": 64}
     )
     job = {
-        # A vocabulary that no tile divides.
+        # A vocabulary that no tile size divides.
         "model": {"name": "gpt", **size, "vocab": 67 if small else 1003, "bias": "true"},
         "data": {"tokens": tokens, "batch": 8, "microbatches": 2, "split": 1},
         "train": {"steps": 2, "clip": 1, "weight_decay": 0.1},

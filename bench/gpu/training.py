@@ -16,7 +16,7 @@ from rivals import DEFAULT, OutOfMemory
 
 # bfloat16 with dense operands, TFLOP/s, from NVIDIA's data sheets (SXM).
 PEAKS = {"H100 80GB HBM3": 989, "H200": 989, "A100-SXM": 312}
-OTHER_CARDS = ("NVL", "PCIe", "GH200")  # slower ones, or ones of another power, with such a name in theirs
+OTHER_CARDS = ("NVL", "PCIe", "GH200")  # slower cards, or cards of another power, which have such a name in theirs
 
 # Steps that are not measured.
 WARM = 5
@@ -74,7 +74,7 @@ def run_shardrun(
     lines = metrics_of(folder)
     said = log.read_text(errors="replace")
     record_process(command, environment, process.returncode, time.monotonic() - begin, said=said)
-    # Killed: its steps count, and there is no summary.
+    # It was killed: its steps count, but there is no summary.
     ended = (0, 128 + signal.SIGTERM, -signal.SIGKILL) if asked or is_measured else (0,)
     if process.returncode not in ended or len(lines) < 2:
         record_files(folder)
@@ -137,7 +137,7 @@ def race(machine, rivals, contest, seconds):
         for name in turns if number % 2 == 0 else reversed(turns):
             left = limit - time.monotonic()
             if name == "shardrun":
-                # The rivals need their part of the first round.
+                # The first round leaves the rivals their part of the time.
                 share = 1 if why or rounds else 0.5
                 try:
                     result[name] = run_shardrun(machine, contest, max(12, share * left), measured)
@@ -211,7 +211,7 @@ def figures_of(machine, options, contest, rounds):
         "peak_tflops": peak,
         "contestants": rows,
         "times_rival": times,
-        # What the ratio has to be read with.
+        # What one has to know to read the ratio.
         "residual_stream": {"shardrun": "bfloat16", "PyTorch": "float32, as autocast leaves it"},
     }
 

@@ -20,7 +20,7 @@ enum class ErrorCode {
   timeout,         ///< a deadline passed
   aborted,         ///< ended because something else failed
   peer_lost,       ///< another rank is gone
-  unsaved,         ///< a checkpoint could not be written, for which case the run was to end
+  unsaved,         ///< a checkpoint could not be written, and the job says that the run then ends
   internal,        ///< a broken invariant of our own
 };
 
@@ -32,8 +32,7 @@ class Error : public std::exception {
 
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
   [[nodiscard]] const std::string& message() const noexcept { return message_; }
-  /// The rank for which an operation between ranks waited until a timeout, or that is gone; nothing if that is not
-  /// known.
+  /// The rank for which an operation between ranks waited in vain, or that is gone; nothing if that is not known.
   [[nodiscard]] std::optional<int> awaited() const noexcept { return awaited_; }
   [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
 

@@ -34,8 +34,8 @@ class Id {
   std::int32_t number_ = -1;
 };
 
-/// The ids from a begin up to an end, which is not included: `for (const NodeId n : function.nodes.ids())`. Empty if
-/// the end lies before the begin, or names nothing.
+/// The ids from `begin` up to, but not including, `end`: `for (const NodeId n : function.nodes.ids())`. Empty if `end`
+/// lies before `begin`, or names nothing.
 template <typename Key>
 class IdRange {
  public:
@@ -72,7 +72,7 @@ class IdRange {
   std::size_t end_;
 };
 
-/// A vector whose index is an id. It has all things of one kind, or one fact about each of them.
+/// A vector whose index is an id. It holds all things of one kind, or one fact about each of them.
 template <typename Key, typename T>
 class IdVector {
  public:

@@ -23,7 +23,7 @@ namespace {
 constexpr std::chrono::milliseconds look{100};
 constexpr std::chrono::milliseconds longest{1000};
 
-/// A way to write to a stream without ever blocking.
+/// Writes to a standard stream without blocking.
 class Way {
  public:
   explicit Way(int stream) noexcept : stream_(stream) {
@@ -96,7 +96,7 @@ int write_for_person(int stream, std::string_view text, Patience patience) noexc
       if (errno != EINTR && errno != EAGAIN) {
         return errno;
       }
-      ::poll(nullptr, 0, static_cast<int>(look.count()));  // another writer has used the room first
+      ::poll(nullptr, 0, static_cast<int>(look.count()));  // another writer has filled the room meanwhile
     }
     const bool is_bounded = patience == Patience::brief || stop_requested() != 0;
     waited = is_bounded ? waited + look : std::chrono::milliseconds::zero();

@@ -32,8 +32,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return above[b.size()];
 }
 
-/// The longest name that is compared, because the distance takes quadratic time. A longer name is never near a
-/// candidate.
+/// The longest name that is compared, because the distance takes quadratic time. A longer name is never
+/// near a candidate.
 constexpr std::size_t longest_compared = 128;
 
 }  // namespace

@@ -21,8 +21,8 @@ struct Window {
   /// The window through which the gradient of the operand reads the gradient of the result.
   [[nodiscard]] constexpr Window transposed() const noexcept { return {divisor, stride, -last, -first, wraps}; }
 
-  /// The indices [begin, end) of an operand of `size` that the result's indices [begin, end) read. REQUIRES: `wraps` is
-  /// false.
+  /// The indices [begin, end) of an operand of `size` that the result's indices [begin, end) read.
+  /// REQUIRES: `wraps` is false.
   [[nodiscard]] constexpr std::pair<std::int64_t, std::int64_t> reads(std::int64_t begin, std::int64_t end,
                                                                       std::int64_t size) const noexcept {
     if (begin >= end) {

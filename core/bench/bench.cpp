@@ -34,7 +34,7 @@ plugins::Transport transport_of(const Settings& settings) {
 
 unsigned cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
-/// Throws if the machine has too little memory. `ranks`: those of this machine.
+/// Throws if the machine has too little memory. `ranks`: the number of ranks on this machine.
 void require_memory(std::int64_t ranks, std::uint64_t arena) {
   const std::optional<memory::MemoryRoom> room = memory::available_memory();
   const std::uint64_t needed = arena * static_cast<std::uint64_t>(ranks);

@@ -11,7 +11,7 @@
 namespace shardrun::bench {
 
 struct Callbacks {
-  std::function<void(const Row& row)> on_row;  ///< ceilings first
+  std::function<void(const Row& row)> on_row;  ///< called for each row; the ceilings (see What) come first
   /// Called before each case with its number, the number of cases, and its text.
   std::function<void(std::size_t number, std::size_t cases, const std::string& text)> on_begin;
   std::function<void(const std::string& text)> on_line;  ///< gets output of ranks, and remarks
@@ -24,12 +24,13 @@ struct Outcome {
   std::vector<Row> rows;
 };
 
-/// The device whose memory is moved, for Settings::device: empty, the host's, unless the transport moves only
-/// another's. Throws Error with exit code 2 if there is no such transport, or if it moves no memory that bench can use.
+/// The value for Settings::device: the device whose memory the transport moves, or "" (host memory) if it can move
+/// that. Throws Error with exit code 2 if there is no such transport, or if it moves no memory that bench can use.
 [[nodiscard]] std::string device_of(const Settings& settings);
 
-/// Checks everything that can be checked before a process starts, or before ranks that another launcher has started
-/// meet. `world`: the world of these ranks; null: bench starts the ranks. Throws Error with exit code 2.
+/// Checks everything that can be checked before bench starts a process, or before ranks that another launcher has
+/// started connect to each other. `world`: the world of these ranks; null: bench starts the ranks. Throws Error with
+/// exit code 2.
 [[nodiscard]] Setting check(const Settings& settings, const launch::World* world);
 
 /// Starts the ranks, each with the command line `words`, and gathers their measurements. REQUIRES: check() passed, and

@@ -25,7 +25,7 @@ std::uint64_t growing(std::uint64_t total, std::uint64_t index, std::uint64_t n)
   return begin(index + 1) - begin(index);
 }
 
-/// The size of the op's larger buffer in units of `count`: as many as members, or one.
+/// The size of the op's larger buffer in units of `count`: the number of members, or 1.
 std::uint64_t blocks_of(std::uint32_t opcode, std::uint32_t members) {
   const sdk::OpSpec op = specs_of({.opcode = opcode, .count = 1}, members, 0).front();
   return std::max(sdk::send_elements(op, 0, members), sdk::recv_elements(op, 0, members));
@@ -128,7 +128,7 @@ std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::
     sdk::OpSpec receive = op;
     receive.opcode = SR_OP_RECV;
     receive.peer = (rank + members - 1) % members;
-    op.id += rank;  // a link's op has the sender's number
+    op.id += rank;  // both ends of a transfer use the sender's rank
     receive.id += receive.peer;
     return {op, receive};
   }

@@ -33,7 +33,7 @@ struct Case {
   std::int64_t warm_up = 0;
 };
 
-/// The cases of the settings: first the ceilings, if host memory is moved, then the ops.
+/// The cases of the settings: first the ceilings (cases without a transport), if host memory is moved, then the ops.
 [[nodiscard]] std::vector<Case> cases_of(const Settings& settings);
 
 /// The ops that member `rank` prepares in a case of ops, without buffers: one collective, or a send and a receive. In

@@ -35,7 +35,7 @@ constexpr int step_ms = 50;
               fmt::format("measuring a TCP stream between two ranks: {}: {}", what, std::strerror(errno)));
 }
 
-/// Waits for an event. Throws Error{io} after `patience`, Error{aborted} if the job is aborted.
+/// Waits for an event. Throws Error{io} after the deadline, Error{aborted} if the job is aborted.
 void wait_for(int socket, short events, launch::Rank& rank, launch::Rank::Deadline deadline) {
   pollfd waiting = {.fd = socket, .events = events, .revents = 0};
   while (::poll(&waiting, 1, step_ms) <= 0) {
@@ -116,8 +116,8 @@ Endpoint endpoint_at(const std::string& numeric_address, std::uint16_t port) {
   return endpoint;
 }
 
-/// The address at which the other rank reaches this one: ranks that another launcher started may be on several
-/// machines.
+/// The address at which the other rank reaches this one: ranks that another launcher started may be
+/// on several machines.
 std::string address_for_peer(const launch::Rank& rank) {
   return rank.context().is_hosted ? rank.own_address() : "127.0.0.1";
 }
@@ -125,8 +125,8 @@ std::string address_for_peer(const launch::Rank& rank) {
 /// The first bytes of the connection, which exclude strangers.
 using Secret = launch::Token;
 
-/// The receiving side: listens, publishes its address and secret, and accepts the connection that begins with the
-/// secret.
+/// The receiving side: listens, publishes its address and secret, and accepts the connection that begins
+/// with the secret.
 files::FileDescriptor accept_stream(const std::string& key, launch::Rank& rank) {
   const std::string own = address_for_peer(rank);
   Endpoint endpoint = endpoint_at(own, 0);

@@ -28,8 +28,7 @@ namespace {
 
 using launch::Rank;
 
-/// Seconds by which ops time out later than the launcher notices a silent rank, because the launcher can name that
-/// rank.
+/// Ops time out this many seconds after the launcher notices a silent rank, because the launcher can name that rank.
 constexpr double silence_margin_s = 2;
 
 int number_in(const std::string& text) {
@@ -111,8 +110,8 @@ class Measuring final : private plugins::TransportHost {
     rank_.on_abort([this](const std::string& reason) { group_->abort(reason); });
   }
 
-  /// The arena, in which ops work; and in host memory what is compared, which is the arena itself if the host can
-  /// address it.
+  /// Allocates the arena, in which ops work, and the host memory in which results are compared. If the host can address
+  /// the arena, both are the same memory.
   void allocate(std::uint64_t bytes, int local_rank) {
     compared_ = std::make_shared<device::HostMemory>(bytes);
     arena_ = compared_;
@@ -128,14 +127,14 @@ class Measuring final : private plugins::TransportHost {
     queue_ = device.open_queue(threads_);
   }
 
-  /// Brings what ops read into the arena.
+  /// Copies what ops read from host memory to the arena.
   void to_arena(const ArenaLayout& layout) {
     if (queue_ != nullptr) {
       queue_->write({compared_->data(), layout.scratch}, arena_->data());
       queue_->finish();
     }
   }
-  /// Brings what ops have written from the arena.
+  /// Copies what ops have written from the arena to host memory.
   void from_arena(const ArenaLayout& layout) {
     if (queue_ != nullptr) {
       queue_->read(arena_->data(), {compared_->data(), layout.scratch});
@@ -190,7 +189,7 @@ class Measuring final : private plugins::TransportHost {
             .device = unit_};
   }
 
-  /// Times an op on whatever data its runs leave behind. Checks the result of one run before and one after.
+  /// Times an op on whatever data its earlier runs have left. One run before and one run after are checked.
   Sample measure(const Case& each, const ArenaLayout& layout) {
     plugins::TransportOp op = prepare(each, layout);
     const auto once = [&] {

@@ -7,8 +7,8 @@
 
 namespace shardrun::bench {
 
-/// Calls `act` `each.warm_up` times untimed, then `each.iterations` times timed. Returns the nanoseconds of each timed
-/// call.
+/// Calls `act` `each.warm_up` times untimed, then `each.iterations` times timed.
+/// Returns the nanoseconds of each timed call.
 template <class Act>
 [[nodiscard]] std::vector<double> timed(const Case& each, const Act& act) {
   using Clock = std::chrono::steady_clock;

@@ -15,8 +15,8 @@
 namespace shardrun::checkpoint {
 
 // A folder of checkpoints. A complete checkpoint has a name such as step-000120. While it is written it is
-// .step-000120.tmp, and while it is removed .step-000100.removed. So the name alone says whether a checkpoint is
-// complete.
+// .step-000120.tmp, and while it is removed .step-000100.removed. So the name alone says whether a
+// checkpoint is complete.
 
 /// The name of a checkpoint's folder: "step-000120".
 [[nodiscard]] std::string folder_name(std::int64_t step);
@@ -50,8 +50,8 @@ void require_none_unfinished(const std::filesystem::path& root, std::span<const 
 [[nodiscard]] std::filesystem::path unfinished_path(const std::filesystem::path& root, std::int64_t step);
 
 /// Completes a checkpoint whose files are all written and durable: writes its manifest, and gives the folder its name.
-/// Replaces a checkpoint of the same step. Throws Error{io} if a file is missing or has another size, or if the system
-/// refuses.
+/// Replaces a checkpoint of the same step. Throws Error{io} if a file is missing or has another size,
+/// or if the system refuses.
 void commit_checkpoint(const std::filesystem::path& root, const Manifest& manifest);
 
 /// Locks a folder of checkpoints for one writer while the result lives. Makes the folder if it is missing. Throws
@@ -65,8 +65,8 @@ struct Keeping {
 };
 
 /// Removes all checkpoints that `keeping` does not keep. `is_whole` says whether a run could continue from the
-/// checkpoint at a path. A checkpoint that is not whole is neither removed nor counted as one of the newest. Throws
-/// Error{io}.
+/// checkpoint at a path. A checkpoint that is not whole is neither removed nor counted as one of the newest.
+/// Throws Error{io}.
 void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping,
                             const std::function<bool(const std::filesystem::path&)>& is_whole);
 

@@ -32,7 +32,7 @@ using sdk::ConfigValue;
 /// How a tensor in a GGUF file differs from the same tensor of Hugging Face's model.
 enum class Layout {
   same,
-  turned,      ///< a head's rows i and i + half of Hugging Face's are rows 2 i and 2 i + 1 in the file
+  turned,      ///< rows i and i + half of a head in Hugging Face's model are rows 2 i and 2 i + 1 in the file
   transposed,  ///< [inputs, outputs] in Hugging Face's model, [outputs, inputs] in the file
 };
 
@@ -520,7 +520,8 @@ std::vector<float> turned_numbers(const Stored& stored, std::int64_t first, std:
   return numbers;
 }
 
-/// Reads tensors in the layout of Hugging Face's model. Keeps at most one in memory, which is a transposed one.
+/// Reads tensors in the layout of Hugging Face's model. Keeps at most one tensor in memory: the last one that it had
+/// to transpose.
 class GgufTensors {
  public:
   explicit GgufTensors(std::vector<Stored> tensors) : tensors_(std::move(tensors)) {}

@@ -32,7 +32,7 @@ std::filesystem::path weights_in(const std::filesystem::path& run) {
   return metrics::weights_path(run);
 }
 
-/// Throws Error{data} if a folder has weights in no form. `weights`: the file that a run would have written.
+/// Throws Error{data} if a folder has no weights of any kind. `weights`: the file that a run would have written.
 void require_weights(const std::filesystem::path& folder, const std::filesystem::path& weights) {
   if (std::filesystem::exists(weights)) {
     return;

@@ -15,8 +15,8 @@
 namespace shardrun::checkpoint {
 
 /// The weights to which a path refers: the folder of a run, a weights file, a checkpoint, a model folder of Hugging
-/// Face's libraries, or a GGUF file. In the folder of a run it uses the weights or the newest checkpoint, whichever is
-/// newer.
+/// Face's libraries, or a GGUF file. In the folder of a run it uses the weights or the newest checkpoint,
+/// whichever is newer.
 class GivenWeights {
  public:
   /// Opens the files without reading tensors. `models`: the models that a hub folder or GGUF file may contain. Throws

@@ -27,7 +27,7 @@ class History {
   /// Where to look: in the results alone, or also in checkpoints, which a continuing run removes.
   enum class From : std::uint8_t { results, all };
 
-  /// Stands for the step of weights whose metadata and run do not say it.
+  /// The step of weights if neither their metadata nor their run tells it.
   static constexpr std::int64_t unknown_step = -1;
 
   /// Finds the saved tensors of this name. `given`: the folder of a run or of checkpoints, a checkpoint, or a

@@ -200,8 +200,8 @@ std::vector<std::byte> transposed(const std::vector<std::byte>& bytes, std::size
   return turned;
 }
 
-/// Reads tensors whose values come from other tensors. Keeps at most one in memory: the last one that had to be
-/// composed.
+/// Reads tensors whose values come from other tensors. Keeps at most one in memory: the last one that had
+/// to be composed.
 class Maker {
  public:
   Maker(const TensorSource& from, std::vector<Made> tensors) : from_(from), tensors_(std::move(tensors)) {}

@@ -35,8 +35,8 @@ class HubFolder {
   HubFolder(const HubFolder&) = delete;
   HubFolder& operator=(const HubFolder&) = delete;
 
-  /// The parameters under the names of the model's states. Their metadata describes the trained model and its
-  /// tokenizer.
+  /// The parameters under the names of the model's states. Their metadata describes the trained model
+  /// and its tokenizer.
   [[nodiscard]] const TensorSource& source() const noexcept { return source_; }
   /// A text that identifies the weights.
   [[nodiscard]] std::string fingerprint() const { return gguf_ ? gguf_->fingerprint() : files_->fingerprint(); }

@@ -73,8 +73,8 @@ void describe(const Contents& contents, std::vector<StoredFile> files, Manifest&
 [[nodiscard]] std::optional<mesh::Box> place_in(const Metadata& metadata, const TensorInfo& stored,
                                                 const std::vector<std::int64_t>& whole);
 
-/// Whether ranks copy their states and continue while the copy is written to disk. The last save of a run is written
-/// directly.
+/// Whether ranks copy their states and continue while the copy is written to disk. The last save of a run
+/// is written directly.
 [[nodiscard]] bool takes_snapshots(const job::Job& job) noexcept;
 
 }  // namespace shardrun::checkpoint

@@ -111,7 +111,8 @@ const StoredTensor* tensor_of(const OpenCheckpoint& checkpoint, const graph::Sta
   return own != nullptr ? own : checkpoint.find(named.name);
 }
 
-/// Whether a state is loaded from the checkpoint. All are, except a hook's state that it lacks for some rank.
+/// Whether a state is loaded from the checkpoint. All are, except a hook's state that the checkpoint lacks for
+/// some rank.
 bool goes_along(const OpenCheckpoint& checkpoint, const graph::Graph& graph, const partition::Placements& placements,
                 graph::StateId id) {
   if (role_of(graph, id) != TensorRole::hook) {
@@ -205,7 +206,8 @@ class StateCheck {
     }
   }
 
-  /// Throws because a state was saved for each rank, and the job's ranks are others. `tensor`: one rank's saved value.
+  /// Throws an error: a state was saved for each rank separately, and this job's ranks are others. `tensor`: one rank's
+  /// saved value.
   [[noreturn]] void refuse_varying(const StoredTensor& tensor) const {
     refuse(
         fmt::format("has the {} {} for each rank of strategy {} on its own ({}), and no other ranks can take them: go "
@@ -257,8 +259,8 @@ std::string first_difference(const Shapes& saved, const Shapes& needed) {
   return "";
 }
 
-/// Describes the first difference between a checkpoint's parameters and fields and those of a graph; empty if there is
-/// none.
+/// Describes the first difference between a checkpoint's parameters and fields and those of a graph;
+/// empty if there is none.
 std::string first_difference(const OpenCheckpoint& checkpoint, const graph::Graph& graph) {
   Shapes saved;
   for (const StoredTensor& tensor : checkpoint.manifest().tensors) {

@@ -148,8 +148,8 @@ struct SafetensorsContents {
   Metadata metadata;
 };
 
-/// Parses a file. Checks every byte of the header and every size. `source` names the file in messages. Throws
-/// Error{data}.
+/// Parses a file. Checks every byte of the header and every size. `source` names the file in messages.
+/// Throws Error{data}.
 [[nodiscard]] SafetensorsContents parse_safetensors(std::span<const std::byte> file, std::string_view source);
 
 /// Parses an open file. Reads the header through `file`. The tensors point into `mapped`, the memory map of the whole

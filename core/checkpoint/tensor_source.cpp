@@ -39,8 +39,8 @@ mesh::Box consecutive(const std::vector<std::int64_t>& shape, std::int64_t first
           .run = mesh::Interval{first, first + count}};
 }
 
-/// If the name is that of the first copy of a state that varies between ranks, such as "w@data=0": the state's name,
-/// "w".
+/// If the name is that of the first copy of a state that varies between ranks, such as "w@data=0":
+/// the state's name, "w".
 std::optional<std::string> name_of_first_copy(const std::string& name) {
   const std::size_t at = name.find('@');
   std::string zeros;

@@ -70,13 +70,13 @@ inline constexpr std::int64_t elements_at_once = std::int64_t{1} << 20U;
 /// The place of an element as text, such as "[0, 3] (counted from 0)".
 [[nodiscard]] std::string place_of(const TensorInfo& info, std::int64_t element);
 
-/// Throws Error{data} with the place of the first value that is NaN or infinite. `first`: the index in the tensor of
-/// values[0].
+/// Throws Error{data} with the place of the first value that is NaN or infinite. `first`:
+/// the index in the tensor of values[0].
 void require_finite(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<const float> values);
 
 /// Calls `take` with the tensor's bytes in order, converted to `dtype`. Throws Error{data}, with the number's place, if
-/// a finite number would become infinite. REQUIRES: the types are equal, or both are real types that tensors of jobs
-/// have.
+/// a finite number would become infinite. REQUIRES: the types are equal, or both are real types that tensors
+/// of jobs have.
 void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
                const std::function<void(std::span<const std::byte>)>& take);
 

@@ -26,7 +26,7 @@ void note(Verified& verified, const Check& check) {
   }
 }
 
-/// The elements of a box that are in a piece; without a run, all of them.
+/// The elements of a piece, as indices in its box: the box's run or, without one, all elements.
 mesh::Interval elements_in(const mesh::Box& box) { return box.run.value_or(mesh::Interval{0, box.elements()}); }
 
 bool have_same_box(const Piece& first, const Piece& second) {

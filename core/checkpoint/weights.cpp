@@ -21,8 +21,8 @@ namespace {
 constexpr const char* model_key = "shardrun.model";
 constexpr const char* tokenizer_key = "shardrun.tokenizer";
 
-/// Whether this rank is the one that writes its part, of all ranks that hold it. It is the rank with coordinate 0 on
-/// all axes that do not split the state, on the stage that updates the state.
+/// Whether this rank writes its part of the state. Of the ranks that hold a part, only one writes it: the rank with
+/// coordinate 0 on all axes that do not split the state, on the stage that updates the state.
 bool writes_part(const partition::Partition& partition, graph::StateId state, const mesh::Coordinates& at) {
   for (const mesh::AxisId axis : at.ids()) {
     if (at[axis] != 0 && axis != partition.pipeline.axis && !partition.placements.states[state].splits(axis)) {

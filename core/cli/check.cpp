@@ -55,7 +55,7 @@ std::string as_json(const Subject& subject, const std::vector<conformance::Findi
   return boost::json::serialize(summary) + '\n';
 }
 
-/// `printed`: the findings before it, whose problems are not printed again.
+/// Prints a finding. `printed`: the findings before it; their problems are not printed again.
 void print_line(std::FILE* to, const conformance::Finding& finding, const std::vector<conformance::Finding>& printed) {
   fmt::print(to, "  {} {}\n", conformance::outcome_of(finding), finding.name);
   if (!finding.problem.empty()) {

@@ -138,7 +138,7 @@ class Applied {
   std::size_t program_ = executor_.find(workload::forward_function, 1);
 };
 
-/// How far logits are from another program's: the largest difference, over that program's largest logit.
+/// How far logits are from another program's: the largest difference, relative to that program's largest logit.
 struct Distance {
   double difference = 0;
   double largest = 0;
@@ -171,17 +171,18 @@ struct Outer {
   std::size_t tensor;    ///< index in the file
   std::string name;      ///< name in the file, and of the output that is compared with it
   graph::ValueId value;  ///< the value in the function `forward`
-  double stored = 0;     ///< how far the stored type rounds an element, as a share of it
-  // The following numbers are those of the token whose difference is largest compared with the allowed difference.
-  double excess = 0;    ///< the largest difference over the allowed difference
-  double share = 0;     ///< the largest difference over the token's largest element
-  double rounding = 0;  ///< the largest error by rounding over the token's largest element
+  double stored = 0;     ///< the rounding error of the stored type, relative to an element
+  // The following numbers are those of the token whose difference is largest, relative to the allowed difference.
+  double excess = 0;    ///< the largest difference, relative to the allowed difference
+  double share = 0;     ///< the largest difference, relative to the token's largest element
+  double rounding = 0;  ///< the largest rounding error, relative to the token's largest element
   std::int64_t at = 0;  ///< index of the element that differs most
   double ours = 0;      ///< this program's value of that element
   double theirs = 0;
 
   /// Judges some tokens. `first`: the index of the first element. `width`: elements per token. `limit`: the allowed
-  /// difference, over the token's largest element. `rounded`: `exact` with rounded results of ops.
+  /// difference, relative to the token's largest element. `exact`: the reference's values. `rounded`: the same,
+  /// computed with the results of all ops rounded.
   void add(std::int64_t first, std::size_t width, double limit, std::span<const double> here,
            std::span<const float> there, std::span<const double> exact, std::span<const double> rounded) {
     for (std::size_t row = 0; row < here.size(); row += width) {
@@ -231,8 +232,8 @@ std::map<std::string, graph::ValueId> names_of_outputs(const graph::Graph& graph
   return names;
 }
 
-/// Makes the values that the file's tensors are named after outputs of `forward`. Returns them in the order of the
-/// graph. Throws Error{data} for a tensor with another name or another shape.
+/// Each tensor in the file has the name of a value of the function `forward`. Makes these values outputs of `forward`,
+/// and returns them in the order of the graph. Throws Error{data} for a tensor with another name or another shape.
 std::vector<Outer> add_outputs(const checkpoint::TensorSource& theirs, const std::vector<std::int64_t>& tokens,
                                graph::Graph& graph) {
   graph::Function& forward = graph.functions.front();

@@ -78,7 +78,7 @@ constexpr std::array<const char*, 9> companion_names = {"generation_config.json"
                                                         "merges.txt",
                                                         "chat_template.jinja"};
 
-/// By file name: the file's text.
+/// The text of each file, by the file's name.
 using Companions = std::map<std::string, std::string>;
 
 /// The files that can be made from a GGUF file. If its tokenizer cannot be read, prints a note and leaves it out.
@@ -196,7 +196,7 @@ int export_hub_folder(const Parsed& parsed, const std::filesystem::path& folder,
   const std::string config = begun_with && is_same_model(begun_with->source(), trained, models)
                                  ? begun_with->config(type)
                                  : checkpoint::hub_config(trained.model, trained.settings, type);
-  // A folder without it is no model, so an interrupted export is not read.
+  // Without config.json a folder is no model. So readers refuse a folder whose export was interrupted.
   std::filesystem::remove(folder / "config.json");
   checkpoint::Exported exported = checkpoint::export_folder(source, folder, settings);
   for (const auto& [name, text] : companions) {

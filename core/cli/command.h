@@ -24,8 +24,8 @@ class RegisterCommand {
 /// All subcommands, sorted by name.
 [[nodiscard]] const std::vector<Command>& commands();
 
-/// The command whose name is two words, such as 'plugins check': `first` and the first of `words`. Null if there is
-/// none.
+/// The command whose name is two words, such as 'plugins check': `first` and the first of `words`.
+/// Null if there is none.
 [[nodiscard]] const Command* command_of_two(std::string_view first, std::span<const std::string> words);
 
 /// Reports an error in a line on standard error and, if `json`, as an object on standard output. Returns `exit_code`.

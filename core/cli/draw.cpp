@@ -92,8 +92,8 @@ std::vector<Band> bands_of(const std::vector<mesh::Shard>& shards, std::optional
   return bands;
 }
 
-/// Keeps the first `kept` − 1 bands and the last, with one band in place of all between them; all bands if they are
-/// few.
+/// Keeps the first `kept` − 1 bands and the last, with one band in place of all between them;
+/// all bands if they are few.
 std::vector<Band> without_middle(const std::vector<Band>& bands, std::size_t kept) {
   if (bands.size() <= kept) {
     return bands;
@@ -157,7 +157,7 @@ std::int64_t indices_of(const std::vector<Band>& bands) {
   return sum;
 }
 
-/// Sets each column's smallest width for its texts. Returns the width of the grid with these, including lines.
+/// Sets each column's smallest width for its texts. Returns the grid's width with these columns and its lines.
 std::size_t set_least_widths(Grid& grid) {
   std::size_t sum = 1;
   for (Band& column : grid.columns) {

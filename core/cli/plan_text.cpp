@@ -317,8 +317,8 @@ std::string title_text(const Planned& planned) {
                      counted(compiled.programs.threads, "thread"));
 }
 
-/// The transports that `transport = auto` chose, and whether transfers reach device memory that the host cannot
-/// address.
+/// The transports that `transport = auto` chose, and whether transfers reach device memory that the
+/// host cannot address.
 std::string transports_text(const Planned& planned) {
   const bool is_addressable = planned.compiled.device->is_addressable();
   std::string text;
@@ -333,7 +333,6 @@ std::string transports_text(const Planned& planned) {
   return text;
 }
 
-/// For a model that is applied to arrays: the rows of a batch, and how much it computes.
 /// Bytes of the caches of this rank, and of one token in them.
 struct CacheUse {
   std::uint64_t all = 0;
@@ -372,6 +371,7 @@ std::string generation_text(const Planned& planned) {
       human_bytes(most.of_token), counted(sizes.pages, "page"), sizes.page);
 }
 
+/// For a model that is applied to arrays: the samples of a step, and the size of the predictions.
 std::string predictions_text(const Planned& planned) {
   const compile::Compiled& compiled = planned.compiled;
   if (job::generates(planned.job)) {

@@ -21,9 +21,9 @@ void catch_stop_signals();
 /// because of another one's exit code, and should still see this process's own.
 void ignore_stop_signals() noexcept;
 
-/// Sets the listener. It is called once, on the thread that takes signals, as soon as the first stop signal comes. If
-/// that came before, it is called at once on the calling thread. Its exceptions are dropped. An empty listener removes
-/// the old one; no call of it is running when this returns.
+/// Sets the listener. It is called once, on the thread that takes signals, as soon as the first stop signal comes. If a
+/// stop signal has come already, it is called at once on the calling thread. Its exceptions are dropped. An empty
+/// listener removes the old one; when this function returns, no call of the old one is running.
 void listen_for_stop(std::function<void(int signal)> listener);
 
 /// The signal that asked to stop, or 0.

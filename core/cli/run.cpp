@@ -68,7 +68,7 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   const bool is_unsaved =
       summary.checkpoints && summary.checkpoints->failed > 0 && summary.checkpoints->last_step != step;
   const bool is_left_out = job.task == job::Task::infer && !job::generates(job) && !has_predictions(job) &&
-                           summary.exit_code != 0;  // an array that is not complete
+                           summary.exit_code != 0;  // an array of predictions would be incomplete
   text =
       fmt::format("{}{}{} after {}{}{}; {}{}\n", text, text.empty() ? "" : "; ", summary.status,
                   counted(summary.steps, noun_of_steps(job)), place, is_unsaved ? ", without a checkpoint of it" : "",

@@ -73,8 +73,8 @@ class Tensors {
     return tensor;
   }
 
-  /// Adds two roles of a gradient: during a step, when calls add to it, and at the step's end, when the update reads
-  /// it.
+  /// Adds two roles of a gradient: during a step, when calls add to it, and at the step's end,
+  /// when the update reads it.
   void add_gradient(PlacedTensor& tensor, graph::StateId s) const {
     const partition::ShardedGraph& sharded = compiled_.partition.sharded;
     mesh::Placement accumulated = compiled_.partition.placements.states[s];

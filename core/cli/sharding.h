@@ -17,8 +17,8 @@ struct PlacedRole {
   mesh::Placement placement;
 };
 
-/// A state or a cut point of the job. Its first role is drawn. For an engine, the parts that its ranks declare are
-/// drawn.
+/// A state or a cut point of the job. Its first role is drawn. For an engine, the parts that its ranks
+/// declare are drawn.
 struct PlacedTensor {
   std::string name;
   std::string kind;

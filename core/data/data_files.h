@@ -51,8 +51,8 @@ class DataFiles {
 
   /// Whether another process gave the files. For a text, it gives a file of tokens instead.
   [[nodiscard]] bool are_given() const noexcept { return !given_.empty(); }
-  /// Opens a file, or returns the given one. Throws as files::SteadyFile does. REQUIRES: each file is requested at most
-  /// once.
+  /// Opens a file, or returns the given one. Throws as files::SteadyFile does.
+  /// REQUIRES: each file is requested at most once.
   [[nodiscard]] files::SteadyFile open(const std::filesystem::path& path);
 
  private:

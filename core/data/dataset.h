@@ -39,8 +39,8 @@ class Dataset {
   /// once on each host, after check(); the host's other processes call attach_dataset(). Throws Error{io} if a text has
   /// changed since it was opened.
   virtual void load() {}
-  /// host_bytes(): the size in bytes of the memory that load() makes. bytes_to_load(): how much of it is not allocated
-  /// yet.
+  /// host_bytes(): the size in bytes of the memory that load() makes. bytes_to_load(): how much of it is
+  /// not allocated yet.
   [[nodiscard]] virtual std::uint64_t host_bytes() const { return 0; }
   [[nodiscard]] virtual std::uint64_t bytes_to_load() const { return 0; }
 
@@ -88,9 +88,8 @@ class Dataset {
 /// A data set for models whose functions have no inputs.
 [[nodiscard]] std::unique_ptr<Dataset> no_data();
 
-/// Opens the data set that another process of this host has loaded, by the handles of its files; its bytes are the
-/// same. Null if the files cannot be opened. `vocab`: as in open_dataset(). Throws Error{io} if a file has changed
-/// since then.
+/// Opens the data set that another process of this host has loaded, by the handles of its files. Null if the files
+/// cannot be opened. `vocab`: as in open_dataset(). Throws Error{io} if a file has changed since it was loaded.
 [[nodiscard]] std::unique_ptr<Dataset> attach_dataset(const job::Job& job, const std::vector<std::string>& handles,
                                                       std::optional<std::int64_t> vocab = std::nullopt);
 

@@ -42,8 +42,8 @@ inline constexpr std::size_t most_header_bytes = std::size_t{1} << 20U;
 /// Parses a header like parse_npy(), but does not check the file's size: other bytes may follow the array.
 [[nodiscard]] NpyHeader parse_npy_header(std::span<const std::byte> head, std::size_t bytes, std::string_view source);
 
-/// The header of a .npy file, as numpy.save writes it (version 1). `descr`: NumPy's code of the element type, such as
-/// "<f4".
+/// The header of a .npy file, as numpy.save writes it (version 1). `descr`: NumPy's code of the element type,
+/// such as "<f4".
 [[nodiscard]] std::string npy_header(std::string_view descr, const std::vector<std::int64_t>& shape);
 
 /// Converts elements of a .npy file. Real numbers are rounded to nearest, ties to even. Throws Error{data} that names

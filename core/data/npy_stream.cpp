@@ -24,7 +24,7 @@ constexpr std::string_view npy_magic = "\x93NUMPY";
 constexpr std::size_t read_size = std::size_t{1} << 16U;
 
 /// Waits until a read or write would not block. Returns false if `waiting` has returned false. `told`: when `waiting`
-/// was called last, which happens regularly even if the stream is slow but never stops.
+/// was last called. It is called regularly, even if bytes keep arriving slowly.
 bool await_stream(const files::FileDescriptor& file, short event, const Waiting& waiting,
                   std::chrono::steady_clock::time_point& told) {
   constexpr std::chrono::milliseconds interval{100};
@@ -164,8 +164,8 @@ void NpyReader::find_next() {
   stream_.take(stream_.waiting().size());
 }
 
-/// Reads the header, and no byte after it unless the buffer already has more. Returns the number of bytes of the
-/// header.
+/// Reads the header, and no byte after it unless the buffer already has more. Returns the number of bytes
+/// of the header.
 std::size_t NpyReader::fill_header() {
   constexpr std::size_t least = 12;  // magic, version, and a length of two or four bytes
   const std::size_t there = stream_.fill_to(least);

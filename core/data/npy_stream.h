@@ -37,15 +37,15 @@ class InputStream {
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
-  /// Reads until `bytes` bytes wait to be taken. Returns how many wait: fewer only at the end of the stream. Throws
-  /// Error{io}.
+  /// Reads until `bytes` bytes wait to be taken. Returns how many wait: fewer only at the end of the stream.
+  /// Throws Error{io}.
   std::size_t fill_to(std::size_t bytes);
   /// The bytes that wait to be taken; valid until the next call of a function that is not const.
   [[nodiscard]] std::span<const std::byte> waiting() const noexcept {
     return std::span(buffer_).subspan(begin_, end_ - begin_);
   }
   void take(std::size_t bytes) noexcept { begin_ += bytes; }
-  /// Reads what is there without waiting. Returns whether that was anything.
+  /// Reads the bytes that have arrived, without waiting. Returns whether there were any.
   bool fill_with_what_is_there();
   [[nodiscard]] bool is_at_end() const noexcept { return is_at_end_; }
 
@@ -63,7 +63,7 @@ class InputStream {
   bool is_at_end_ = false;
 };
 
-/// Reads a text of lines, and keeps one in memory.
+/// Reads a text line by line. Keeps one line in memory.
 class LineReader {
  public:
   /// `most`: bytes of a line.

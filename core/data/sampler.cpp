@@ -43,7 +43,8 @@ void fill_row(const Windows& windows, std::int64_t start, std::int64_t row, std:
   const auto context = static_cast<std::size_t>(windows.context);
   const std::span<std::int32_t> input = inputs.subspan(static_cast<std::size_t>(row) * context, context);
   const std::span<std::int32_t> target = targets.subspan(static_cast<std::size_t>(row) * context, context);
-  // The targets are the inputs moved by one token. So it reads the first token and the targets, and copies the rest.
+  // The targets are the inputs shifted by one token. So only the first token and the targets are read; the other inputs
+  // are copied from the targets.
   const std::int64_t first = windows.part.first + start;
   windows.stream.read(first, input.first(1));
   windows.stream.read(first + 1, target);

@@ -22,8 +22,8 @@ namespace shardrun::data {
 /// The number of places at which a training window can start in `tokens` tokens: tokens - context, as in nanoGPT,
 /// because a target follows the window's last token.
 [[nodiscard]] std::int64_t training_windows(std::int64_t tokens, std::int64_t context) noexcept;
-/// The number of evaluation windows, which do not overlap: (tokens - 1) / context, because a target follows the last
-/// one.
+/// The number of evaluation windows, which do not overlap: (tokens - 1) / context, because a target follows the
+/// last one.
 [[nodiscard]] std::int64_t evaluation_windows(std::int64_t tokens, std::int64_t context) noexcept;
 
 /// Windows over a range of a token stream. The stream must outlive this object.

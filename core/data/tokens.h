@@ -25,8 +25,8 @@ class TokenStream {
   /// REQUIRES: the file's tokens have this layout.
   TokenStream(files::SteadyFile file, TokenLayout layout);
   /// Opens a .npy file of integers [tokens], or a file that has only tokens of `token_bytes` (2 or 4) bytes, like
-  /// nanoGPT's `train.bin`. Throws Error{data} if there are no tokens, if the last one is incomplete, or for another
-  /// format.
+  /// nanoGPT's `train.bin`. Throws Error{data} if there are no tokens, if the last one is incomplete,
+  /// or for another format.
   [[nodiscard]] static TokenStream of_file(files::SteadyFile file, std::int64_t vocabulary,
                                            std::size_t token_bytes = 2);
 
@@ -40,8 +40,8 @@ class TokenStream {
   [[nodiscard]] const files::SteadyFile& file() const noexcept { return file_; }
 
   /// Fills `to` with the tokens first, first + 1 and so on. Allocates nothing. REQUIRES: the stream has these tokens.
-  /// Throws Error{io} if the file was truncated or has changed, Error{data} with the first token outside of the
-  /// vocabulary.
+  /// Throws Error{io} if the file was truncated or has changed, Error{data} with the first token outside
+  /// of the vocabulary.
   void read(std::int64_t first, std::span<std::int32_t> to) const;
 
  private:
@@ -72,8 +72,8 @@ struct TokenSplit {
 [[nodiscard]] TokenSplit split_tokens(std::int64_t tokens, double fraction, std::string_view source);
 
 /// Throws Error{data} unless there are at least context + 1 tokens: a window and its last target. For the message,
-/// `part` names the tokens ("the training part of 'corpus.txt'"), and `remedy` adds advice (", or another [data]
-/// split").
+/// `part` names the tokens ("the training part of 'corpus.txt'"), and `remedy` adds advice (", or another
+/// [data] split").
 void require_context(std::int64_t tokens, std::int64_t context, std::string_view part, std::string_view remedy = "");
 
 /// Throws Error{data} if the file's tokens seem wider than the layout says: the first 512 tokens, read as numbers of

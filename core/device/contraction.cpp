@@ -7,8 +7,8 @@ namespace {
 
 bool has(const std::string& letters, char letter) { return letters.find(letter) != std::string::npos; }
 
-/// The stride of several letters taken as one dimension, outermost first, or nothing if they cannot be; 0 if they have
-/// only one index.
+/// The stride of the one dimension that several letters, outermost first, form together. Nothing if they do not form
+/// one; 0 if it has only one index.
 std::optional<std::int64_t> joint_stride(const Lettered& tensor, const std::string& letters) {
   std::int64_t stride = 0;
   std::int64_t next = 0;  // the stride that the next outer letter needs

@@ -22,7 +22,8 @@ std::int64_t cores_worth(std::int64_t quota, std::int64_t period) {
   return quota > 0 && period > 0 ? (quota + period - 1) / period : no_limit;
 }
 
-/// Version 2 of control groups has quota and period in one file, where "max" is no limit, version 1 in one file each.
+/// The limit of one group. Version 2 of control groups has quota and period in one file, where "max" means no limit.
+/// Version 1 has a file for each.
 std::int64_t cores_of_group(const std::filesystem::path& group) {
   std::int64_t quota = 0;
   std::int64_t period = 0;

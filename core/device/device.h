@@ -30,8 +30,7 @@ inline constexpr std::size_t max_rank = 8;
 struct TensorView {
   void* data = nullptr;
   graph::DType dtype = graph::DType::f32;    ///< of the elements in memory
-  graph::DType rounded = graph::DType::f32;  ///< the type that the graph gives the elements; run_kernel() rounds
-                                             ///< results to it
+  graph::DType rounded = graph::DType::f32;  ///< the graph's type of the elements; run_kernel() rounds results to it
   std::uint32_t rank = 0;
   std::array<std::int64_t, max_rank> shape = {};
   std::array<std::int64_t, max_rank> origin = {};
@@ -56,8 +55,8 @@ struct TensorView {
 /// The shapes and the element types in memory. Axes have no names.
 [[nodiscard]] std::vector<graph::TensorType> types_of(std::span<const TensorView> tensors);
 
-/// Addresses of a step's numbers in the device's memory, which decide whether updates are held back: once the loss or
-/// the gradient's norm is not finite, updates leave parameters and moments unchanged. See Device::can_hold_updates.
+/// Addresses, in the device's memory, of the numbers that decide whether a step's updates are held back. Once the loss
+/// or the gradient's norm is not finite, updates leave parameters and moments unchanged. See Device::can_hold_updates.
 struct Guard {
   const float* loss = nullptr;
   std::int32_t* held = nullptr;  ///< not 0: updates are held back; null: they never are
@@ -239,8 +238,8 @@ class Device {
 };
 
 /// Runs a kernel at once. All arguments are in host memory. Results that are stored in float64 but are bf16 or f16 in
-/// the graph are rounded to that type, unless Scalars::round does it. Results of type f32 keep all digits of the
-/// float64.
+/// the graph are rounded to that type, unless Scalars::round does it. Results of type f32 keep all digits
+/// of the float64.
 void run_kernel(const Kernel& kernel, const KernelCall& call);
 
 /// Registers a device. At namespace scope: `const RegisterDevice d(std::make_unique<Mine>());`

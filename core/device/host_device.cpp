@@ -34,8 +34,8 @@ void copy_box(const StridedCopy& copy, std::size_t d, const std::byte* from, std
   }
 }
 
-/// A queue that does all work when it is given, so events have always passed. While a gate is closed, the thread that
-/// gives work waits.
+/// A queue that does all work at once, on the thread that enqueues it. So its events have always passed. While a gate
+/// is closed, that thread waits.
 class HostQueue final : public Queue {
  public:
   HostQueue(const Device& device, Threads& threads) : Queue(device), threads_(threads) {}

@@ -43,8 +43,8 @@ using LibraryEntry = const DeviceLibrary* (*)();
 [[nodiscard]] std::vector<std::filesystem::path> library_files(std::string_view device);
 
 /// Loads a device's library and registers the device and its kernels. The library stays loaded. Throws Error{usage} if
-/// no file exists, and Error{plugin} if it is not trusted (core/files/trust.h), cannot be loaded or is of another
-/// build.
+/// no file exists, and Error{plugin} if it is not trusted (core/files/trust.h), cannot be loaded or is
+/// of another build.
 const Device& load_device(std::string_view device, const std::vector<std::filesystem::path>& files);
 
 /// The kernels that are registered for a device, by op.

@@ -100,8 +100,8 @@ inline void require_held(const Window& window, const TensorView& operand, const 
   return taps;
 }
 
-/// The taps of an op's gradient. `result`: the gradient of the op's operand. `operand`: the gradient of the op's
-/// result.
+/// The taps of an op's gradient. `result`: the gradient of the op's operand. `operand`:
+/// the gradient of the op's result.
 [[nodiscard]] inline std::array<Taps, 2> transposed_taps(const std::vector<graph::Sliding>& slidings,
                                                          const TensorView& operand, const TensorView& result) {
   std::array<Taps, 2> taps;

@@ -25,8 +25,8 @@ class AtomicFile {
   void reserve(std::uint64_t bytes);
   /// Appends bytes after those of the last write() or write_at(). Throws Error{io}.
   void write(std::span<const std::byte> bytes);
-  /// Writes at an offset. The next write() continues after these bytes. Bytes that are never written are zeros. Throws
-  /// Error{io}.
+  /// Writes at an offset. The next write() continues after these bytes. Bytes that are never written are zeros.
+  /// Throws Error{io}.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   /// Makes the bytes durable, renames the file, and makes the new name durable. Nothing may be written afterwards.
   /// Throws Error{io}; the path then has its earlier content, unless only the last step failed.

@@ -33,8 +33,8 @@ std::filesystem::path nearest_that_is(std::filesystem::path path) {
   return path;
 }
 
-/// How many bytes the quota of this user still allows on the file system of an open folder; nothing if there is no
-/// quota.
+/// How many bytes the quota of this user still allows on the file system of an open folder;
+/// nothing if there is no quota.
 std::optional<std::uint64_t> quota_room(const FileDescriptor& folder) {
   if_dqblk quota = {};
   if (::syscall(SYS_quotactl_fd, folder.get(), QCMD(Q_GETQUOTA, USRQUOTA), ::geteuid(), &quota) != 0 ||

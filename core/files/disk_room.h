@@ -15,8 +15,8 @@ struct DiskRoom {
 };
 
 /// The room on the file system to which `path` belongs or would belong. It is the free space for this user, or the rest
-/// of the user's quota if that is less. Quotas of groups and projects are not checked. Nothing if the system does not
-/// tell.
+/// of the user's quota if that is less. Quotas of groups and projects are not checked.
+/// Nothing if the system does not tell.
 [[nodiscard]] std::optional<DiskRoom> disk_room(const std::filesystem::path& path);
 
 /// The reason why this user cannot create files in the folder, or the folder itself if it is missing: the path that

@@ -324,8 +324,8 @@ class GgufReader {
                     names_of_blocks()));
   }
 
-  /// Converts offsets to start at the beginning of the file. Throws Error{data} for tensors that exceed the file or
-  /// overlap.
+  /// Converts offsets to start at the beginning of the file. Throws Error{data} for tensors that exceed the
+  /// file or overlap.
   void place_tensors(std::vector<GgufTensor>& tensors, std::uint64_t alignment) const {
     const std::uint64_t first = (at_ + alignment - 1) / alignment * alignment;
     const std::uint64_t room = size_ > first ? size_ - first : 0;

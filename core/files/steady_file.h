@@ -56,8 +56,8 @@ class SteadyFile {
   /// renaming, linking or removing the file also sets it. In a file of more than `hashed` bytes, a change outside of
   /// the fingerprint's pages is missed if the writer also resets the time of last modification.
   [[nodiscard]] std::optional<std::string> change() const;
-  /// Throws Error{io} that says what changed. If it does not throw, earlier reads returned the bytes of the file as
-  /// opened.
+  /// Throws Error{io} that says what changed. If it does not throw, earlier reads returned the bytes of the
+  /// file as opened.
   void require_unchanged() const;
 
   /// A text such as "1115394 bytes, hash 9d2c5681a3b0c7f4". The hash covers a file of up to `hashed` bytes (default: 64

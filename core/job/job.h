@@ -219,8 +219,7 @@ struct Job {
   std::vector<Sharding> sharding;
   PluginSettings plugins;
   Chosen engine;                     ///< used instead of model and strategy; without a name: none
-  std::filesystem::path weights;     ///< [model] from: the weights with which a model begins; empty: its own first
-                                     ///< values
+  std::filesystem::path weights;     ///< [model] from: the weights with which a model begins; empty: its own
   std::filesystem::path checkpoint;  ///< what the engine or an inferring model loads; empty: nothing
   Chosen model;
   DataSettings data;        ///< for tasks train and iterate

@@ -18,8 +18,9 @@ namespace {
 
 constexpr std::string_view time_placeholder = "{time}";
 
-/// Where in `path` the part begins that `text` gave, which is relative to `folder`. An absolute text may contain the
-/// folder, as a run's own job.ini does; that part does not count either.
+/// The offset in `path` at which the text of the job file begins. What stands before it comes from `folder`, to which
+/// the text is relative. If an absolute text begins with the folder, as in a run's own job.ini, the folder does not
+/// count either.
 std::size_t begin_of_given(const std::filesystem::path& path, const std::filesystem::path& text,
                            const std::filesystem::path& folder) {
   const std::string& whole = path.native();

@@ -24,7 +24,7 @@ namespace {
 // Sections whose keys are names that the job file makes up or the strategy knows. Each function throws Error{job} if
 // the section exists but is empty, or if a line is malformed.
 
-/// It can only be checked later, when the number of ranks is known, whether this is a permutation.
+/// Reads [mesh] order. Whether it is a permutation is checked later, when the number of ranks is known.
 void read_order(const RawSetting& setting, Job& job) {
   const SettingPlace place = {setting.where, setting_name("mesh", setting.key)};
   job.is_order_chosen = setting.value == "topology";
@@ -81,7 +81,7 @@ void read_mesh(const RawJob& raw, Job& job) {
   }
 }
 
-/// Checks only the form. The strategy knows what the lines mean.
+/// Reads [sharding]. Checks only its form, because the strategy knows what the lines mean.
 void read_sharding(const RawJob& raw, Job& job) {
   const RawSection* const given = raw.find("sharding");
   if (given == nullptr) {
@@ -106,7 +106,7 @@ void read_sharding(const RawJob& raw, Job& job) {
   }
 }
 
-/// Does not compare the axes with the mesh: only the strategy's plan has all axes.
+/// Reads [transport]. Does not compare its axes with the mesh, because only the strategy's plan has all axes.
 void read_axis_transports(const RawJob& raw, Job& job) {
   const RawSection* const given = raw.find("transport");
   if (given == nullptr) {
@@ -180,7 +180,7 @@ void resolve_ranks(Reading& reading) {
   set_ranks(reading, job.elastic_ranks ? std::clamp(ranks, job.elastic_ranks->least, job.elastic_ranks->most) : ranks);
 }
 
-/// The axes cannot be compared with the mesh before the strategy has named its axes.
+/// Reads the axes of [cluster]. They cannot be compared with the mesh before the strategy has named its axes.
 void read_cluster_axes(Reading& reading) {
   Job& job = reading.job;
   const Section& cluster = section_named("cluster");
@@ -268,8 +268,9 @@ bool has_required_options(const RawSection& model, const SchemaProviders& provid
   }
 }
 
-/// checkpoint_to_resume() of a job whose weights are not there. A whole job can be read without a checkpoint, so the
-/// result is empty if [checkpoint] is wrong, which a run reports. Another job is refused then, or without a tokenizer.
+/// checkpoint_to_resume() for a job whose weights are not there. `is_whole`: the job has all settings of its model, so
+/// that it can be read without a checkpoint. Then the result is empty if [checkpoint] is wrong, which the run reports.
+/// Another job is refused if [checkpoint] is wrong, or if it may need the weights' tokenizer.
 std::filesystem::path checkpoint_without_weights(const RawJob& raw, const SchemaProviders& providers, bool is_whole) {
   std::filesystem::path resumed;
   try {
@@ -290,8 +291,9 @@ std::filesystem::path checkpoint_without_weights(const RawJob& raw, const Schema
   return resumed;
 }
 
-/// The job with those settings of [model] that it lacks and the weights of [model] from provide, and with the weights'
-/// tokenizer. If the weights are not there, the checkpoint from which the job goes on provides the settings.
+/// Completes a job from the weights that [model] from names: with the settings of [model] that the job lacks, and
+/// with the weights' tokenizer. If the weights are not there, the checkpoint from which the job goes on provides
+/// the settings.
 RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
   const auto section = std::ranges::find(raw.sections, "model", &RawSection::name);
   const RawSetting* const from = section == raw.sections.end() ? nullptr : section->find("from");
@@ -339,7 +341,7 @@ RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
   return raw;
 }
 
-/// Chooses the checks that the job leaves open: those that cost next to nothing.
+/// If the job does not choose its checks, chooses those that cost next to nothing.
 void choose_checks(Reading& reading) {
   Job& job = reading.job;
   if (!job.is_given("job", "check")) {

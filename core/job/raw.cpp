@@ -19,7 +19,7 @@ struct Included {
   std::vector<std::filesystem::path> files;  ///< absolute; the first one includes the others
 };
 
-/// A limit, because files that include others twice each would take forever to read.
+/// A limit: files that each include two other files could take forever to read.
 constexpr std::size_t most_files = 100;
 
 void put(RawSection& section, RawSetting setting) {

@@ -98,7 +98,7 @@ void check_of_models(const Job& job) {
                             where(job, {"data", ""}), job.engine.name, where(job, {"job", "engine"})));
   }
   for (const KeyName& name : rules().of_models) {
-    const bool is_saved = name.section == "checkpoint" && job.task == Task::iterate;  // states of engines are
+    const bool is_saved = name.section == "checkpoint" && job.task == Task::iterate;  // then the engine has states
     if (!is_saved && job.is_given(name.section, name.key)) {
       throw Error(ErrorCode::job,
                   fmt::format("{}: {} has no effect with [job] engine = {} ({}); remove it", where(job, name),

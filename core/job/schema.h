@@ -31,8 +31,7 @@ struct Section {
                                            ///< required; empty: any task
   std::vector<OptionSpec> of_axis{};       ///< keys of sections [NAME.AXIS], each of which concerns one mesh axis
   std::vector<std::string> aliases{};      ///< names of such a section in other programs
-  std::vector<std::string> key_aliases{};  ///< keys of other programs that have no equivalent key, but belong to this
-                                           ///< section
+  std::vector<std::string> key_aliases{};  ///< other programs' keys that belong to this section but have no equivalent
   std::string key_note{};                  ///< explains in an error what a key of such a section is
 };
 

@@ -22,11 +22,10 @@ struct SectionReader {
   std::string owner;  ///< whose keys they are, for messages: "[train]", or "the model 'toy'"
   const std::vector<OptionSpec>& specs;
   bool required = true;  ///< missing required keys are errors
-  /// Returns the folder to which a relative path refers; null if paths are kept as they are. The setting is null for a
-  /// default.
+  /// Returns the folder to which a relative path refers; null if paths are kept as they are.
+  /// The setting is null for a default.
   std::function<const std::filesystem::path&(const OptionSpec&, const RawSetting*)> folder{};
-  std::function<std::vector<KnownKeys>()> elsewhere = known_keys;  ///< other sections in which an unknown key may
-                                                                   ///< belong, for hints
+  std::function<std::vector<KnownKeys>()> elsewhere = known_keys;  ///< other sections, for hints about unknown keys
 };
 
 /// The values of all specs, given or by default. `section` may be null: nothing is given. Throws Error{job} for an

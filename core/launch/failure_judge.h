@@ -39,8 +39,8 @@ class FailureJudge {
   /// Called when a rank is gone. Decides whether it failed, and which rank caused that. `stop_signal`: the signal that
   /// asked all ranks to stop, or 0.
   void ended(int rank, int stop_signal);
-  /// Makes this failure the cause if there is no cause yet, or if the cause so far is a consequence and this failure is
-  /// not.
+  /// Makes this failure the cause if there is no cause yet, or if the cause so far is a consequence and this
+  /// failure is not.
   void blame(int rank, FailureKind kind, std::string text);
 
   [[nodiscard]] const std::optional<RootCause>& cause() const { return cause_; }

@@ -45,8 +45,8 @@ class JobWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Listens. Throws Error{io}, or Error{usage} if the address is taken, is not this host's, or stands for every
-  /// address.
+  /// Listens. Throws Error{io}, or Error{usage} if the address is taken, is not this host's,
+  /// or stands for every address.
   JobWatch(boost::asio::io_context& io, JobWatchSettings settings, JobWatchEvents events);
 
   [[nodiscard]] StoreServer& store() { return store_; }

@@ -106,8 +106,8 @@ struct LaunchResult {
 /// Therefore ranks that have not reported yet get `report_time` to do so before the abort.
 ///
 /// Signals to this process:
-///  - SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGPIPE ask the ranks for an orderly stop. Before `has_begun` the ranks are
-///  killed.
+///  - SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGPIPE ask the ranks for an orderly stop. Before `has_begun` the ranks
+///    are killed.
 ///  - A second signal, except SIGPIPE, ends the ranks by SIGKILL.
 ///  - SIGTSTP (Ctrl-Z) asks the ranks to pause between steps. When all have paused, this process stops until it is
 ///    continued; then the ranks continue too. If no shell could continue it, the ranks continue at once.

@@ -29,8 +29,7 @@ struct RankContext {
   std::array<std::uint8_t, 32> token = {};    ///< secret: any process that has it may join the job
   std::chrono::milliseconds heartbeat{1000};  ///< how often the launcher wants to hear from this rank
   std::vector<std::uint32_t> machines = {};   ///< number of each rank's machine; empty: all on one machine
-  std::string own_address = {};  ///< where other ranks reach this machine; empty: at this end's address of the control
-                                 ///< connection
+  std::string own_address = {};  ///< where others reach this machine; empty: this end of the control connection
 
   // Set for a rank that another launcher started. Rank 0's process then does the launcher's work.
   bool is_hosted = false;  ///< then `run` and `machines` are known only once all ranks have joined
@@ -75,8 +74,8 @@ class Rank {
   void set(std::string_view key, std::span<const std::byte> value);
   void set(std::string_view key, std::string_view value);
 
-  /// Waits until a rank has set the key. Throws Error{timeout} if `deadline` passes first, Error{aborted} if the job is
-  /// aborted.
+  /// Waits until a rank has set the key. Throws Error{timeout} if `deadline` passes first,
+  /// Error{aborted} if the job is aborted.
   [[nodiscard]] std::string get(std::string_view key, Deadline deadline);
 
   /// Sends a message to the launcher's LaunchSettings::on_message. Messages arrive in order. Returns at once. Throws

@@ -11,8 +11,8 @@ namespace shardrun::launch {
 /// A signal as text: "signal 9 (SIGKILL)".
 [[nodiscard]] std::string signal_text(int signal);
 
-/// Whether a rank ended as it should: with goodbye, and with exit code 0 or, if `stop_signal` is not 0, 128 +
-/// stop_signal.
+/// Whether a rank ended as it should: with goodbye, and with exit code 0 or, if `stop_signal` is not 0,
+/// 128 + stop_signal.
 [[nodiscard]] bool ended_well(const RankEnd& end, int stop_signal);
 
 /// How a failed rank ended, as text: "exited with code 3 before it joined the job".

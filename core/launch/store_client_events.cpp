@@ -174,7 +174,7 @@ void StoreClient::remind_after(std::chrono::milliseconds pause) {
   });
 }
 
-/// Ends this process after `grace`, if that is set: then there is no launcher that would kill this rank.
+/// If `grace` is set, ends this process after that time: no launcher of this program would kill this rank.
 void StoreClient::end_after_grace(const std::string& reason) {
   if (settings_.grace.count() == 0) {
     return;

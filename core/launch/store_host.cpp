@@ -243,8 +243,8 @@ void StoreHost::finish() {
   changed_.notify_all();
 }
 
-/// Decides who handles the result: the rank's own thread, if it has called wait(), or this thread, which then ends the
-/// process.
+/// Decides who handles the result: the rank's own thread, if it has called wait(), or this thread,
+/// which then ends the process.
 void StoreHost::give_up_unless_waited_for() {
   {
     const std::lock_guard lock(mutex_);

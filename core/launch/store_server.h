@@ -56,8 +56,8 @@ struct StoreServerEvents {
 ///  - A connection that proves it, but claims a rank that has already joined, is refused.
 class StoreServer {
  public:
-  /// Listens. Throws Error{io}, or Error{usage} if the address is taken, is not this host's, or stands for every
-  /// address.
+  /// Listens. Throws Error{io}, or Error{usage} if the address is taken, is not this host's,
+  /// or stands for every address.
   StoreServer(boost::asio::io_context& io, StoreServerSettings settings, StoreServerEvents events);
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;

@@ -32,8 +32,8 @@ milliseconds heartbeat_of(const LaunchSettings& settings) {
 }
 
 /// How long a dead rank's connection may stay open, so that its last frames arrive; only a descendant of the rank can
-/// keep it open for so long. Also how long a process may live on after its connection has ended before a person is
-/// told.
+/// keep it open for so long. Also how long a process may live on after its connection has ended before a
+/// person is told.
 constexpr milliseconds last_words{500};
 
 std::string run_name() {

@@ -16,8 +16,7 @@ void Supervisor::on_signal(int signal) {
     reap_children();
   } else if (signal == SIGTSTP) {
     ask_to_pause();
-  } else if (signal != SIGPIPE || (stop_signal_ == 0 && !watch_.is_ending())) {  // SIGPIPE comes with every line that
-                                                                                 // is written to a closed pipe
+  } else if (signal != SIGPIPE || (stop_signal_ == 0 && !watch_.is_ending())) {  // each write to the pipe repeats it
     ask_to_stop(signal);
   }
 }
@@ -85,8 +84,8 @@ void Supervisor::ask_to_stop(int signal) {
   kill_all();
 }
 
-/// Stops before the first step. Ranks that still load, compile or connect do not check for a stop, and have no work to
-/// lose.
+/// Stops before the first step. Ranks that still load, compile or connect do not check for a stop,
+/// and have no work to lose.
 void Supervisor::stop_at_once() {
   notice(stop_notice(stop_signal_, "stopping before the first step"));
   stopped_at_once_ = true;

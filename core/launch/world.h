@@ -26,8 +26,7 @@ struct World {
   std::optional<int> local_rank;  ///< on this machine, if the launcher tells local rank and size
   std::optional<int> local_size;
   std::optional<Master> master;  ///< MASTER_ADDR and MASTER_PORT
-  bool is_by_variables = false;  ///< known from RANK and WORLD_SIZE: such ranks can meet only at MASTER_ADDR and
-                                 ///< MASTER_PORT
+  bool is_by_variables = false;  ///< known from RANK and WORLD_SIZE: ranks can meet only at MASTER_ADDR:MASTER_PORT
 };
 
 /// The value of an environment variable, or null.
@@ -72,8 +71,8 @@ void require_loopback();
 [[nodiscard]] bool is_every_address(const std::string& numeric_address);
 [[nodiscard]] bool is_loopback(const std::string& numeric_address);
 
-/// What rank 0 tells the other ranks before they connect, if their launcher does not. It is encoded as text of a fixed
-/// size.
+/// What rank 0 tells the other ranks before they connect, if their launcher does not. It is encoded as text of
+/// a fixed size.
 struct Invitation {
   Master master;
   Token token = {};

@@ -19,8 +19,8 @@ using WallTime = std::chrono::system_clock::time_point;
 /// A rank's log. Lines are appended to a file, after their time (UTC), and passed on.
 class Log {
  public:
-  /// Creates the file and its parent folders. `tee` gets every line, without the time; it may be empty. Throws
-  /// Error{io}.
+  /// Creates the file and its parent folders. `tee` gets every line, without the time; it may be empty.
+  /// Throws Error{io}.
   explicit Log(std::filesystem::path path, std::function<void(std::string_view)> tee = {},
                std::function<WallTime()> now = std::chrono::system_clock::now);
 

@@ -42,7 +42,7 @@ std::optional<std::int64_t> step_of_state(std::string_view name) {
   return take_prefix(name, "state-") && take_suffix(name, ".safetensors") ? step_of(name) : std::nullopt;
 }
 
-/// Stands for the last step.
+/// The step of files without a step in their names, which were saved after the last step.
 constexpr std::int64_t last_of_all = std::numeric_limits<std::int64_t>::max();
 
 /// The step in an output's file name: 100 for NAME-000100; last_of_all for NAME.

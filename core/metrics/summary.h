@@ -81,8 +81,7 @@ struct Summary {
   std::optional<CheckpointSummary> checkpoints;
   std::vector<Attempt> attempts;   ///< the attempts before the last one; all other fields are about the last one
   std::string saved;               ///< the run's result in the folder: "new", "earlier" or "none"
-  std::optional<double> ending_s;  ///< if one of several ranks failed: seconds from the first sign of it to the last
-                                   ///< rank's end
+  std::optional<double> ending_s;  ///< if one of several ranks failed: seconds from that to the last rank's end
   std::size_t strangers = 0;       ///< connections that were not from ranks; written only if not 0
   RunOrigin origin;
   std::vector<RankSummary> ranks;

@@ -52,8 +52,8 @@ void join_trace(std::string& all, std::string_view other, std::string_view name)
 
 /// Adds an arrow (flow) to a joined trace for each message, from its send to its receive. The span of a receive then
 /// begins no earlier than the send, because the receiver may have waited for a long time before. A message gets no
-/// arrow if one end is missing, or if it seems to arrive before it was sent, which happens with the clocks of two
-/// machines.
+/// arrow if one end is missing, or if it seems to arrive before it was sent, which happens with the clocks
+/// of two machines.
 [[nodiscard]] std::string with_arrows(std::string_view trace);
 
 }  // namespace shardrun::metrics

@@ -81,8 +81,8 @@ struct IntegerRange {
   auto operator<=>(const IntegerRange&) const = default;
 };
 
-/// The alternatives are, in order: integer (also bytes), seed, real, boolean, text (also path and choice), file, list,
-/// range.
+/// The alternatives are, in order: integer (also bytes), seed, real, boolean, text (also path and choice), file,
+/// list, range.
 using OptionValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string, OptionFile,
                                  std::vector<std::string>, IntegerRange>;
 
@@ -108,8 +108,7 @@ class OptionValues {
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
   [[nodiscard]] double real(std::string_view name) const;
   [[nodiscard]] bool boolean(std::string_view name) const;
-  [[nodiscard]] const std::string& text(std::string_view name) const;  ///< for text, path and choice; for a file, its
-                                                                       ///< path
+  [[nodiscard]] const std::string& text(std::string_view name) const;  ///< also for path, choice and file (its path)
   [[nodiscard]] const std::vector<std::string>& list(std::string_view name) const;
   [[nodiscard]] std::uint64_t seed(std::string_view name) const;
 

@@ -294,7 +294,7 @@ Scale scale_for(const std::optional<Scale>& bounds, ColorMap map) {
     scale.low = -scale.high;
   }
   const double size = std::max(std::abs(scale.low), std::abs(scale.high));
-  // The range is too small for numbers beside it: all values are equal, or differ only by rounding.
+  // The range is too small for labels with different numbers: all values are equal, or differ only by rounding.
   if (const double least = size == 0 ? 1 : size * 1e-12; scale.high - scale.low < least) {
     const double half = size == 0 ? 0.5 : size / 2;
     scale = {scale.low - half, scale.high + half};

@@ -85,8 +85,7 @@ bool Attempts::is_damaged(const Tell& tell) const {
     return false;
   }
   tell(fmt::format("checks the files of {}", files::human_path(files::shown(resumed_->path()))));
-  const checkpoint::OpenCheckpoint opened(resumed_->path());  // opened again, because an error on opening may be
-                                                              // temporary
+  const checkpoint::OpenCheckpoint opened(resumed_->path());  // opened again: an error on opening may be temporary
   return !is_sound(opened);
 }
 
@@ -113,7 +112,7 @@ void Attempts::set_damaged_aside() {
     }
   }
   if (resumed_ == first_) {
-    first_.reset();  // those before it are of the same run
+    first_.reset();  // the checkpoints before it belong to the same run
   }
 }
 
@@ -121,7 +120,7 @@ void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
   const checkpoint::NewestCheckpoint newest = checkpoint::newest_checkpoint(checkpoint::checkpoint_folder(job_));
   unreadable_ = newest.damaged;
   if (newest.path.empty() || (first_ != nullptr && newest.step < first_->manifest().step)) {
-    next_ = first_;  // the folder's newest checkpoint is an earlier run's
+    next_ = first_;  // the folder's newest checkpoint belongs to an earlier run
   } else {
     next_ = std::make_shared<const checkpoint::OpenCheckpoint>(newest.path);
   }

@@ -58,9 +58,8 @@ class Attempts {
   [[nodiscard]] std::string notes_of_checkpoints() const;
   void choose_next(const launch::RootCause& cause, bool has_begun);
 
-  job::Job job_;                                             ///< of the current attempt
-  std::shared_ptr<const checkpoint::OpenCheckpoint> first_;  ///< the checkpoint from which the run continues; null:
-                                                             ///< none
+  job::Job job_;                                             ///< the job of the current attempt
+  std::shared_ptr<const checkpoint::OpenCheckpoint> first_;  ///< from which the run continues; null: none
   std::shared_ptr<const checkpoint::OpenCheckpoint> resumed_;
   job::Job next_job_;
   std::shared_ptr<const checkpoint::OpenCheckpoint> next_;

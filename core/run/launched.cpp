@@ -48,7 +48,7 @@ std::chrono::milliseconds join_timeout_of(const job::Job& job) {
   return std::clamp(silence_of(job), least, std::max(least, longest));
 }
 
-/// Copies of standard input and output for the ranks to inherit. Their own are pipes of the launcher.
+/// Copies of standard input and output for the ranks to inherit. The ranks' own are pipes to the launcher.
 class InheritedStandard {
  public:
   InheritedStandard() : input_(copy(STDIN_FILENO)), output_(copy(STDOUT_FILENO)) {}

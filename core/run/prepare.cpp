@@ -22,8 +22,7 @@ void append(std::vector<std::string> lines, std::vector<std::string>& to) {
 
 Prepared prepare(const job::Job& job, const Preparing& preparing) {
   job::Job placed = job;
-  placed.machine_ranks = std::max<std::int64_t>(preparing.ranks_here, 1);  // unknown: assumes that no ranks share a
-                                                                           // machine
+  placed.machine_ranks = std::max<std::int64_t>(preparing.ranks_here, 1);  // unknown: no ranks share a machine
   Prepared prepared = {.compiled = compile::compile(placed, preparing.rank, preparing.now_at), .notices = {}};
   if (preparing.writes) {
     begin_from(open_resumed(job, prepared.notices, preparing.replaces && job.task != job::Task::infer),

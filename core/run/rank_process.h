@@ -51,15 +51,14 @@ struct RankInputs {
   std::function<void()> on_join = {};              ///< called when all ranks have joined
   std::function<int()> stop_signal = {};           ///< the signal that asked this process to stop, or 0
   std::optional<std::chrono::system_clock::time_point> ends_by = {};  ///< see StepSettings
-  int standard_input = 0;                                             ///< the descriptors for which "-" stands in
-                                                                      ///< [infer]
+  int standard_input = 0;                                             ///< the descriptors of "-" in [infer]
   int standard_output = 1;
   std::filesystem::path output = {};  ///< for the first rank: [job] output for all, if it has placeholders
 };
 
 /// Runs this process as a rank of the job: joins, compiles unless this is done already, calls `work`, and leaves.
-/// Returns the exit code of `work`, or of the error. Reports errors to the launcher before the link ends. Throws
-/// nothing.
+/// Returns the exit code of `work`, or of the error. Reports errors to the launcher before the link ends.
+/// Throws nothing.
 [[nodiscard]] int as_rank(const job::Job& job, const launch::RankContext& context, const RankWork& work,
                           RankInputs inputs = {});
 

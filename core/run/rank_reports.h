@@ -75,8 +75,7 @@ class RankReports {
   Results saved_ = Results::none;
   std::int64_t unshown_ = 0;  ///< lines of ranks that were not shown since the last one that was
   std::vector<std::unique_ptr<metrics::Log>> logs_;
-  std::map<int, metrics::Summary> summaries_;  ///< the latest from each rank: first the planned values, then the
-                                               ///< results
+  std::map<int, metrics::Summary> summaries_;  ///< the latest of each rank: planned values, then results
   std::map<std::int64_t, std::map<int, metrics::RankRates>> rates_;  ///< by step and rank
   screen::ProgressUpdate last_;                                      ///< with the latest validation loss
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

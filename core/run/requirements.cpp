@@ -81,8 +81,7 @@ struct Need {
 /// `processes`: how many of the ranks have yet to be started.
 Need need_of(const job::Job& job, const compile::Compiled& compiled, const forecast::Forecast& forecast,
              std::int64_t ranks_here, std::int64_t processes) {
-  constexpr std::uint64_t page_tables = 256;  // page tables take one part in so many of the memory that they describe;
-                                              // this assumes more
+  constexpr std::uint64_t page_tables = 256;  // page tables take 1/512 of the memory that they map; assumes 1/256
   const auto ranks = static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1));
   const std::uint64_t planned =
       ranks_here == job.ranks ? all_of(forecast, *compiled.device) : fullest_of(forecast, *compiled.device) * ranks;

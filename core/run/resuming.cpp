@@ -49,8 +49,7 @@ std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& j
 void begin_from(std::shared_ptr<const checkpoint::OpenCheckpoint> resumed, compile::Compiled& compiled) {
   compiled.resumed = std::move(resumed);
   if (compiled.resumed != nullptr) {
-    compiled.saved_state.steps = compiled.resumed->manifest().base;  // not read from [iterate] from, which may have
-                                                                     // another state by now
+    compiled.saved_state.steps = compiled.resumed->manifest().base;  // [iterate] from may have another state by now
   }
 }
 

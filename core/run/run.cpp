@@ -52,8 +52,7 @@ std::string Run::begin(const checkpoint::OpenCheckpoint* resumed) {
   }
   if (job_.checkpoints.used) {
     checkpoint::require_newest(job_,
-                               resumed == nullptr ? 0 : resumed->manifest().step);  // checked again, because another
-                                                                                    // run may have saved meanwhile
+                               resumed == nullptr ? 0 : resumed->manifest().step);  // another run may have saved
     checkpoint::remove_unfinished_checkpoints(checkpoint::checkpoint_folder(job_));
   }
   std::string older = locked_folder_.remove_older_run(checkpoint::kept_of(job_, resumed));

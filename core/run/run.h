@@ -19,8 +19,8 @@ namespace shardrun::run {
 /// Settings of a run that are not in the job: output and stop requests.
 struct RunSettings {
   screen::ProgressSink progress;
-  /// Returns the signal that asked to stop, or 0. Any thread may call it at any time, so it must not wait or call a
-  /// device.
+  /// Returns the signal that asked to stop, or 0. Any thread may call it at any time, so it must not wait or
+  /// call a device.
   std::function<int()> stop_signal;
   bool profile = false;
   bool replaces = false;  ///< the run may replace one of a different job
@@ -75,8 +75,8 @@ class Run {
   job::Job job_;
 };
 
-/// The summary of a job that was asked to stop before its first step. `when`: a text such as "before anything was
-/// started".
+/// The summary of a job that was asked to stop before its first step. `when`: a text such as "before
+/// anything was started".
 [[nodiscard]] metrics::Summary stopped_early(const job::Job& job, int signal, std::string_view when);
 
 /// The summary of a job that was asked to stop during its preparation; nothing if it was not.

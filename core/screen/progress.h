@@ -24,8 +24,8 @@ struct ProgressSink {
 };
 
 /// A sink that writes to a file descriptor, which the caller owns. It is a terminal if the descriptor is one and `term`
-/// (the value of TERM, or null) is not "dumb". Output that cannot be written is dropped: progress never makes a run
-/// fail.
+/// (the value of TERM, or null) is not "dumb". Output that cannot be written is dropped:
+/// progress never makes a run fail.
 [[nodiscard]] ProgressSink descriptor_sink(int fd, const char* term);
 
 /// A line on a terminal that is rewritten in place, only with carriage returns and spaces, so NO_COLOR does not matter.
@@ -59,7 +59,7 @@ struct ProgressUpdate {
 /// Shows the progress of a run.
 /// - On a terminal: as a LiveLine, rewritten at most ten times a second.
 /// - Elsewhere: as plain lines for the first and the last step, for each validation, every `log_every` steps (0: after
-/// 10 s or a tenth of the run), and for an activity that has lasted 10 s, 20 s, 40 s and so on.
+///   10 s or a tenth of the run), and for an activity that has lasted 10 s, 20 s, 40 s and so on.
 /// A rate covers the steps since the previous line; at the end, all steps. Any thread may call the functions.
 class Progress {
  public:

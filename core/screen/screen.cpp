@@ -13,7 +13,7 @@
 namespace shardrun::screen {
 namespace {
 
-/// So small that any progress of the screen is noticed.
+/// The bytes of one write: so few that even slow progress of the screen is noticed.
 constexpr std::size_t piece_bytes = 4096;
 
 /// Bytes by which a screen may be late before updates are skipped.

@@ -41,8 +41,8 @@ class Screen {
   std::thread thread_;
 };
 
-/// A sink that writes to `sink` through a screen: writing returns at once, and updates are skipped while the screen is
-/// late.
+/// A sink that writes to `sink` through a screen: writing returns at once, and updates are skipped while the
+/// screen is late.
 [[nodiscard]] ProgressSink through(Screen& screen, ProgressSink sink);
 
 }  // namespace shardrun::screen

@@ -28,8 +28,8 @@ struct ChatFormat {
 
 /// Reads a model's templates, special tokens and end tokens. A folder has the templates in chat_template.jinja and
 /// additional_chat_templates/NAME.jinja, or else in tokenizer_config.json; special tokens in tokenizer_config.json; end
-/// tokens in generation_config.json. Every file may be missing. A GGUF file has them in its metadata. Throws
-/// Error{data}.
+/// tokens in generation_config.json. Every file may be missing. A GGUF file has them in its metadata.
+/// Throws Error{data}.
 [[nodiscard]] ChatFormat read_chat_format(const std::filesystem::path& model);
 
 /// A conversation, and the other variables of a template.
@@ -49,8 +49,8 @@ struct Conversation {
 [[nodiscard]] boost::json::array read_messages(const std::filesystem::path& file);
 
 /// Renders a conversation as transformers' apply_chat_template() does. `name`: the template to use; if it is empty,
-/// uses "tool_use" if the conversation has tools and that template exists, otherwise "default". Throws Error{data,
-/// usage}.
+/// uses "tool_use" if the conversation has tools and that template exists, otherwise "default".
+/// Throws Error{data, usage}.
 [[nodiscard]] std::string render_chat(const ChatFormat& format, const Conversation& conversation,
                                       const std::string& name = {});
 

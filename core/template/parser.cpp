@@ -427,8 +427,8 @@ class Parser {
     return node;
   }
 
-  /// Parses operands joined by the operator `name`. Returns the operand if there is only one, otherwise a node with
-  /// all.
+  /// Parses operands joined by the operator `name`. Returns the operand if there is only one,
+  /// otherwise a node with all.
   template <typename Read>
   NodePointer joined(NodeKind kind, std::string_view name, Read read) {
     const Position at = now().at;

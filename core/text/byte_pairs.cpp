@@ -39,8 +39,8 @@ std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
   return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32U | static_cast<std::uint32_t>(right);
 }
 
-/// A pair's index in a hash table of 2^(64 - shift) entries. The product's highest bits depend on all bits of both
-/// tokens.
+/// A pair's index in a hash table of 2^(64 - shift) entries. The product's highest bits depend on all bits
+/// of both tokens.
 std::size_t place_of(std::uint64_t pair, unsigned shift) {
   return static_cast<std::size_t>((pair ^ pair >> 29U) * 0x9E3779B97F4A7C15ULL >> shift);
 }
@@ -153,8 +153,8 @@ void BytePairs::find_joints(const TokenIds& ids, const std::vector<Merge>& merge
   }
   for (const Merge& merge : merges) {
     for (const std::int32_t part : {merge.left, merge.right}) {
-      // The text of a byte token or the unknown token is not the text that it encodes, so parts cannot be found by
-      // text.
+      // The text of a byte token or the unknown token is not the text that it encodes,
+      // so parts cannot be found by text.
       if ((settings_.byte_fallback && byte_of_token(texts[static_cast<std::size_t>(part)])) ||
           part == settings_.unknown) {
         return;
@@ -175,7 +175,7 @@ void BytePairs::find_joints(const TokenIds& ids, const std::vector<Merge>& merge
   }
   std::ranges::sort(joints_);
   joints_.erase(std::unique(joints_.begin(), joints_.end()), joints_.end());
-  // A part would be looked up as if it were a whole piece.
+  // With ignore_merges, a part would be looked up as if it were a whole piece.
   has_parts_ = !settings_.ignore_merges;
 }
 

@@ -97,8 +97,8 @@ class Place {
   std::string path_;
 };
 
-/// Calls `read` for a part of the file, such as a decoder. If its type is "Sequence", calls `read` for each of its
-/// parts.
+/// Calls `read` for a part of the file, such as a decoder. If its type is "Sequence",
+/// calls `read` for each of its parts.
 template <typename Read>
 void for_each_part(const Place& part, std::string_view list, const Read& read) {
   if (part.is_null()) {

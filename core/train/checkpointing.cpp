@@ -102,8 +102,8 @@ Checkpointing::Checkpointing(const job::Job& job, const compile::Compiled& compi
   }
 }
 
-/// If the run fails, a save in progress gets a little time. Then the ranks are told of the failure, which ends the
-/// save.
+/// If the run fails, a save in progress gets a little time. Then the ranks are told of the failure,
+/// which ends the save.
 Checkpointing::~Checkpointing() {
   const auto latest =
       Clock::now() + std::min<Clock::duration>(

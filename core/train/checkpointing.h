@@ -94,8 +94,8 @@ class Checkpointing {
   /// Removes older checkpoints, as [checkpoint] keep says.
   void remove_old(const std::filesystem::path& root);
   void copy();
-  /// A hash of the states that copy() has copied, which shows later changes of that memory; 0 unless [job] check =
-  /// states.
+  /// A hash of the states that copy() has copied, which shows later changes of that memory;
+  /// 0 unless [job] check = states.
   [[nodiscard]] std::uint64_t hash_of_copy() const;
   /// Waits for what another rank publishes under this name. Throws Error{aborted} if this rank's run has failed.
   [[nodiscard]] std::string published(const std::string& name) const;
@@ -113,8 +113,7 @@ class Checkpointing {
   std::shared_ptr<const device::Memory> snapshot_;  ///< null: steps wait for each save
   std::int64_t saves_ = 0;                          ///< saves begun so far; part of the names in the store
   std::int64_t last_whole_ = -1;
-  std::set<std::int64_t> whole_;  ///< steps of the complete checkpoints that this run has saved or opened; only the
-                                  ///< writer uses it
+  std::set<std::int64_t> whole_;  ///< complete checkpoints that this run has saved or opened, by step; for the writer
   Clock::time_point last_begin_ = Clock::now();
   LeadTime lead_time_;
   double longest_save_ = 0;

@@ -206,8 +206,8 @@ double EngineTraining::squares_of_gradients() {
 }
 
 /// Returns the loss of the batch and stores it in the state `loss`; sums the numbers of `more` over the ranks. The
-/// losses of ranks with parts of the batch add up. Ranks with the whole batch have the same loss, if they have
-/// predictions.
+/// losses of ranks with parts of the batch add up. Ranks with the whole batch have the same loss,
+/// if they have predictions.
 double EngineTraining::loss_of_all(std::vector<double>& more) {
   more.push_back(has_losses_ ? read_scalar("loss") : 0);
   more.push_back(has_losses_ ? 1 : 0);

@@ -129,7 +129,7 @@ class RankLink final : private plugins::TransportHost {
   /// Null for the only rank. REQUIRES: connect() was called.
   [[nodiscard]] runtime::Collectives* collectives() noexcept { return collectives_.get(); }
 
-  /// To the launcher. REQUIRES: there is one.
+  /// Sends the launcher a message. REQUIRES: there is a launcher.
   void message(std::string_view kind, std::string_view bytes) { rank_->message(kind, bytes); }
   /// Bytes that the transports have sent to others so far.
   [[nodiscard]] std::uint64_t wire_bytes() const;

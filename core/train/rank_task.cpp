@@ -152,8 +152,8 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
   } catch (const Error& error) {
     executor.abort_transfers("this rank has failed: " + error.message());
     record_.log(error.message());  // reported to the person at the end, by whoever reports the job's result
-    // Errors in an engine's code or in records appear only once the job runs. They fail the job: they are not wrong
-    // usage.
+    // Errors in an engine's code or in records appear only once the job runs. They fail the job:
+    // they are not wrong usage.
     const bool is_late =
         (compiled_.engine != nullptr || job_.task == job::Task::infer) && shardrun::exit_code(error.code()) == 2;
     const Error failure(is_late ? ErrorCode::internal : error.code(), error.message(), error.awaited());
@@ -360,7 +360,7 @@ void RankTask::write_trace_if_due() {
   }
 }
 
-/// For a run that ended before all steps were recorded. An error here does not fail the run.
+/// Writes the trace of a run that ended before all steps were recorded. An error here does not fail the run.
 void RankTask::write_trace_at_end() {
   try {
     end_traced(true);

@@ -80,8 +80,7 @@ void Replicas::compare(std::int64_t step) {
     last_equal_ = step;
     return;
   }
-  executor_.verify_states();  // a rank that finds the cause in its own memory reports it; the others wait for that
-                              // below
+  executor_.verify_states();  // a rank whose own memory is the cause reports that; the others wait for it below
   // A result other than 1 was changed in transit. Then other ranks may not have seen a difference and would not answer.
   const std::string found = differ == 1 ? difference_of_all() : changed_answers();
   throw Error(ErrorCode::numerics,

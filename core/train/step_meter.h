@@ -30,7 +30,7 @@ class StepMeter {
  private:
   const runtime::Executor& executor_;
   partition::SentBytes before_;               ///< sent before the step
-  std::optional<partition::SentBytes> sent_;  ///< by the step
+  std::optional<partition::SentBytes> sent_;  ///< what the step has sent; nothing before all_is_given()
   double exposed_ = 0;
   double hidden_ = 0;
   std::chrono::steady_clock::time_point begin_;

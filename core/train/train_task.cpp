@@ -151,8 +151,8 @@ class TrainTask : private RankTask {
                    .bandwidth = rates.bandwidth(),
                    .flops_per_s = rates.flops > 0 ? std::optional(rates.flops_per_s()) : std::nullopt,
                    .utilisation = utilisation(rates)});
-    // From here on the step counts as done. After an earlier failure, also in validation, the step before is the last
-    // one.
+    // From here on the step counts as done. After an earlier failure, also in validation,
+    // the step before is the last one.
     record_.count_step(measured.duration);
     record_.summary.ranks[0].sent_bytes = measured.sent;
     if (step - first_.step >= warm_up_steps || job_.train.steps - first_.step <= warm_up_steps) {
@@ -238,8 +238,7 @@ class TrainTask : private RankTask {
   double timed_seconds_ = 0;      ///< of the steps after the warm-up
   std::int64_t timed_steps_ = 0;  ///< number of these steps
   std::string not_finite_;        ///< why the run must end after the next save; "": it continues
-  int stop_heard_ = 0;            ///< a signal received within an evaluation or a sample, by all ranks at the same
-                                  ///< point
+  int stop_heard_ = 0;            ///< a signal that ended an evaluation or a sample, the same on all ranks
 };
 
 }  // namespace

@@ -74,8 +74,8 @@ class Trainer {
   [[nodiscard]] virtual NonFiniteEvaluation why_not_finite(std::int64_t step) = 0;
   /// Compares the states that several ranks hold. Throws Error{numerics} on all ranks. `step`: number of steps done.
   virtual void check_copies(std::int64_t /*step*/) {}
-  /// Whether `here` is true on this rank or, if tensors vary between ranks, on any. All ranks call it at the same
-  /// point.
+  /// Whether `here` is true on this rank or, if tensors vary between ranks, on any. All ranks call it at
+  /// the same point.
   [[nodiscard]] virtual bool anywhere(bool here) const = 0;
   /// Whether a loss is negative by more than rounding although it never should be. Then it was computed from wrong data
   /// or parameters.

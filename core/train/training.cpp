@@ -272,8 +272,7 @@ StepResult Training::end(std::int64_t step) {
   check_loss(step, result.loss);
   if (!std::isfinite(result.gradient_norm)) {
     executor_.begin_step(step);
-    run_microbatches(step);  // computed again: the next step has overwritten the gradients, and its update was held
-                             // back, too
+    run_microbatches(step);  // again: the next step has overwritten the gradients; its update was held back, too
   }
   check_norm(step, result);
   return result;

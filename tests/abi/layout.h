@@ -16,7 +16,7 @@ struct FieldLayout {
   bool operator==(const FieldLayout&) const = default;
 };
 
-/// What a release promises: of every struct its fields in order, of every constant its value.
+/// What a release promises: the fields of every struct, in order, and the value of every constant.
 struct AbiLayout {
   std::map<std::string, std::vector<FieldLayout>> structs;
   std::map<std::string, std::string> constants;
@@ -25,7 +25,7 @@ struct AbiLayout {
 /// The layout that this compiler gives the headers.
 [[nodiscard]] AbiLayout compiled_layout();
 
-/// The text of a golden file, and back.
+/// Convert a layout to the text of a golden file, and back.
 [[nodiscard]] std::string to_string(const AbiLayout& layout);
 [[nodiscard]] AbiLayout parse_layout(const std::string& text);
 

@@ -38,7 +38,7 @@ TEST_CASE("engines that keep the rules have no problem", "[conformance]") {
 TEST_CASE("an engine that breaks a rule is found", "[conformance]") {
   struct Broken {
     std::string fault;
-    std::string word;  ///< of the case that finds it
+    std::string word;  ///< a word in the name of the case that finds it
     std::string problem;
   };
   const auto [fault, word, problem] = GENERATE(values<Broken>({

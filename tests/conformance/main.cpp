@@ -1,7 +1,7 @@
 // Checks every plugin in the given folders:
 // test_conformance FOLDER… [--only NAME] [--without NAME]… [--set KEY=VALUE]… [--case WORD]…
-// --only: this plugin alone. --without: all but this one. --set: options of a transport. --case: the cases alone whose
-// name has one of the words in it. What it does with one file is `shardrun plugins check`.
+// --only: only this plugin. --without: all plugins except this one. --set: options of a transport. --case: only the
+// cases whose names contain one of the words. `shardrun plugins check` does the same for one file.
 
 #include <fmt/format.h>
 

@@ -20,7 +20,7 @@ std::vector<Finding> check(const std::string& fault, const conformance::CaseWord
                                    {.member_command = member_command, .words = words, .silence_s = silence_s});
 }
 
-/// What the first case that has the word in its name says.
+/// The problem that is found by the first case with this word in its name.
 std::string problem(const std::string& fault, const std::string& word, std::int64_t silence_s = 60) {
   const std::vector<Finding> findings = check(fault, {word}, silence_s);
   REQUIRE_FALSE(findings.empty());
@@ -125,6 +125,6 @@ TEST_CASE("faults of hooks are found", "[conformance]") {
   CHECK_THAT(problem("hook_remembers", "hooks"), Contains("it keeps what belongs into its states"));
   CHECK_THAT(problem("hook_unwritten", "hooks"), Contains("or reads what it has not written"));
   CHECK_THAT(problem("hook_parting", "hooks"), Contains("hook after_step leaves members 0 and 1 with other tensors"));
-  // It divides by the samples of a member that has none, which a sanitizer ends in its own way.
+  // The hook divides by the number of samples, which is 0 on one member. A sanitizer ends that process in its own way.
   CHECK_THAT(problem("hook_nobody", "hooks"), Contains("was ended by signal 8") || Contains("exited with code"));
 }

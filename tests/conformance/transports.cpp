@@ -1,5 +1,5 @@
-// How transports fail, by their messages: every transport found that moves host memory by itself, with ranks that are
-// threads. At the end: what is said of one that moves none.
+// How transports fail, by their messages. Tests every transport found that moves host memory by itself, with ranks that
+// are threads. The tests at the end are about a transport that moves no host memory.
 
 #include <unistd.h>
 
@@ -36,12 +36,12 @@ std::vector<std::string> transports_found() {
   return names;
 }
 
-/// How a transport words its errors. What is empty can be anything.
+/// How a transport words its errors. An empty text stands for any wording.
 struct Wording {
-  std::string connecting;     ///< precedes what went wrong while a group is connected
-  std::string job_end;        ///< why an op ends with the job
-  std::string others_differ;  ///< to member 2 of 3, where members 0 and 1 mean different ops
-  std::string late;           ///< how an op ends that waited for member 2 past its deadline
+  std::string connecting;     ///< precedes the reason why connecting a group failed
+  std::string job_end;        ///< why an op ends if the job ends
+  std::string others_differ;  ///< what member 2 of 3 is told if members 0 and 1 prepare different ops
+  std::string late;           ///< how an op ends that waited for member 2 until its deadline
 };
 
 Wording wording_of(const std::string& transport) {
@@ -63,8 +63,8 @@ Wording wording_of(const std::string& transport) {
   return found == known.end() ? Wording() : found->second;
 }
 
-/// What each of three members is told that prepare an op that is not the same on all; and the sums of ones that the
-/// same group adds up afterwards.
+/// Three members prepare an op that is not the same on all; then their group adds up ones. `errors`: what each member
+/// is told. `sums`: the sum on each member.
 struct Refusals {
   std::array<std::string, 3> errors;
   std::array<float, 3> sums = {};
@@ -177,7 +177,7 @@ TEST_CASE("a timeout names the member that was waited for", "[conformance]") {
   for (const std::string& transport : transports_found()) {
     for (const std::uint32_t opcode : {SR_OP_ALL_REDUCE, SR_OP_RECV}) {
       INFO(transport << ", opcode " << opcode);
-      // Rank 1 may take part later than rank 0 waits; then it is rank 1 that rank 0 names.
+      // If rank 1 takes part only after rank 0 has stopped waiting, rank 0 names rank 1.
       std::string error;
       for (double patience = 0.05; patience < 30; patience *= 4) {
         run_ranks(transport, 3, [&](Rank& rank) {
@@ -191,7 +191,7 @@ TEST_CASE("a timeout names the member that was waited for", "[conformance]") {
           if (rank.rank() == 0) {
             ops[0].start(after(patience));
             error = error_of([&] { finish(ops[0]); });
-            rank.host().abort();  // which ends what rank 1 waits for
+            rank.host().abort();  // ends the wait of rank 1
           } else if (rank.rank() == 1 && opcode == SR_OP_ALL_REDUCE) {
             (void)error_of([&] { run(ops[0]); });
           }

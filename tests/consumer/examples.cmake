@@ -42,7 +42,7 @@ foreach(folder IN ITEMS "${source}" "${programs}" "${source}/../engines")
   endif()
 endforeach()
 
-# Each rank of the run in `folder` has sent and touched what the plan says.
+# Checks that each rank of the run in `folder` has sent and touched what the plan says.
 function(require_as_planned job folder)
   execute_process(COMMAND "${shardrun}" plan "${job}" --json OUTPUT_VARIABLE plan COMMAND_ERROR_IS_FATAL ANY)
   file(READ "${folder}/summary.json" summary)
@@ -85,7 +85,7 @@ foreach(model IN ITEMS nearest swish)
 endforeach()
 require_as_planned("${source}/nearest.ini" "${work}/nearest")
 
-# Programs written as for one device. A check of those with many layers takes long. Tests of the program run all of them, too.
+# Programs written as for one device. Checking those with many layers takes long, and other tests run all of them, too.
 set(checked big_sin life relu_network)
 set(verified big_sin life)
 set(strategies tp pp)
@@ -106,8 +106,8 @@ foreach(strategy IN LISTS strategies)
   run("${shardrun}" verify "${programs}/../llama.ini" --set "job.strategy=${strategy}" --set "data.text=${source}/tcp_link.h")
 endforeach()
 
-# An engine in C, and those in C++, which equal a model.
-# Arrays of bytes, the text of a file: samples of six values, and labels.
+# An engine in C and one in C++, which both equal a model. Their data are arrays of bytes, made of a file's text:
+# samples of six values, and labels.
 foreach(name IN ITEMS x y)
   set(width 1)
   set(shape "(64,)")
@@ -123,7 +123,7 @@ foreach(engine IN ITEMS by_hand tensor_parallel)
     --set "data.arrays=${work}/x.npy,${work}/y.npy" --set train.loss=cross_entropy --set model.loss=cross_entropy)
 endforeach()
 
-# Replicas that meet every few steps, so in the last one, of which a run tells the bytes.
+# Replicas that meet every few steps. They meet in the last step, and the run reports the bytes of that step.
 run("${shardrun}" plugins check "${installed}/shardrun_strategy_local_sgd.so")
 run("${shardrun}" run "${source}/local_sgd.ini" --set "job.output=${work}/local_sgd")
 require_as_planned("${source}/local_sgd.ini" "${work}/local_sgd")
@@ -132,13 +132,14 @@ if(NOT result EQUAL 2 OR NOT error MATCHES "is not one model")
   message(FATAL_ERROR "verify of replicas ended with ${result}: ${error}")
 endif()
 
-# Everything sent is an all_reduce by other means; the hundredth part is not, but goes as it was planned.
+# With ratio 1 everything is sent, so it is an all_reduce by other means. A hundredth is not, but it is sent as planned.
 run("${shardrun}" plugins check "${installed}/shardrun_strategy_topk.so")
 run("${shardrun}" verify "${source}/topk.ini" --set strategy.ratio=1)
 run("${shardrun}" run "${source}/topk.ini" --set "job.output=${work}/topk")
 require_as_planned("${source}/topk.ini" "${work}/topk")
 
-# What replicas have each for themselves, parameters or what hooks keep, goes along; another strategy takes it or says why not.
+# A checkpoint holds what each replica has for itself: parameters, or what hooks keep. Another strategy takes it, or
+# says why not.
 foreach(name IN ITEMS local_sgd topk)
   run("${shardrun}" run "${source}/${name}.ini" --set "job.output=${work}/${name}_saved" --set checkpoint.every=10)
   set(checkpoint "${work}/${name}_saved/checkpoints/step-000010")
@@ -156,6 +157,6 @@ if(NOT result EQUAL 2 OR NOT error MATCHES "for each rank of strategy local_sgd 
 endif()
 
 run("${shardrun}" plugins check "${installed}/shardrun_transport_plain_tcp.so" ${cases})
-# The other one is plain_tcp underneath: what it adds, and what the host makes for it, is enough.
+# The other transport is plain_tcp underneath. It is enough to check what it adds, and what the host makes for it.
 run("${shardrun}" plugins check "${installed}/shardrun_transport_timed.so"
   --case all_ --case barrier --case polled --case abort)

@@ -8,8 +8,8 @@
 using namespace shardrun::plan;
 using namespace shardrun::plugins;
 
-/// Loads what the project in project/ has built, from the places that belong to this program, and lets it plan.
-/// Exits 1 and says why where the answer is another than expected.
+/// Loads the plugins that the project in project/ has built, from the folders that belong to this program, and lets the
+/// strategy plan. Exits 1 with a message if something is not as expected.
 int main() try {
   const Directories directories = plugin_directories({}, nullptr);
   StrategyRequest request;

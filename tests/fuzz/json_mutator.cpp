@@ -1,5 +1,6 @@
-// How libFuzzer changes an input whose lines have JSON: most of the time one value, key or length of the JSON of one
-// line, so that the input still parses and reaches what reads it. Otherwise bytes, as usual.
+// How libFuzzer changes an input whose lines have JSON. Mostly it changes one value, key or length in the JSON of
+// one line, so that the input can still be parsed and reaches the code behind the parser. Otherwise it changes
+// bytes, as usual.
 
 #include <algorithm>
 #include <array>

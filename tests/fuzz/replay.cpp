@@ -1,6 +1,6 @@
-// Runs a fuzz target over each input of a corpus, so that every build tries what a fuzzer once found. A corpus begins
-// with the number of its inputs; a line of it is a name and an input. libFuzzer reads and writes folders: `unpack`
-// makes one of the corpus, `add` appends files to the corpus.
+// Runs a fuzz target over each input of a corpus, so that every build tries the inputs that a fuzzer once found. A
+// corpus begins with the number of its inputs; each line has a name and an input. libFuzzer reads and writes folders:
+// `unpack` makes a folder from the corpus, `add` appends files to the corpus.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +33,7 @@ constexpr const char* head_end =
 
 std::string head_of(std::size_t inputs) { return "# " + std::to_string(inputs) + head_end; }
 
-/// Throws std::runtime_error for a file that was cut.
+/// Throws std::runtime_error for a truncated file.
 std::vector<Input> inputs_of(const std::filesystem::path& corpus) {
   std::ifstream file(corpus);
   std::string head;

@@ -118,7 +118,7 @@ TEST_CASE("a third party's transport is measured, and wrong data ends bench with
   };
   const Ended corrupted = with("member=1");
   CHECK(corrupted.code == 1);
-  // One element, in each of the two that are checked, in each of four rows of all_reduce.
+  // One element is wrong in each of the two runs that are checked, in each of the four rows of all_reduce.
   CHECK(wrong_in(boost::json::parse(corrupted.out).as_object()) == 8);
   CHECK_THAT(corrupted.err, Contains("shardrun: 8 elements are wrong"));
 

@@ -44,7 +44,7 @@ Ended run_disturbed(const JobFolder& job, const std::vector<std::string>& overri
   return ended;
 }
 
-/// More steps than are done before the attack.
+/// Settings of a run that is far from its end when the attack happens.
 std::vector<std::string> long_run(std::vector<std::string> more) {
   more.insert(more.end(), {"train.steps=1000000", "train.eval_every=0"});
   return more;
@@ -60,7 +60,7 @@ std::string token_bytes(std::size_t count, std::uint16_t below) {
 
 const std::vector<std::string> two_ranks = {"job.ranks=2", "job.strategy=tp", "job.transport=shm"};
 
-/// A job on tokens or arrays in place of the text.
+/// Writes a job that reads tokens or arrays instead of the text.
 void write_job(const JobFolder& job, const std::string& model_and_data) {
   write_file(job.path() / "job.ini",
              "[job]\noutput = run\nthreads = 1\n" + model_and_data + "batch = 8\n[train]\nsteps = 5\n");
@@ -84,7 +84,8 @@ void write_array_job(const JobFolder& job) {
   write_job(job, "[model]\nname = mlp\nhidden = 8\nloss = cross_entropy\n[data]\narrays = x.npy, y.npy\n");
 }
 
-/// A file is changed in every way in a run of one rank and of two; each must end with what happened to it.
+/// Changes a file while a job of one rank runs, and then while one of two ranks does. Each job must fail with the
+/// expected message about the file.
 void attack(const JobFolder& job, const std::string& file, const std::string& setting,
             const std::function<void(const std::filesystem::path& path)>& change, const std::string& expected) {
   const std::string original = read_file(job.path() / file);
@@ -136,7 +137,7 @@ TEST_CASE("all ranks train on the same state of a text that grows while they sta
     REQUIRE(ended.code == 0);
     const std::vector<double> found = job.losses();
 
-    // "corpus.txt: 3600 training and 400 validation tokens, …": a character each.
+    // "corpus.txt: 3600 training and 400 validation tokens, …". A token is one character.
     const std::size_t at = ended.out.find("corpus.txt: ") + 12;
     const std::size_t training = std::stoul(ended.out.substr(at));
     const std::size_t validation = std::stoul(ended.out.substr(ended.out.find(" and ", at) + 5));
@@ -206,7 +207,7 @@ TEST_CASE("a data file that is replaced or removed during a job does not disturb
       const Ended ended = run_disturbed(job, overrides, [&] {
         act();
         const std::string done = read_file(job.path() / "run/metrics.jsonl");
-        CHECK(std::count(done.begin(), done.end(), '\n') < steps);  // some are done with the file away
+        CHECK(std::count(done.begin(), done.end(), '\n') < steps);  // some steps are done after the file was changed
       });
       INFO(ended.err);
       CHECK(ended.code == 0);

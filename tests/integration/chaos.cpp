@@ -15,7 +15,7 @@ namespace json = boost::json;
 
 namespace {
 
-/// A job of dp whose transport is disturbed, over another.
+/// The settings of a job of dp over the transport chaos, which disturbs the transport `over`.
 std::vector<std::string> disturbed(const std::string& over, int ranks, const std::vector<std::string>& faults) {
   std::vector<std::string> settings = {"job.strategy=dp",
                                        "job.transport=chaos",
@@ -32,7 +32,7 @@ std::vector<std::string> disturbed(const std::string& over, int ranks, const std
   return settings;
 }
 
-/// Runs the job; its ranks are gone when it has ended, and nothing of theirs is left.
+/// Runs the job. Checks that its ranks are gone when it has ended, and that nothing of theirs is left.
 Ended run_to_its_end(const JobFolder& job, const std::vector<std::string>& settings) {
   Ended ended = run_program(job.path(), with_settings({"job.ini"}, settings));
   CHECK(ranks_below(job.path()).empty());
@@ -53,7 +53,7 @@ Ended run_to_its_end(const JobFolder& job, const std::vector<std::string>& setti
 
 std::string error_in_summary(const JobFolder& job) { return std::string(job.summary().at("error").as_string()); }
 
-/// Some steps into the run, whose every step has two ops: the sum of gradients, and whether to go on.
+/// An op some steps into the run. Every step has two ops: the sum of gradients, and the agreement on going on.
 constexpr const char* at_op = "at_op=9";
 
 const std::string over[] = {"shm", "tcp"};

@@ -50,7 +50,7 @@ TEST_CASE("checkpoints are listed, shown, checked, exported, sampled from and im
                  Contains("parameter  F32   layer.0/mlp/up/weights [16, 64] in 2 pieces\n"));
   CHECK_THAT(checkpoint({"verify", "run/checkpoints/step-000002"}).out, Contains("2 files, ") && Contains(": whole\n"));
 
-  // exported: the file that the run wrote, byte for byte; and the same in several files
+  // Exported: the file that the run wrote, byte for byte; and the same tensors in several files.
   CHECK(checkpoint({"export", "run", "-o", "one.safetensors"}).code == 0);
   CHECK(read_file(job.path() / "one.safetensors") == weights);
   CHECK(checkpoint({"export", "run", "-o", "some", "--max-bytes", "8K", "--all"}).code == 0);
@@ -65,7 +65,7 @@ TEST_CASE("checkpoints are listed, shown, checked, exported, sampled from and im
   }
   CHECK_THAT(checkpoint({"verify", "run"}).out, Contains(": whole\n"));
 
-  // imported, and exported again
+  // Imported, and exported again.
   const Ended imported = checkpoint({"import", "some", "--job", "job.ini", "-o", "made", "--step", "4"});
   CHECK(imported.code == 0);
   CHECK_THAT(imported.out, Contains("tensors in made/step-000004\nto go on: shardrun job.ini --resume=made\n"));
@@ -77,13 +77,13 @@ TEST_CASE("checkpoints are listed, shown, checked, exported, sampled from and im
   CHECK_THAT(checkpoint({"import", "some", "--job", "job.ini", "-o", "far", "--step", "10000"}).err,
              Contains("--step is 10000, and the job ends after step "));
   CHECK_FALSE(std::filesystem::exists(job.path() / "far"));
-  // The optimizer's states went along: both end with the same weights.
+  // The optimizer's states were imported, too: both runs end with the same weights.
   REQUIRE(job.run({"job.output=first", "checkpoint.resume=run", "train.steps=6"}).code == 0);
   REQUIRE(job.run({"job.output=second", "checkpoint.resume=made", "train.steps=6"}).code == 0);
   CHECK(read_file(job.path() / "first" / "weights.safetensors") ==
         read_file(job.path() / "second" / "weights.safetensors"));
 
-  // sampled: the run's weights, one of its checkpoints, and the newest where there are no weights
+  // Sampled from: the run's weights, one of its checkpoints, and the newest one if there are no weights.
   const Ended of_run = generate("run");
   CHECK(of_run.err.empty());
   CHECK(generate("run/checkpoints/step-000004").out == of_run.out);
@@ -92,7 +92,7 @@ TEST_CASE("checkpoints are listed, shown, checked, exported, sampled from and im
   CHECK(newest.out == of_run.out);
   CHECK_THAT(newest.err, StartsWith("samples from the checkpoint of step 4: "));
 
-  // damaged
+  // A damaged checkpoint.
   std::string bytes = read_file(saved / "step-000004" / "rank-1.safetensors");
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_file(saved / "step-000004" / "rank-1.safetensors", bytes);

@@ -1,4 +1,4 @@
-// Checkpoints that are damaged, incomplete or made up: a run that is to go on from one is refused by name.
+// Damaged, incomplete and forged checkpoints. A run that should go on from one is refused, and the message names it.
 
 #include <fmt/format.h>
 
@@ -28,7 +28,7 @@ void flip(const fs::path& file, std::size_t byte) {
   write_file(file, bytes);
 }
 
-/// Changes the text of a manifest, and its hash, as somebody would who means it.
+/// Changes the text of a manifest together with its hash, as a forger would.
 void edit(const fs::path& manifest, const std::string& from, const std::string& to) {
   constexpr std::string_view before = "{\"xxh3\":\"";
   const std::size_t rest = before.size() + 32 + 2;
@@ -39,7 +39,7 @@ void edit(const fs::path& manifest, const std::string& from, const std::string& 
   write_file(manifest, fmt::format("{}{}\",{}", before, to_string(files::hash_of(text)), text));
 }
 
-/// A way to damage the newest of a run's two checkpoints, and what the refusal says.
+/// A way to damage the newer of a run's two checkpoints, and what the refusal says.
 struct Damage {
   const char* name;
   std::function<void(const fs::path& newest, const fs::path& older)> make;
@@ -216,7 +216,7 @@ TEST_CASE("with restarts, a job does not start from step 0 when its only checkpo
   flip(checkpoint / data, fs::file_size(checkpoint / data) - 100);
   const std::vector<std::string> further = {"train.steps=4", "train.eval_every=0", "job.restarts=3"};
 
-  // Named by a person: it stays where it is.
+  // The user has named the checkpoint, so it stays where it is.
   const Ended named =
       run_program(job.path(), with_settings({"job.ini", "--resume=run/checkpoints/step-000002/"}, further));
   INFO(named.out << named.err);
@@ -232,7 +232,7 @@ TEST_CASE("with restarts, a job does not start from step 0 when its only checkpo
   CHECK_FALSE(fs::exists(checkpoint));
   CHECK(read_json(job.path() / "run/summary.json").at("status") == "failed");
 
-  // Neither does the next run.
+  // The next run does not start from step 0 either.
   for (const char* resume : {"checkpoint.resume=auto", "checkpoint.resume=never"}) {
     const Ended again = job.run({"train.steps=4", "train.eval_every=0", resume});
     INFO(resume << again.out << again.err);
@@ -314,7 +314,7 @@ TEST_CASE("no whole checkpoint is removed in favour of an unreadable one") {
   INFO(ended.out << ended.err);
   CHECK(ended.code == 0);
   CHECK_THAT(ended.out, Contains("goes on after step 2 from "));
-  CHECK(fs::file_size(damaged / "rank-0.safetensors") == 100);  // saved by nobody again
+  CHECK(fs::file_size(damaged / "rank-0.safetensors") == 100);  // nothing has saved it again
   for (const char* whole : {"step-000003", "step-000006"}) {
     CHECK(run_program(job.path(), {"checkpoint", "verify", fmt::format("run/checkpoints/{}", whole)}).code == 0);
   }
@@ -336,13 +336,13 @@ TEST_CASE("--resume skips folders without a manifest and files that are not chec
   CHECK(ended.code == 0);
   CHECK_THAT(ended.out, Contains("goes on after step 4 from "));
   CHECK(fs::exists(checkpoints / "step-000006/manifest.json"));
-  CHECK(fs::exists(checkpoints / "step-000005"));  // is nobody's to remove
+  CHECK(fs::exists(checkpoints / "step-000005"));  // no run may remove it
 }
 
 TEST_CASE("the next run removes what a killed run was writing or removing, even if it saves nothing") {
   const JobFolder job;
   REQUIRE(job.run(first_part).code == 0);
-  fs::remove(job.path() / "run/weights.safetensors");  // else there is nothing left to do
+  fs::remove(job.path() / "run/weights.safetensors");  // otherwise the run would have nothing left to do
   const fs::path checkpoints = job.path() / "run/checkpoints";
   fs::copy(checkpoints / "step-000002", checkpoints / ".step-000002.removed");
   fs::copy(checkpoints / "step-000004", checkpoints / ".step-000005.tmp");

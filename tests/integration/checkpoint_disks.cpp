@@ -22,8 +22,8 @@ namespace {
 const std::vector<std::string> saving = {"train.steps=6", "train.eval_every=0", "train.log_every=1",
                                          "checkpoint.every=2"};
 
-/// Runs a job that saves to a small disk, which is mounted for it alone. `prepare` is a shell's script that has the
-/// folder `disk`. False if this process may not mount.
+/// Runs a job that saves to a small disk, which is mounted for this job alone. `prepare`: a shell script that runs
+/// first, beside the folder `disk`. Returns false if this process may not mount.
 bool run_on_disk(const JobFolder& job, const std::string& prepare, const std::vector<std::string>& more, Ended& ended) {
   std::filesystem::create_directory(job.path() / "disk");
   const bool names_folder =

@@ -1,4 +1,4 @@
-// What becomes of checkpoints when the disk fails, is cut off from power, or a process is killed while it writes.
+// What becomes of checkpoints if the disk fails or loses power, or if a process is killed while it writes.
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -20,7 +20,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-/// Saves after steps 2, 4 and 6, of which the newest stays.
+/// The settings of a job that saves after steps 2, 4 and 6, and keeps the newest checkpoint.
 std::vector<std::string> saving_job(int ranks, const std::vector<std::string>& more = {}) {
   std::vector<std::string> settings = {"train.steps=6",      "train.eval_every=0", "train.log_every=1",
                                        "checkpoint.every=2", "checkpoint.keep=1",  fmt::format("job.ranks={}", ranks)};
@@ -31,7 +31,7 @@ std::vector<std::string> saving_job(int ranks, const std::vector<std::string>& m
   return settings;
 }
 
-/// The operations of the save of step 4 when nothing fails.
+/// The operations that save step 4 if nothing fails.
 std::vector<SaveOperation> operations_of(int ranks) {
   const DiskJob job(saving_job(ranks));
   const Ended ended = job.run();
@@ -44,7 +44,7 @@ std::vector<SaveOperation> operations_of(int ranks) {
 
 const char* name_of(int error_number) { return strerrorname_np(error_number); }
 
-/// The operation fails in a job that goes on.
+/// Makes the operation fail in a job that must go on.
 void check_that_it_goes_on(int ranks, const SaveOperation& operation, int error_number) {
   INFO(operation.name << ": " << name_of(error_number));
   const DiskJob job(saving_job(ranks));
@@ -64,7 +64,7 @@ void check_that_it_goes_on(int ranks, const SaveOperation& operation, int error_
                                                          : "warning: the checkpoint of step 4 could not be written: "));
 }
 
-/// The operation fails in a job that must not go on without a checkpoint.
+/// Makes the operation fail in a job that must not go on without a checkpoint.
 void check_that_it_stops(int ranks, const SaveOperation& operation, int error_number) {
   INFO(operation.name << ": " << name_of(error_number) << ", on_failure = stop");
   const DiskJob job(saving_job(ranks, {"checkpoint.on_failure=stop"}));
@@ -73,7 +73,7 @@ void check_that_it_stops(int ranks, const SaveOperation& operation, int error_nu
 
   INFO(ended.out << ended.err);
   REQUIRE(job.was_met());
-  if (operation.removes_older) {  // the new one is whole
+  if (operation.removes_older) {  // the new checkpoint is complete
     CHECK(ended.code == 0);
     CHECK(newest_whole(job.checkpoints()) == 6);
     return;
@@ -87,7 +87,7 @@ void check_that_it_stops(int ranks, const SaveOperation& operation, int error_nu
   CHECK(rubbish_in(job.checkpoints()).empty());
 }
 
-/// The process is killed before the operation. Returns the step of the newest checkpoint.
+/// Kills the process before the operation. Returns the step of the newest checkpoint.
 std::int64_t check_that_a_kill_is_survived(int ranks, const SaveOperation& operation, const std::string& weights) {
   INFO(operation.name << ": SIGKILL");
   const DiskJob job(saving_job(ranks));
@@ -114,7 +114,7 @@ std::string uninterrupted_weights(int ranks) {
   return read_file(job.path() / "run/weights.safetensors");
 }
 
-/// Of a list, each `step`-th.
+/// Every `step`-th operation of a list, from `first` on.
 std::vector<SaveOperation> some_of(const std::vector<SaveOperation>& all, std::size_t step, std::size_t first = 0) {
   std::vector<SaveOperation> some;
   for (std::size_t i = first; i < all.size(); i += step) {
@@ -193,7 +193,7 @@ TEST_CASE("a power cut at any time leaves the newest complete checkpoint whole")
     const DiskJob job(saving_job(ranks));
     REQUIRE(job.run().code == 0);
     SimulatedDisk disk;
-    std::int64_t promised = -1;  // the newest whose save has ended
+    std::int64_t promised = -1;  // the newest checkpoint whose save has ended
     std::int64_t renamed = -1;
     int cuts = 0;
     for (const DiskOperation& operation : job.log()) {

@@ -24,7 +24,7 @@ using std::chrono::steady_clock;
 
 namespace {
 
-/// A kind of job, and what it computes when nobody interrupts it.
+/// A kind of job, and its results if nothing interrupts it.
 struct Victim {
   std::vector<std::string> settings;
   microseconds duration{};
@@ -32,7 +32,7 @@ struct Victim {
   std::vector<double> losses;
 };
 
-/// Of each step. A run that goes on with an evaluation writes a line without a loss.
+/// The loss of each step. A run that goes on with an evaluation writes a line without a loss.
 std::vector<double> losses_of(const JobFolder& job) {
   std::vector<double> losses;
   for (const boost::json::object& line : job.metrics()) {
@@ -103,13 +103,13 @@ Hit run_and_strike(const JobFolder& job, const Victim& victim, bool resumes, int
   const pid_t process = striking.get();
   hit.was_hit = process != 0;
   hit.was_launcher = process == launcher;
-  for (const pid_t rank : ranks_below(job.path())) {  // of a launcher that was killed
+  for (const pid_t rank : ranks_below(job.path())) {  // they outlive a launcher that was killed
     CHECK(ends_soon(rank));
   }
   return hit;
 }
 
-/// Goes on to the end, and has computed what a run without interruption does.
+/// Lets the job go on to its end, and checks that it has computed what an uninterrupted run does.
 void check_that_it_goes_on(const JobFolder& job, const Victim& victim) {
   const Ended resumed = run_program(job.path(), with_settings({"job.ini", "--resume"}, victim.settings));
   INFO(resumed.out << resumed.err);
@@ -120,8 +120,8 @@ void check_that_it_goes_on(const JobFolder& job, const Victim& victim) {
   CHECK(rubbish_in(job.path() / "run/checkpoints").empty());
 }
 
-/// A run that was asked to stop has saved its last step, and says how to go on; unless the signal came before the
-/// program was ready for it, or after its end.
+/// Checks that a run that was asked to stop has saved its last step and says how to go on, unless the signal came
+/// before the program was ready for it or after its end.
 void check_stop(const JobFolder& job, const Ended& ended, int signal) {
   INFO(ended.out << ended.err);
   CHECK((ended.code == 0 || ended.code == 75 || ended.code == -signal));
@@ -139,7 +139,7 @@ void attack(const std::vector<int>& signals, int attacks) {
   };
   const std::vector<Victim> all = victims();
   std::map<int, int> codes;
-  std::map<std::int64_t, int> from;  ///< whether a checkpoint was there
+  std::map<std::int64_t, int> from;  ///< numbers of runs: [1] with a checkpoint, [0] without
   int hits = 0;
   int i = 0;
   for (; hits < attacks; ++i) {  // a job may have ended before it is hit

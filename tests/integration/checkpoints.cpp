@@ -58,7 +58,7 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-/// Two layers, dropout, microbatches of different sizes, an evaluation.
+/// Settings with two layers, dropout, microbatches of different sizes, and an evaluation.
 const Settings all_kinds = {"train.steps=12",     "data.microbatches=3", "model.dropout=0.1",
                             "train.eval_every=4", "checkpoint.every=6",  "checkpoint.keep=0"};
 
@@ -131,7 +131,7 @@ TEST_CASE("a run resumes in any layout from a checkpoint of any other", "[progra
       CHECK(std::abs(loss - expected) <= 1e-5 * expected);
     };
     check(loss_of_step(job.path() / fmt::format("from{}", from), 21), layouts[from]);
-    const auto every = depth<std::size_t>(1, 3, 3);  // each layout is read as some, and some as each
+    const auto every = depth<std::size_t>(1, 3, 3);  // each layout is read as some others, and written by some others
     for (std::size_t to = 1 + from % every; to < layouts.size(); to += every) {
       INFO("read as " << layouts[to].front());
       check(loss_as(layouts[to]), layouts[to]);
@@ -174,7 +174,7 @@ TEST_CASE("orders of ranks give the same losses, and a checkpoint moves between 
 TEST_CASE("a run with another batch size resumes at the first unseen sample", "[program]") {
   const JobFolder job;
   const Settings still = {"train.learning_rate=1e-30", "train.weight_decay=0", "train.schedule=constant",
-                          "train.eval_every=1000"};  // parameters do not move
+                          "train.eval_every=1000"};  // so small that parameters do not change
   REQUIRE(job.run(joined(still, {"job.output=first", "train.steps=6", "checkpoint.every=6"})).code == 0);
   const std::string saved = "first/checkpoints/step-000006";
   resumed(job, joined(still, {"job.output=same", "train.steps=7"}), saved);
@@ -214,7 +214,7 @@ TEST_CASE("a run that is asked to stop saves a checkpoint, and prints the comman
     CHECK(summary.at("checkpoints").at("last_step") == step);
     CHECK_FALSE(std::filesystem::exists(job.path() / "stopped/weights.safetensors"));
 
-    // It goes on where it was, in the same folder, and ends as one that was not stopped.
+    // It goes on where it was, in the same folder, and ends like a run that was not stopped.
     const Settings to_end = joined(joined(settings, kind), {fmt::format("train.steps={}", step + 3)});
     resumed(job, joined(to_end, {"job.output=stopped"}), "auto");
     const Ended whole = job.run(joined(to_end, {"job.output=whole"}));
@@ -236,7 +236,7 @@ TEST_CASE("a run stops and saves before its time limit", "[program]") {
   CHECK(summary.at("status") == "stopped");
   CHECK(summary.at("checkpoints").at("last_step") == summary.at("steps"));
   CHECK(summary.at("seconds").to_number<double>() < 3);
-  CHECK(summary.at("checkpoints").at("saved").to_number<std::int64_t>() > 1);  // by the clock, and the last
+  CHECK(summary.at("checkpoints").at("saved").to_number<std::int64_t>() > 1);  // those by the clock, and the last one
   CHECK_THAT(ended.out, Contains("[job] time_limit"));
 }
 
@@ -259,7 +259,7 @@ TEST_CASE("a run refuses to replace checkpoints, and keeps as many as keep and k
   CHECK_THAT(shorter.err, Contains("is of step 12, and the job ends after 11"));
   CHECK(names_in(folder) == std::vector<std::string>{"step-000006", "step-000010", "step-000012"});
 
-  const Ended nothing = job.run(joined(settings, {"checkpoint.resume=auto"}));  // it has ended already
+  const Ended nothing = job.run(joined(settings, {"checkpoint.resume=auto"}));  // the run has ended already
   CHECK(nothing.code == 0);
   CHECK(computed_from(job.path() / "run", 0).size() == 12);
   const Ended further =
@@ -291,7 +291,7 @@ TEST_CASE("a finished run stays unchanged with --resume, and a run without check
   CHECK(without.code == 2);
   CHECK_THAT(without.err, Contains("has a checkpoint of step 6 already"));
 
-  // Its last state is where it began from, and the count of its steps does not begin there again.
+  // The next run begins at the last state of this one. Its count of steps continues, too.
   REQUIRE(run({"--set", "iterate.from=run/state.safetensors", "--set", "job.output=next", "--set", "checkpoint.every=2",
                "--set", "iterate.save_every=100"})
               .code == 0);
@@ -306,7 +306,7 @@ TEST_CASE("two runs do not save in one folder at once", "[program]") {
   const Ended first =
       run_program(job.path(), with_settings({"job.ini"}, settings), [&](pid_t process, std::string_view out) {
         if (!refused && out.find("checkpoint of step") != std::string_view::npos) {
-          ::kill(process, SIGSTOP);  // else it may save another meanwhile
+          ::kill(process, SIGSTOP);  // otherwise it could save another checkpoint meanwhile
           const Ended second = job.run(
               joined(settings, {"job.output=other", "checkpoint.folder=run/checkpoints", "checkpoint.resume=auto"}));
           refused =
@@ -364,7 +364,7 @@ TEST_CASE("a job whose output has {time} resumes from the folder that is named",
   REQUIRE(at != std::string::npos);
   const std::string folder = stopped.err.substr(at + 10, stopped.err.find('\n', at) - at - 10);
   CHECK(std::filesystem::exists(job.path() / folder / "checkpoints"));
-  // Everybody's way to write a folder.
+  // People often write a folder with a slash at its end.
   const std::int64_t step = read_json(job.path() / folder / "summary.json").at("steps").as_int64();
   const Ended further = run_program(
       job.path(),
@@ -379,7 +379,7 @@ TEST_CASE("a run that was stopped after its last step resumes and ends as finish
   const JobFolder job;
   REQUIRE(job.run({"train.steps=4", "checkpoint.every=2"}).code == 0);
   boost::json::object summary = job.summary();
-  summary["status"] = "stopped";  // while it sampled, say
+  summary["status"] = "stopped";  // as if the signal had come while it sampled
   write_file(job.path() / "run/summary.json", boost::json::serialize(summary));
   const Ended ended = run_program(job.path(), with_settings({"job.ini", "--resume"}, {"train.steps=4"}));
   INFO(ended.out << ended.err);

@@ -150,7 +150,7 @@ TEST_CASE("every command that takes a job file finds the plugins of [plugins] pa
   CHECK_THAT(said({"help", "job", "job.ini", "--markdown"}, 2), Contains("has no models: leave out the job file"));
   CHECK_THAT(said({"help", "plan", "job.ini"}, 2), Contains("help plan: did not expect 'job.ini'"));
 
-  // A run's folder has its job, a weights file by itself has none.
+  // The folder of a run contains the run's job; a weights file alone does not.
   said({SHARDRUN_EXAMPLE_JOBS "/programs/spring.ini", "--set", "plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS, "--set",
         "train.steps=1", "--set", "job.output=" + (folder / "out").string()});
   CHECK_THAT(said({"generate", "out"}, 2), Contains("model spring does not predict tokens"));
@@ -200,7 +200,7 @@ TEST_CASE("devices lists each device with its abilities, and a job selects one b
                            Contains("\nreference (cpu): only for 'shardrun verify' to compare with\n") &&
                            Contains("computes in f64; addressable by the host\n"));
   const boost::json::array devices = boost::json::parse(run_program(job.path(), {"devices", "--json"}).out).as_array();
-  REQUIRE(devices.size() == 3);  // cuda too, whether it is there or not
+  REQUIRE(devices.size() == 3);  // cuda is listed even if there is no GPU
   CHECK(devices[0].at("name") == "cpu");
   CHECK(devices[0].at("kind") == "cpu");
   CHECK(devices[0].at("cores").as_int64() >= 1);
@@ -285,7 +285,7 @@ TEST_CASE("a third party's file is checked, case by case", "[program]") {
 
   const Ended model_cases =
       run_program(folder.path(), {"plugins", "check", SHARDRUN_PLUGINS "/shardrun_model_heat1d.so", "--case", "opening",
-                                  "--case", "strategies split"});  // one rank, and several: two worlds
+                                  "--case", "strategies split"});  // two worlds: of one rank, and of several
   CHECK_THAT(model_cases.out, Contains(": 2 cases\n"));
   CHECK(model_cases.out.find("  ok     the end of a world") == std::string::npos);
   const Ended transport = run_program(folder.path(), {"plugins", "check", sound, "--case", "barrier", "--json"});

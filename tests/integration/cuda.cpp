@@ -1,4 +1,4 @@
-// The device `cuda` as the program loads it: with no library, with wrong ones, and with one over a fake of CUDA
+// The device `cuda` as the program loads it: with no library, with wrong ones, and with one that uses a fake of CUDA
 // (tests/support/cuda).
 
 #include <filesystem>

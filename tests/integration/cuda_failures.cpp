@@ -44,7 +44,7 @@ TEST_CASE("a NaN on the fake GPUs is reported in the same words as on the cpu, t
   CHECK_THAT(found.err, Contains(words));
   CHECK(there.losses().size() == here.losses().size());
   for (const char* rank : {"run/flight/rank-0.jsonl", "run/flight/rank-1.jsonl"}) {
-    CHECK(read_json_lines(there.path() / rank).front().at("step") == 3);  // the GPU had been given it
+    CHECK(read_json_lines(there.path() / rank).front().at("step") == 3);  // the GPU had the work of this step already
     CHECK(read_json_lines(here.path() / rank).front().at("step") == 2);
   }
 }

@@ -18,11 +18,11 @@ inline void check_refused(const Ended& ended, const std::string& why) {
   CHECK_THAT(ended.err, Catch::Matchers::Contains(why));
 }
 
-/// The variables with which the fake of cuBLASLt multiplies.
+/// The variables that let the fake of cuBLASLt compute products.
 inline const std::vector<std::string> by_cublaslt = {"SHARDRUN_CUDA_PRODUCTS=cublaslt",
                                                      "LD_LIBRARY_PATH=" SHARDRUN_FAKE_CUBLASLT};
 
-/// The losses of a job on the fake GPUs are the cpu's, and it has touched the memory that was planned.
+/// Checks that a job on the fake GPUs has the losses of the cpu, and that it has touched the planned memory.
 inline void check_losses(const JobFolder& there, const JobFolder& here, const SplitJob& strategy) {
   const std::vector<double> losses = there.losses();
   const std::vector<double> of_cpu = here.losses();
@@ -39,7 +39,8 @@ inline void check_losses(const JobFolder& there, const JobFolder& here, const Sp
   }
 }
 
-/// Jobs of all strategies, or of each `stride`-th, with these settings. Each has a seed of its own, from `seed` on.
+/// Checks jobs of all strategies, or of every `stride`-th, with these settings. Each has a seed of its own, from
+/// `seed` on.
 inline void check_splits(std::uint64_t seed, const std::vector<std::string>& more, std::vector<std::string> variables,
                          std::size_t stride = 1) {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);

@@ -16,7 +16,7 @@ namespace json = boost::json;
 
 namespace {
 
-/// The variables with which the fake of cuDNN convolves.
+/// The variables that let the fake of cuDNN compute convolutions.
 const std::vector<std::string> by_cudnn = {"SHARDRUN_CUDA_DNN=cudnn", "LD_LIBRARY_PATH=" SHARDRUN_FAKE_CUDNN};
 
 std::vector<std::string> settings_of(const std::filesystem::path& folder, std::vector<std::string> split) {
@@ -28,7 +28,7 @@ std::vector<std::string> settings_of(const std::filesystem::path& folder, std::v
   return split;
 }
 
-/// The words of the fake program for conv_net.
+/// The arguments with which the program on fake GPUs runs conv_net.
 std::vector<std::string> network(const std::string& command, std::vector<std::string> settings) {
   settings.emplace_back("plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS);
   std::vector<std::string> words = {command, example("conv_net")};
@@ -135,7 +135,7 @@ TEST_CASE("jobs with cuDNN's attention have the cpu's losses and the planned pea
       for (const json::value& rank : summary.at("ranks").as_array()) {
         CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));
       }
-      // It is cuDNN that attends: where it fails, the job does.
+      // cuDNN computes the attention: if it fails, the job fails.
       std::vector<std::string> failing = by_cudnn;
       failing.emplace_back("FAKE_CUDNN_FAIL=cudnnBackendGetAttribute");
       const Ended failed = fake.run(there.path(), on_cuda({"job.ini"}, settings, "cuda:0,1"), failing);

@@ -1,4 +1,4 @@
-// Jobs on the fake GPUs whose products the fake of cuBLASLt makes.
+// Jobs on the fake GPUs whose products the fake of cuBLASLt computes.
 
 #include <fmt/format.h>
 
@@ -53,7 +53,7 @@ TEST_CASE("devices says what multiplies matrices, and why", "[cuda]") {
 }
 
 TEST_CASE("jobs with cuBLASLt's products have the cpu's losses and the planned peak of memory", "[cuda]") {
-  // cuda_runs.cpp has all strategies. What multiplies does not depend on them.
+  // cuda_runs.cpp has all strategies. The library that multiplies does not depend on them.
   check_splits(50, {"train.steps=4", "train.eval_every=2", "data.microbatches=3"}, by_cublaslt,
                depth<std::size_t>(1, 2, 2));
 }
@@ -78,7 +78,7 @@ TEST_CASE("ops after products are fused with them without changing the losses", 
     std::ifstream(count) >> trained.fused;
     return trained;
   };
-  // A step's products of each layer: four of the forward pass, and in bfloat16 the one before GELU's gradient.
+  // The products of a step in each layer: four in the forward pass and, in bfloat16, the one before GELU's gradient.
   for (const auto& [precision, products] : {std::pair("float32", 4), std::pair("mixed", 5)}) {
     INFO(precision);
     const Trained fused = train(precision, 3, "cublaslt");

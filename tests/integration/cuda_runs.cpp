@@ -83,7 +83,7 @@ TEST_CASE("verify compares a split job on the fake GPUs with the reference", "[c
 TEST_CASE("verify --in-process runs the ranks of every strategy on one fake GPU, and needs no processes", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const std::vector<SplitJob> jobs = split_jobs();
-  for (std::size_t j = 0; j < jobs.size(); j += depth<std::size_t>(1, 3, 3)) {  // each trains on these GPUs above
+  for (std::size_t j = 0; j < jobs.size(); j += depth<std::size_t>(1, 3, 3)) {  // a test above trains with each of them
     const SplitJob& strategy = jobs[j];
     DYNAMIC_SECTION(strategy.name) {
       const JobFolder job;
@@ -124,7 +124,7 @@ TEST_CASE("a job on the fake GPUs with less time than the least margin saves and
     INFO(ended.err);
     CHECK(ended.code == 75);
     CHECK_THAT(ended.out, Contains("[job] time_limit"));
-    CHECK(job.summary().at("steps") == 2);  // the second was begun before the first was read
+    CHECK(job.summary().at("steps") == 2);  // step 2 was begun before the result of step 1 was read
     CHECK(job.summary().at("checkpoints").at("last_step") == 2);
   }
 }

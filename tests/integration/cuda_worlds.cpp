@@ -1,4 +1,4 @@
-// Ranks on the fake GPUs (tests/support/cuda) that a script has started by variables.
+// Ranks on the fake GPUs (tests/support/cuda) that a script has started, with environment variables for their places.
 
 #include <fmt/format.h>
 
@@ -16,8 +16,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-/// All ranks of a job on one fake GPU each, of which there are `gpus`. They have only `variables` besides their
-/// numbers.
+/// Runs all ranks of a job on a machine with `gpus` fake GPUs. They get only their numbers and `variables`.
 std::vector<Ended> run_ranks(const JobFolder& job, int ranks, int gpus, const std::vector<std::string>& variables) {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   std::vector<std::future<Ended>> running;

@@ -1,4 +1,4 @@
-// Bits that are flipped in the memory of a running rank, by somebody who opens its arena.
+// Bits that are flipped in the memory of a running rank, by a process that opens the rank's arena.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ struct Place {
   std::uint64_t bytes = 0;
 };
 
-/// The place of a state, or of the last one whose name begins so and that the rank holds.
+/// The place of a state; or of the last state that the rank holds and whose name begins with `state`.
 Place place_of(const JobFolder& job, const Settings& settings, int rank, const std::string& state) {
   const Ended dumped = run_program(
       job.path(), with_settings({"job.ini", "--dump", "program", "--rank", std::to_string(rank)}, settings));
@@ -93,7 +93,7 @@ Ended run_flipped(const JobFolder& job, const Settings& settings, int ranks, int
   });
 }
 
-/// A step that takes long enough to be stopped in.
+/// Settings with steps that take long enough to be stopped within one.
 const Settings watched = {"train.steps=60", "train.log_every=1", "train.eval_every=0", "data.batch=16",
                           "job.timeout=20"};
 
@@ -133,7 +133,7 @@ TEST_CASE("a bit flipped in a parameter or a moment between two updates is named
               layout.name == "pp" || layout.name == "3d" ? (is_late_layer ? layout.ranks - 1 : 0) : layout.ranks - 1;
           const Place place = place_of(job, settings, victim, state);
           const std::uint64_t offset = place.offset + (is_last ? place.bytes - 1 : 2);
-          // One that is flipped after the update has read the byte and before it writes it changes nothing.
+          // A bit that is flipped after the update has read the byte, but before it writes the byte, changes nothing.
           Ended ended;
           for (int attempt = 0; attempt < 5 && ended.code == 0; ++attempt) {
             ended = run_flipped(job, settings, layout.ranks, victim, offset);

@@ -17,35 +17,35 @@ namespace shardrun::test {
 struct DiskOperation {
   std::string name;  ///< create, write, fallocate, truncate, fsync, rename, exchange, mkdir, remove
   std::string path;
-  std::string second;      ///< of rename and exchange
+  std::string second;      ///< the other path of rename and exchange
   std::size_t number = 0;  ///< where a write begins, or the file's new length
-  std::string data;        ///< of a write
+  std::string data;        ///< the data of a write
 
   bool operator==(const DiskOperation&) const = default;
 };
 
-/// What happens once to an operation of a job. `what` is as fixtures/disk_layer.cpp has it.
+/// A fault that happens once, at an operation of a job. `what`: see fixtures/disk_layer.cpp.
 struct DiskFault {
   std::string operation;  ///< "write run/metrics.jsonl 1": the first of this name on this path
   std::string what;
 };
 
-/// A job whose operations on the disk are logged, and one of which fails.
+/// A job whose disk operations are logged. One of them can be made to fail.
 class DiskJob {
  public:
   explicit DiskJob(std::vector<std::string> settings) : settings_(std::move(settings)) {}
 
   [[nodiscard]] Ended run(const std::optional<DiskFault>& fault = {},
                           const std::function<void(pid_t process, std::string_view out)>& watch = {}) const;
-  /// Runs it; when it comes to the operation, which waits meanwhile, does something to it.
+  /// Runs the job, holds the given operation, and calls `act` with its process meanwhile.
   [[nodiscard]] Ended run_and_hold(const std::string& operation, const std::function<void(pid_t process)>& act) const;
-  /// Runs it without the layer.
+  /// Runs the job without the library that logs.
   [[nodiscard]] Ended resume() const;
 
   [[nodiscard]] std::vector<DiskOperation> log() const;
   /// Whether the fault has happened.
   [[nodiscard]] bool was_met() const { return std::filesystem::exists(path() / "mark"); }
-  /// Lets an operation go on that is held.
+  /// Lets a held operation go on.
   void let_go() const { write_file(path() / "mark.go", ""); }
 
   [[nodiscard]] const JobFolder& folder() const { return job_; }
@@ -57,27 +57,27 @@ class DiskJob {
   std::vector<std::string> settings_;
 };
 
-/// The step of the newest checkpoint in a folder; -1 if there is none. CHECKs that each folder that has a checkpoint's
-/// name is whole: all its bytes are those that the manifest tells of.
+/// The step of the newest checkpoint in a folder; -1 if there is none. CHECKs that each folder with a checkpoint's name
+/// is complete, with the bytes that its manifest describes.
 [[nodiscard]] std::int64_t newest_whole(const std::filesystem::path& folder);
 
-/// What is in a folder beside complete checkpoints.
+/// The files and folders that are not complete checkpoints.
 [[nodiscard]] std::vector<std::string> rubbish_in(const std::filesystem::path& folder);
 
 /// An operation of a save.
 struct SaveOperation {
-  std::string name;            ///< as a fault names it
-  bool removes_older = false;  ///< the checkpoint is complete already
+  std::string name;            ///< the name that a fault has for it
+  bool removes_older = false;  ///< it removes an older checkpoint: the new one is complete already
 };
 
 /// The operations of one save, in order.
 [[nodiscard]] std::vector<SaveOperation> operations_of_save(const std::vector<DiskOperation>& log, std::int64_t step);
 
-/// Which of the changes that nobody has made durable are on the disk after a power cut.
+/// Which changes that were not made durable are on the disk after a power cut.
 enum class PowerCut {
   none_kept,      ///< neither data nor names without fsync
-  names_kept,     ///< all names, and only the data of files with fsync; the rest of them are zeros
-  removals_kept,  ///< of names only that they were removed
+  names_kept,     ///< all names, and only the data of files with fsync; the rest is zeros
+  removals_kept,  ///< of the changes of names, only removals
   all_kept
 };
 
@@ -88,7 +88,8 @@ class SimulatedDisk {
   ~SimulatedDisk();
 
   void apply(const DiskOperation& operation);
-  /// Writes a folder of it as a power cut would leave it. Nothing if it is not there.
+  /// Writes one of the disk's folders to `to`, as a power cut would leave it. Writes nothing if there is no
+  /// such folder.
   void write(const std::string& folder, PowerCut cut, const std::filesystem::path& to) const;
 
  private:

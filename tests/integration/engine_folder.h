@@ -14,7 +14,7 @@ namespace shardrun::test {
 inline constexpr int samples = 40;
 inline constexpr int features_of_sample = 6;
 
-/// Values that any machine makes alike.
+/// Random values, the same on every machine.
 inline std::string numbers(std::size_t count) {
   std::minstd_rand random(1);
   std::string bytes;

@@ -299,7 +299,7 @@ std::string bytes_of_numbers(const std::vector<Number>& numbers) {
   return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number)};
 }
 
-/// Consecutive elements as a file has them, of numbers that only this type, or a wider one, holds.
+/// The bytes of `count` consecutive elements. Their numbers fit only this type or a wider one.
 std::string elements(const std::string& element, int count) {
   const auto all = [&]<class Number>(std::vector<Number> numbers, auto next) {
     for (int i = 0; i < count; ++i) {

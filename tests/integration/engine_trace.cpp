@@ -10,7 +10,7 @@
 #include "tests/integration/trace_file.h"
 #include "tests/support/catch.h"
 
-// Traces of engines: what each rank did when, as the traces of models tell it.
+// Traces of engines: what each rank did and when, in the form that traces of models have.
 
 using namespace shardrun::test;
 
@@ -22,7 +22,7 @@ std::set<std::string> names_of(const std::vector<TraceEvent>& events) {
   return names;
 }
 
-/// The calls of a function in a step consist of operations and computing, without a gap.
+/// Checks that the calls of a function in a step consist of operations and computing, without a gap.
 void check_covered(const Trace& trace, std::int64_t process, std::int64_t step, const std::string& function) {
   std::vector<TraceEvent> parts = trace.of("operation", process, step);
   const std::vector<TraceEvent> computed = trace.of("compute", process, step);
@@ -47,7 +47,7 @@ void check_covered(const Trace& trace, std::int64_t process, std::int64_t step, 
   CHECK(calls > 0);
 }
 
-/// Every message has an arrow, from the rank that sent it.
+/// Checks that every message has an arrow from the rank that sent it.
 void check_messages(const Trace& trace) {
   std::set<std::string> sent;
   std::set<std::string> received;
@@ -88,7 +88,7 @@ TEST_CASE("the trace of an iterated engine has its operations, waits and computi
     CHECK((steps_of(trace, process) == std::set<std::int64_t>{3, 4, 5}));
     for (const std::int64_t step : {3, 4, 5}) {
       check_covered(trace, process, step, "step");
-      std::set<std::string> expected;  // of the neighbours on the line
+      std::set<std::string> expected;  // the names of exchanges with the neighbours on the line
       for (const std::int64_t other : {process - 1, process + 1}) {
         if (other >= 1 && other <= 3) {
           const std::string rank = "rank " + std::to_string(other - 1);
@@ -127,7 +127,7 @@ TEST_CASE("--profile has the operations of an engine, and what it computes", "[e
     std::string op;
     words >> function >> op >> calls[{function, op}];
   }
-  CHECK(calls.at({"forward", "compute"}) == 5 + 1);  // and the validation at the end
+  CHECK(calls.at({"forward", "compute"}) == 5 + 1);  // including the validation at the end
   CHECK(calls.at({"backward", "compute"}) == 5);
   CHECK(calls.at({"backward", "all_reduce"}) == 2 * 5);
   CHECK(calls.at({"update", "adamw"}) > 0);
@@ -145,7 +145,7 @@ TEST_CASE("the trace of an engine's training has its collectives and what the ho
     const std::vector<TraceEvent> functions = trace.of("function", process, 4);
     std::set<std::string> expected = {"forward", "micro", "backward", "update"};
     if (process == 1) {
-      expected.insert("norm");  // of copies of a gradient the first counts
+      expected.insert("norm");  // if there are copies of a gradient, the first counts
     }
     CHECK((names_of(functions) == expected));
     CHECK(std::ranges::count(functions, "forward", &TraceEvent::name) == 2);

@@ -55,7 +55,7 @@ TEST_CASE("each engine equals the model of its network under verify, over each t
 TEST_CASE("an engine on one device equals the model under verify, and is refused on two", "[engines]") {
   const EngineFolder folder;
   verify(folder, {"job.engine=unsharded"});
-  // The model's loss is that of a sample, whatever the number of its values.
+  // The model's loss is per sample, whatever the number of values in a sample.
   write_file(folder.path() / "three.npy", array_file("<f4", "(40, 3)", numbers(samples * 3)));
   verify(folder, {"job.engine=unsharded", "train.loss=squared_error",
                   "data.arrays=" + (folder.path() / "x.npy").string() + "," + (folder.path() / "three.npy").string()});
@@ -249,7 +249,7 @@ TEST_CASE("a message that never comes fails the job at its deadline, and both wa
   CHECK(ended.code == 1);
   CHECK_THAT(ended.err, Contains("rank 1"));
   if (mistake == "stuck") {
-    // How, depends on which rank is heard before the launcher ends them all.
+    // The message depends on which rank reports before the launcher ends all of them.
     CHECK_THAT(ended.err, Contains("wait for each other") || Contains("rank 1 was at: step 1"));
     CHECK_THAT(ended.err, Contains("message 1 of rank 1 to rank 0 has not come; every receive needs a send") &&
                               Contains("header of receive from rank 1 (operation 1 over 1 to 0)"));

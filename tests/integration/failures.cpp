@@ -146,7 +146,7 @@ TEST_CASE("a validation loss that is not finite fails the job at once if a param
 TEST_CASE("a validation loss that is not finite does not lose finite parameters", "[program]") {
   const int ranks = GENERATE(1, 2);
   const JobFolder job;
-  // The last rows, which are validated with, are finite and too large to be squared.
+  // The last rows are for validation. They are finite, but too large to be squared.
   std::vector<float> rows(40, 0.5F);
   std::fill(rows.begin() + 36, rows.end(), 1e30F);
   const auto write_rows = [&](const char* name) {

@@ -1,5 +1,5 @@
-// What can go wrong with the processes of a real job, at every stage of it, and what comes from strangers: how the job
-// ends, what it says, and what it leaves.
+// Faults of a real job's processes at every stage, and connections from strangers: how the job ends, what it says, and
+// what it leaves behind.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -40,7 +40,7 @@ std::vector<std::string> settings(const std::string& transport, std::vector<std:
   return more;
 }
 
-/// What a rank says that it is at; nothing before it says anything. Training begins with its first operation.
+/// The phase that a rank reports; "" before its first report. It is not "training" before the first operation.
 std::string phase_of(const JobFolder& job, std::size_t rank) {
   try {
     const shardrun::runtime::FlightRecord record =
@@ -51,7 +51,7 @@ std::string phase_of(const JobFolder& job, std::size_t rank) {
   }
 }
 
-/// Whether a rank is at a phase, or behind it: some are too short to be seen.
+/// Whether a rank is in a phase, or already in a later one: some are too short to be seen.
 bool has_come_to(const JobFolder& job, std::size_t rank, const std::string& phase) {
   const std::vector<std::string> in_order = {"",
                                              "comparing plans",
@@ -73,8 +73,8 @@ bool has_come_to(const JobFolder& job, std::size_t rank, const std::string& phas
   return place(phase_of(job, rank)) >= place(phase);
 }
 
-/// Runs a job and does something to its ranks once one of them has come to a phase; "" is before any. Whatever it was,
-/// the job must be over soon, by its own account within a second, with nobody alive and nothing left.
+/// Runs a job, and acts on its ranks once one of them has reached a phase ("": before any). Whatever the act, the job
+/// must end soon (by its own report within a second), with no process alive and no file left behind.
 class Strike {
  public:
   using Act = std::function<void(pid_t launcher, const std::vector<pid_t>& ranks)>;
@@ -103,7 +103,7 @@ class Strike {
     return ended;
   }
 
-  /// Of a failure: that the product says what it should of it.
+  /// Checks what the program says about a failure.
   void check_blamed(const Ended& ended, std::size_t rank, const std::string& how) {
     INFO(ended.err);
     CHECK(ended.code == 1);
@@ -153,7 +153,7 @@ std::string where_ranks_meet(pid_t rank) {
   return {};
 }
 
-/// A connection to a port of this machine on which something was said.
+/// Connects to a port of this machine and sends bytes. Returns the open connection.
 shardrun::files::FileDescriptor say(const std::string& port, const std::string& bytes) {
   shardrun::files::FileDescriptor made(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -205,7 +205,7 @@ TEST_CASE("the root cause is reported with the ranks that wait, and the operatio
   for (const std::string& transport : transports) {
     DYNAMIC_SECTION(transport) {
       Strike strike("training", 1, [](pid_t, const std::vector<pid_t>& all) {
-        // The others come to wait for it while it is stopped; then it dies.
+        // While this rank is stopped, the others begin to wait for it. Then it dies.
         kill(all.at(1), SIGSTOP);
         kill(all.at(1), SIGKILL);
       });
@@ -358,10 +358,10 @@ TEST_CASE("strangers at the launcher's port do not disturb the job", "[faults]")
       static_cast<void>(say(port, ""));                         // a port scan
       static_cast<void>(say(port, "GET / HTTP/1.0\r\n\r\n"));   // another protocol
       static_cast<void>(say(port, frame_of_ff));                // a length beyond all limits
-      held.push_back(say(port, ""));                            // who says nothing
-      held.push_back(say(port, std::string("\x40\0\0\0", 4)));  // who says it slowly
+      held.push_back(say(port, ""));                            // a stranger that says nothing
+      held.push_back(say(port, std::string("\x40\0\0\0", 4)));  // one that says it slowly
       const std::string greeting = std::string("\x26\0\0\0\3\x0b", 6) + "shrd" + std::string(32, '\0');
-      held.push_back(say(port, greeting));  // who has no token
+      held.push_back(say(port, greeting));  // one that has no token
     }
     kill(launcher, SIGINT);
   });

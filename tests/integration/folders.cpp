@@ -28,7 +28,7 @@ std::vector<std::string> settings_of(const std::string& seed, int steps, const s
           "train.eval_every=100"};
 }
 
-/// Everything below a folder that does not depend on when a run was.
+/// The contents of a folder that do not depend on when its run was.
 struct Left {
   std::string weights;
   std::string job;
@@ -60,18 +60,18 @@ Left left_in(const std::filesystem::path& run) {
   return left;
 }
 
-/// Until nothing is there: a run may be writing.
+/// Removes a folder again and again until nothing is there, because a run may be writing to it.
 void remove_whole(const std::filesystem::path& folder) {
   for (std::error_code failed; std::filesystem::exists(folder); failed.clear()) {
     std::filesystem::remove_all(folder, failed);
   }
 }
 
-/// Runs the job of seed 1, takes its folder away after this step, and runs that of seed 2 in its place, which the first
-/// one's steps would fall into.
 constexpr int steps_of_second = 60;
-constexpr int endless = 1'000'000;  ///< steps of the first, which is there until it is told
+constexpr int endless = 1'000'000;  ///< steps of a job that runs until its folder is gone
 
+/// Runs the job of seed 1. After a step, removes or moves its folder, and runs the job of seed 2 in its place. The
+/// steps of the first job would fall into the second one's folder.
 struct Attack {
   JobFolder job;
   Ended first;
@@ -96,7 +96,7 @@ struct Attack {
   }
 };
 
-/// How many of so many attacks mixed two runs.
+/// The number of attacks, of this many, that mixed two runs.
 int mixed_of(int attacks) {
   const JobFolder alone;
   const Ended ended = alone.run(settings_of("2", steps_of_second));
@@ -119,13 +119,14 @@ int mixed_of(int attacks) {
   return mixed;
 }
 
-/// The numbers of kills after which the earlier weights were there, and after which the new ones.
+/// The number of kills after which the folder had the earlier weights, and of those after which it had the new ones.
 struct Weights {
   int earlier = 0;
   int fresh = 0;
 };
 
-/// Kills a rank, or the launcher, some moment after the last step: while weights are written, or around that.
+/// Kills a rank, or the launcher, at a moment after the last step: while weights are written, or shortly before
+/// or after.
 Weights kill_late(int kills) {
   const std::vector<std::string> of_new = settings_of("2", 5);
   const JobFolder alone;
@@ -159,7 +160,7 @@ Weights kill_late(int kills) {
     CHECK(done);
     CHECK((weights == earlier || weights == fresh));
     CHECK((ended.code != 0 || weights == fresh));
-    if (ended.code >= 0) {  // else the launcher was killed, which writes the summary
+    if (ended.code >= 0) {  // otherwise the launcher was killed, which writes the summary
       CHECK(job.summary().at("exit_code") == ended.code);
       CHECK(job.summary().at("saved") == (weights == fresh ? "new" : "earlier"));
     }
@@ -180,7 +181,7 @@ TEST_CASE("50 folders removed or moved under a run, and another run in their pla
 
 TEST_CASE("a run killed while it writes weights leaves the old weights or the new ones, and the summary says which",
           "[folders]") {
-  kill_late(6);  // which checks every one
+  kill_late(6);  // checks after each kill
 }
 
 TEST_CASE("100 kills late in writing", "[.attack]") {
@@ -242,7 +243,7 @@ TEST_CASE("address space that the arena does not fit into is named", "[folders]"
                                  "data.microbatches=1 --set model.width=256");
   INFO(ended.err);
   if (sanitized) {
-    return;  // it takes terabytes of addresses itself
+    return;  // the sanitizer itself takes terabytes of addresses
   }
   CHECK(ended.code == 2);
   CHECK_THAT(ended.err, Contains("(ulimit -v) leaves") && Contains("raise that limit"));
@@ -266,8 +267,8 @@ TEST_CASE("under an address space limit ranks share memory, and a job that canno
 
 namespace {
 
-/// Runs a script with a small file system mounted on `small`, in namespaces of its own; nothing where this machine lets
-/// nobody have them.
+/// Runs a script with a small file system mounted on `small`, in namespaces of its own. Nothing if this machine does
+/// not allow such namespaces.
 std::optional<Ended> run_on_small_disk(const JobFolder& job, const std::string& size, const std::string& script) {
   if (run_script(job.path(), "unshare -Urm true").code != 0) {
     WARN("skipped: no namespaces for a small file system here");
@@ -311,7 +312,7 @@ TEST_CASE("under dp one copy of the weights is written, beside the older one", "
 TEST_CASE("a disk that fills up is reported as the root cause", "[folders]") {
   const std::string ranks = GENERATE("1", "2");
   const JobFolder job;
-  // The weights fit, and some of metrics.jsonl.
+  // There is room for the weights, and for a part of metrics.jsonl.
   const std::optional<Ended> ended = run_on_small_disk(
       job, "350k",
       "\"$0\" job.ini --set job.output=small/run --set train.steps=20000 --set train.eval_every=100000 "

@@ -1,4 +1,4 @@
-// Prompts that are continued: the same answers under each strategy, in the order of the prompts.
+// Continuing prompts. The answers are the same under each strategy, and come in the order of the prompts.
 
 #include <cmath>
 
@@ -30,7 +30,7 @@ learning_rate = 0.02
 warmup = 0
 )";
 
-/// Prompts of several lengths, more than the slots, some of which end early.
+/// Prompts of several lengths, more than there are slots. Some of their answers end early.
 constexpr const char* prompts = R"({"prompt": "the ", "max_tokens": 20}
 {"prompt": "a", "logprobs": true}
 
@@ -54,7 +54,7 @@ std::vector<boost::json::object> answers_of(const std::string& out) {
   return answers;
 }
 
-/// Whether answers have the same tokens, with nearly the same probabilities.
+/// Checks that answers have the same tokens, with nearly the same probabilities.
 void check_alike(const std::vector<boost::json::object>& answers, const std::vector<boost::json::object>& expected) {
   REQUIRE(answers.size() == expected.size());
   for (std::size_t i = 0; i < answers.size(); ++i) {
@@ -211,7 +211,7 @@ TEST_CASE("a prompt that cannot be continued stops the job or is skipped", "[gen
 TEST_CASE("each prompt is answered before the next is given", "[generate]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=1"}).code == 0);
-  // A person or program that waits for each answer: the second prompt is written when the first answer has come.
+  // Like a person who waits for each answer, the script writes the second prompt when the first answer has come.
   const char* const script = R"(mkfifo in out
 "$0" generate run --prompts - --tokens 3 --temperature 0 --ranks 2 --strategy dp < in > out & program=$!
 exec 3> in 4< out

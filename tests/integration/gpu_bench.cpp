@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// False, and says so, where the scripts cannot run.
+/// Whether the scripts can run here. Says so if they cannot.
 bool has_python() {
   if (std::system("python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null") == 0) {
     return true;
@@ -37,7 +37,7 @@ Ended run_packed(const fs::path& folder, const std::string& words, const std::st
   return run_script(folder, "exec env " + variables + " packed/bench/gpu/run --small --out report.json " + words);
 }
 
-/// A tool that runs the program behind its options and has found `errors`.
+/// Writes a tool that runs the program after its options, and says that it has found this many errors.
 void write_sanitizer(const fs::path& folder, int errors) {
   fs::create_directory(folder / "tools");
   const fs::path path = folder / "tools/compute-sanitizer";
@@ -46,7 +46,8 @@ void write_sanitizer(const fs::path& folder, int errors) {
   fs::permissions(path, fs::perms::owner_all);
 }
 
-/// Folders of a copied tree on another machine: everybody may write to them, and their owner is a number.
+/// Makes the packed folders like those of a copied tree on another machine: everybody may write to them, and their
+/// owner has no name there.
 void make_foreign(const fs::path& folder) {
   REQUIRE(run_script(folder, "chmod -R a+rwX packed && { [ $(id -u) != 0 ] || chown -R 4242:4242 packed; }").code == 0);
 }

@@ -1,5 +1,5 @@
-// Folders that Hugging Face's transformers wrote, and GGUF files that llama.cpp made of them: the same logits, the same
-// bits when they are written again, and one clear error for each that cannot be read.
+// Folders that Hugging Face's transformers wrote, and GGUF files that llama.cpp made of them. They have the same logits
+// here, and the same bits when they are written again. Each that cannot be read gets one clear error.
 
 #include <algorithm>
 #include <csignal>
@@ -36,8 +36,8 @@ Ended run_in(const TemporaryFolder& folder, std::vector<std::string> words) {
   return run_program(folder.path(), words);
 }
 
-/// The largest difference from the logits that transformers computed, by the largest of these. `samples`: the folder
-/// with its inputs and logits.
+/// The largest difference from the logits that transformers computed, relative to the largest of these. `samples`: the
+/// folder with its inputs and logits.
 double error_of(const TemporaryFolder& folder, const std::filesystem::path& model, std::vector<std::string> words,
                 const std::filesystem::path& samples) {
   words.insert(words.begin(), {"predict", model.string(), "--from", (samples / "inputs.npy").string(), "--to",
@@ -334,7 +334,7 @@ TEST_CASE("hub: a run goes on when the folder that it began with is gone", "[hub
           Approx(read_json_lines(folder / "whole/metrics.jsonl").back().at("loss").to_number<double>()).epsilon(1e-5));
   }
 
-  // Settings in the job replace those of the checkpoint, which has the others.
+  // Settings of the job replace those of the checkpoint. The others come from the checkpoint.
   std::filesystem::copy(folder / "out", folder / "named", std::filesystem::copy_options::recursive);
   const Ended named = run({"--resume", "--set", "job.output=named", "--set", "model.name=llama"});
   INFO(named.err);
@@ -401,7 +401,7 @@ TEST_CASE("hub: training begins with the weights, and mixed precision with their
   write_file(folder / "job.ini", "[job]\noutput = out\n[model]\nfrom = " + (hub / "llama_bias").string() +
                                      "\ncontext = 12\n[data]\ntext = text.txt\nbatch = 4\n[train]\nsteps = 1\n");
   const double alone = loss({});
-  CHECK(alone > 3.75);  // a model of small first values has ln 40 = 3.69
+  CHECK(alone > 3.75);  // a model with small initial values has about ln 40 = 3.69
   CHECK(loss({"job.ranks=2", "job.strategy=zero3"}) == Approx(alone).epsilon(1e-5));
   CHECK(loss({"job.ranks=2", "job.strategy=tp"}) == Approx(alone).epsilon(1e-5));
   CHECK(loss({"train.precision=mixed", "job.ranks=2", "job.strategy=zero1"}) == Approx(alone).epsilon(3e-2));

@@ -17,7 +17,7 @@ namespace shardrun::test {
 /// The program as installed beside a library of device `cuda`.
 class Installation {
  public:
-  /// `library`: empty: there is none.
+  /// `library`: the device's library; empty: there is none.
   explicit Installation(const std::filesystem::path& library) {
     std::filesystem::create_directories(folder_.path() / "lib/shardrun");
     std::filesystem::create_symlink(std::filesystem::path(SHARDRUN_PLUGINS), folder_.path() / "lib/shardrun/v1");
@@ -31,8 +31,8 @@ class Installation {
     }
   }
 
-  /// Runs it in the folder. `variables`: "FAKE_CUDA_GPUS=0". Our own kernels compute all, unless they say otherwise:
-  /// cuBLASLt and cuDNN may be installed here.
+  /// Runs the program in the folder `in`. `variables`: such as "FAKE_CUDA_GPUS=0". Unless they say otherwise, our own
+  /// kernels compute everything, because this machine may have cuBLASLt and cuDNN.
   [[nodiscard]] Ended run(const std::filesystem::path& in, const std::vector<std::string>& words,
                           const std::vector<std::string>& variables = {},
                           const std::function<void(pid_t process, std::string_view out)>& watch = {}) const {
@@ -52,7 +52,7 @@ class Installation {
   TemporaryFolder folder_;
 };
 
-/// The words of a program that runs a job on a device of its.
+/// The words of a command line, with settings that choose a device of `cuda`.
 [[nodiscard]] inline std::vector<std::string> on_cuda(std::vector<std::string> words,
                                                       std::vector<std::string> settings = {},
                                                       const std::string& device = "cuda") {

@@ -1,5 +1,5 @@
-// Plugins that end their process or never come back, in every place and every command that loads them: each is named,
-// nothing ends well, and no rank is left.
+// Plugins that end their process or never return, in every place and every command that loads them. The message names
+// the plugin, no command succeeds, and no rank is left.
 
 #include <algorithm>
 #include <string>
@@ -17,7 +17,7 @@ namespace {
 
 struct Kind {
   std::string name;
-  std::string said;  ///< of the ending
+  std::string said;  ///< what the message says about the end
 };
 
 const std::vector<Kind> endings = {{"SIGSEGV", "it crashed by signal 11 (SIGSEGV)"},
@@ -29,10 +29,10 @@ const std::vector<Kind> endings = {{"SIGSEGV", "it crashed by signal 11 (SIGSEGV
                                    {"_exit", "it called _exit(0), which no plugin may"},
                                    {"hang", "it did not come back within 1000 ms"}};
 
-/// Sanitizers take signals, and the C library's _exit, for themselves.
+/// Whether the end is noticed: sanitizers handle signals and the C library's _exit themselves.
 bool is_seen(const Kind& kind) { return !sanitized || kind.name == "exit" || kind.name == "hang"; }
 
-/// A job whose plugins misbehave. Words are a shell's.
+/// A job whose plugins misbehave. A shell runs its commands.
 class Misbehaving {
  public:
   Misbehaving() {
@@ -46,7 +46,7 @@ class Misbehaving {
   [[nodiscard]] std::filesystem::path plugins() const { return job_.path() / "plugins"; }
   [[nodiscard]] const std::filesystem::path& path() const { return job_.path(); }
 
-  /// `command` has JOB where the job file and its settings go.
+  /// JOB in `command` stands for the job file and its settings.
   [[nodiscard]] Ended run(const std::string& place, const std::string& kind, std::string command,
                           const std::string& settings) const {
     const std::string job = (job_.path() / "job.ini").string() + " --set plugins.path=" + plugins().string();
@@ -69,7 +69,7 @@ void check_named(const Misbehaving& job, const std::string& plugin, const std::s
   CHECK(ended.code != 0);
   CHECK_THAT(ended.err + ended.out,
              Contains(plugin + " plugin 'misbehaving' (" + job.plugins().string() + "/") && Contains(kind.said));
-  for (const pid_t process : ranks_below(job.path())) {  // killed, perhaps not gone
+  for (const pid_t process : ranks_below(job.path())) {  // they are killed, but perhaps not gone yet
     CHECK(ends_within(process, 10'000));
   }
 }

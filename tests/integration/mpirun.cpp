@@ -14,7 +14,7 @@ namespace json = boost::json;
 
 namespace {
 
-/// Those that MPI's launcher started, itself or by a helper of each machine.
+/// The processes that MPI's launcher has started, itself or through a helper on each machine.
 std::vector<pid_t> ranks_of(pid_t launcher) {
   std::vector<pid_t> ranks;
   for (const pid_t child : children_of(launcher)) {

@@ -1,4 +1,4 @@
-// Jobs whose [sharding] says what is split, by real ranks.
+// Jobs that are split as [sharding] says, run by real ranks.
 
 #include <cmath>
 #include <cstring>
@@ -68,7 +68,7 @@ json::object plan_of(const std::filesystem::path& folder, const std::string& fil
   return json::parse(ended.out).as_object();
 }
 
-/// What the job's ranks say that they have sent in a step is what its plan says.
+/// Checks that the job's ranks report the bytes that the plan says they send in a step.
 void check_sent(const std::filesystem::path& folder, const std::string& file) {
   const json::object summary = read_json(folder / "run/summary.json");
   const json::object plan = plan_of(folder, file);
@@ -80,7 +80,7 @@ void check_sent(const std::filesystem::path& folder, const std::string& file) {
   }
 }
 
-/// The message that a job is refused with before anything starts.
+/// The message with which a job is refused before anything starts.
 std::string refusal(const std::filesystem::path& folder, const std::string& text) {
   write_file(folder / "bad.ini", text);
   const Ended ended = run_program(folder, {"bad.ini"});

@@ -1,5 +1,5 @@
-// Whole jobs whose ranks move memory of the device `cuda` by NCCL: real processes, fakes of CUDA and NCCL
-// (tests/support/cuda). The fake NCCL moves nothing between other memory, and fails what it finds misused.
+// Whole jobs whose ranks move memory of the device `cuda` by NCCL: real processes with fakes of CUDA and NCCL
+// (tests/support/cuda). The fake NCCL moves no other memory, and fails if it is misused.
 
 #include <cmath>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Networks, those of examples/programs and Llama: they learn, under each strategy the same.
+// The networks of examples/programs, and Llama. They learn, and they learn the same under each strategy.
 
 #include <cmath>
 #include <vector>
@@ -29,7 +29,7 @@ void write_samples(const std::filesystem::path& folder) {
 constexpr int masked_features = 3;
 constexpr int masked_samples = 12;
 
-/// Of 12 samples the first values of `counted` are positive.
+/// Writes 12 samples. In the first `counted` of them, the first value is positive.
 void write_masked(const std::filesystem::path& folder, int counted) {
   std::string features;
   std::string targets;
@@ -237,9 +237,9 @@ TEST_CASE("ResNet-50 has its published number of parameters, operations and grad
   CHECK(plan.at("parameters").to_number<std::int64_t>() == 25557032);
   const boost::json::object& rank = plan.at("ranks").as_array().at(0).as_object();
   CHECK(rank.at("bytes").at("gradients").to_number<std::int64_t>() == 102228128);
-  // 4.1 multiply-adds an image forward, twice as many backward.
+  // 4.1e9 multiply-adds for an image in forward, and twice as many in backward.
   CHECK(plan.at("flops_per_step").to_number<double>() / 256 / 3 / 2 == Approx(4.1e9).epsilon(0.02));
-  // A ring sends 7/8 of the gradients twice, and what batch norm needs besides.
+  // A ring sends 7/8 of the gradients twice. The rest is for batch norm.
   CHECK(rank.at("sent_bytes").at("data").at("all_reduce").to_number<double>() ==
         Approx(102228128.0 * 2 * 7 / 8).epsilon(0.004));
 }

@@ -34,7 +34,7 @@ Cells cells_with(const Extent& field, const std::vector<double>& values) {
   });
 }
 
-/// How many pixels have a colour.
+/// The number of pixels with a colour.
 std::int64_t count(const Image& image, std::int64_t color) {
   return std::count(image.pixels.begin(), image.pixels.end(), static_cast<std::uint8_t>(color));
 }
@@ -83,7 +83,7 @@ std::vector<Picture> read_gif(const std::filesystem::path& path) {
   return frames;
 }
 
-/// A run of a plane on two ranks that saves after 4, 8 and 10 steps.
+/// Runs a job on two ranks whose field is a plane, and which saves after 4, 8 and 10 steps.
 void run_plane(const std::filesystem::path& folder, const std::vector<std::string>& settings) {
   write_file(
       folder / "heat.ini",
@@ -124,14 +124,14 @@ TEST_CASE("a large field is drawn by the means of blocks, and what is not finite
   const Cells cells = cells_with({2048, 3}, values);
   CHECK(cells.rows == 1024);
   CHECK(cells.columns == 3);
-  CHECK(cells.values[0] == 1.5);  // of 0 and 3
-  CHECK(cells.values[4] == 8.5);  // of 7 and 10
+  CHECK(cells.values[0] == 1.5);  // the mean of 0 and 3
+  CHECK(cells.values[4] == 8.5);  // the mean of 7 and 10
   CHECK(std::isnan(cells.values.back()));
   CHECK(cells.not_finite == 1);
   CHECK(bounds_of(cells) == Scale{1.5, 6140.5});
 
   const Image image = draw(cells, "x", {.scale = scale_for(bounds_of(cells), ColorMap::sequential)});
-  CHECK(count(image, grey) == 1);  // of a zoom of 1
+  CHECK(count(image, grey) == 1);  // a cell is one pixel
 }
 
 TEST_CASE("a line is drawn with its extremes, and columns that are not finite are grey", "[picture]") {
@@ -140,7 +140,7 @@ TEST_CASE("a line is drawn with its extremes, and columns that are not finite ar
   const Cells cells = cells_with({1, 100'000}, values);
   CHECK(bounds_of(cells) == Scale{0, 1});
   const Image image = draw(cells, "x", {.scale = {0, 1}});
-  CHECK(count(image, ink) > 320 + 600);  // from the lower end to the upper one
+  CHECK(count(image, ink) > 320 + 600);  // the curve's peak reaches from the lower end to the upper one
   CHECK(count(image, grey) == 0);
   values[0] = std::numeric_limits<double>::infinity();
   const Image faulty = draw(cells_with({1, 100'000}, values), "x", {.scale = {0, 1}});
@@ -291,7 +291,7 @@ TEST_CASE("gather gives the whole of a state, whatever layout saved it", "[progr
   std::vector<std::byte> bytes(weights.at(name).bytes.size());
   array.read_bytes(0, bytes);
   CHECK(std::memcmp(bytes.data(), weights.at(name).bytes.data(), bytes.size()) == 0);
-  // Moments, too; of an earlier step.
+  // Moments can be gathered, too, also those of an earlier step.
   REQUIRE(run_program(job.path(), {"gather", "run", "second_moment/" + name, "--step", "2", "--to", "m.npy"}).code ==
           0);
   const Ended other = run_program(job.path(), {"gather", "run", "layer.0/mlp/up/weight"});
@@ -319,7 +319,7 @@ TEST_CASE("gather reads weights, and replaces a file only if it is told to", "[p
   write_file(job.path() / "w.npy", "");
   const Ended of_file = gather({"run/weights.safetensors", name, "--to", "w.npy", "--replace"});
   CHECK(of_file.code == 0);
-  CHECK_THAT(of_file.out, !Contains("of step"));  // the file does not tell
+  CHECK_THAT(of_file.out, !Contains("of step"));  // the file does not tell its step
   CHECK(read_file(job.path() / "w.npy") == array);
   CHECK_THAT(gather({"run", name, "--replace"}).err, Contains("--replace has no effect without --to"));
   CHECK_THAT(gather({"run", "nobody"}).err, Contains("it has ") && Contains(name));

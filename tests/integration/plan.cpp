@@ -1,4 +1,4 @@
-// What 'shardrun plan' says of a job: idle ranks, whether it fits, and how much of it is printed.
+// What 'shardrun plan' says about a job: idle ranks, whether it fits, and how much of it is printed.
 
 #include <algorithm>
 #include <fstream>
@@ -168,7 +168,7 @@ TEST_CASE("plan compares ranks with [cluster] memory, and names settings with wh
     for (const json::value& setting : tried.at("settings").as_array()) {
       settings.push_back(json::value_to<std::string>(setting));
     }
-    // What replaces a setting stands in its place.
+    // A setting that replaces another is set instead of it.
     std::vector<std::string> how =
         settings.front().starts_with("job.strategy=") ? std::vector<std::string>{"job.ranks=2"} : dp;
     const json::object again = job.as_json(both(both(how, {limit}), settings));
@@ -192,7 +192,7 @@ TEST_CASE("a job that does not fit is planned along two mesh axes, too, and equa
   INFO(text.out);
   CHECK_THAT(text.out, Contains("[job] strategy = hsdp, the same as [job] strategy = zero3 "));
   CHECK_THAT(text.out, Contains("[job] strategy = 3d, [mesh] data = 2, [mesh] model = 2 "));
-  CHECK_THAT(text.out, !Contains("[mesh] data = 2, [mesh] replica = 2 "));  // needs as much as along data alone
+  CHECK_THAT(text.out, !Contains("[mesh] data = 2, [mesh] replica = 2 "));  // it needs as much memory as data alone
   CHECK_THAT(text.out, Contains("\nfullest: all alike, in "));
 }
 
@@ -207,7 +207,7 @@ TEST_CASE("settings with which ranks fit have a predicted time, other meshes amo
     std::vector<std::string> settings;
     for (const json::value& setting : tried.at("settings").as_array()) {
       settings.push_back(json::value_to<std::string>(setting));
-      CHECK_FALSE(settings.back().starts_with("strategy.schedule"));  // it changes nothing without stages
+      CHECK_FALSE(settings.back().starts_with("strategy.schedule"));  // without stages this setting changes nothing
     }
     CHECK(tried.at("most").as_int64() < plan.at("memory").at("most").as_int64());
     if (settings.front().starts_with("mesh.") && settings.size() == 2) {
@@ -260,7 +260,7 @@ TEST_CASE("an order of ranks is checked, and order = topology makes neighbours o
   CHECK(written.at("order") == json::parse("[5, 4, 3, 2, 1, 0]"));
   CHECK_THAT(job.plan(both(split, {"mesh.order=5, 4, 3, 2, 1, 0"})).out,
              Contains("(model 3 × data 2, order 5 4 3 2 1 0)"));
-  // Along model ranks exchange activations, along data nothing.
+  // Ranks exchange activations along model, and nothing along data.
   CHECK(job.as_json(both(split, {"mesh.order=topology"})).at("order") == json::parse("[0, 3, 1, 4, 2, 5]"));
   CHECK_FALSE(job.as_json(both(split, {})).contains("order"));
 }
@@ -280,7 +280,7 @@ TEST_CASE("order = topology leaves least between machines, by what all ranks sen
   CHECK(sent.at("data").at("all_reduce").as_int64() > sent.at("pipe").at("send").as_int64());
   CHECK(between("topology") == between("0, 2, 1, 3"));
   CHECK(between("topology") < between("0, 1, 2, 3"));
-  // Every byte that crosses is what a rank sends along the axis between the machines.
+  // The machines differ in their place along data. So what crosses between them is what ranks send along data.
   std::int64_t along_data = 0;
   const json::object plan = job.as_json(split);
   for (const json::value& ranks : plan.at("ranks").as_array()) {
@@ -291,7 +291,7 @@ TEST_CASE("order = topology leaves least between machines, by what all ranks sen
   }
   CHECK(between("0, 2, 1, 3") == along_data);
   CHECK_THAT(job.plan(split).out, Contains("between machines") && Contains(" a step, with 2 ranks each\n"));
-  // Without [cluster] any number of ranks may share a machine; of four only two is between one and all.
+  // Without [cluster], any number of ranks may share a machine. For four ranks, only two per machine needs an order.
   const std::vector<std::string> unknown(split.begin(), split.end() - 1);
   CHECK(job.as_json(both(unknown, {"mesh.order=topology"})).at("order") == json::parse("[0, 2, 1, 3]"));
   CHECK_FALSE(job.as_json(unknown).contains("between_machines"));

@@ -1,4 +1,4 @@
-// Models that are applied to arrays: the same predictions under each strategy, which are those of the formulas.
+// Models that are applied to arrays. Predictions are the same under each strategy, and equal those of the formulas.
 
 #include <cmath>
 #include <cstring>
@@ -26,7 +26,7 @@ std::string bytes_of_all(const std::vector<Number>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Number)};
 }
 
-/// Values that any machine makes alike, from -1 to 1.
+/// Random values from -1 to 1, the same on every machine.
 Values numbers(std::size_t count, unsigned seed) {
   std::minstd_rand random(seed);
   Values values(count);
@@ -36,7 +36,7 @@ Values numbers(std::size_t count, unsigned seed) {
   return values;
 }
 
-/// The values of an array at the start of `file`, whose header has this shape; and the bytes behind it.
+/// Removes an array of this shape from the start of `file`, and returns its values. What follows it stays in `file`.
 Values take_array(std::string& file, const std::string& shape) {
   INFO(file.substr(0, 128));
   REQUIRE(file.starts_with("\x93NUMPY"));
@@ -99,7 +99,7 @@ class TrainedFolder {
   [[nodiscard]] const std::filesystem::path& path() const { return folder_.path(); }
   [[nodiscard]] const Values& samples() const { return samples_; }
 
-  /// `shardrun predict` and these words.
+  /// Runs `shardrun predict` with these words.
   [[nodiscard]] Ended predict(std::vector<std::string> words) const {
     words.insert(words.begin(), "predict");
     return run_program(path(), words);
@@ -152,7 +152,7 @@ TEST_CASE("predict applies a trained model to new samples, under each strategy a
     CHECK_THAT(ended.out, Contains("finished after 23 samples; results in new.out.npy"));
     CHECK(worst_difference(read_array(folder.path() / "new.out.npy", "(23, 2)"), expected) < 1e-5);
 
-    // A run keeps to the plan, which has weights and activations alone.
+    // A run needs the planned memory, which is for weights and activations only.
     const Ended planned = run_program(folder.path(), {"plan", "runs/predict/job.ini", "--json"});
     REQUIRE(planned.code == 0);
     const boost::json::object plan = boost::json::parse(planned.out).as_object();
@@ -248,8 +248,8 @@ TEST_CASE("a model's samples have any shape and type that has as many numbers", 
   const std::vector<double> wide(folder.samples().begin(), folder.samples().begin() + 2 * features);
   const std::string stream =
       array_of("<f4", "(6,)", bytes_of_all(samples_of(1))) + array_of("<f4", "(2, 3)", bytes_of_all(samples_of(1))) +
-      array_of("<f4", "(1, 3, 2)", bytes_of_all(samples_of(1))) +     // one of several
-      array_of("<f4", "(3, 1, 1, 2)", bytes_of_all(samples_of(1))) +  // one
+      array_of("<f4", "(1, 3, 2)", bytes_of_all(samples_of(1))) +     // a record of several samples, which has one
+      array_of("<f4", "(3, 1, 1, 2)", bytes_of_all(samples_of(1))) +  // a record of one sample
       array_of("<f4", "(2, 3, 1, 1, 2)", bytes_of_all(samples_of(2))) + array_of("<f8", "(2, 6)", bytes_of_all(wide)) +
       array_of("|i1", "(2, 3)", std::string("\x01\x01\x01\x01\x01\x01")) +
       array_of("<f2", "(6,)", std::string("\0\x3c\0\x3c\0\x3c\0\x3c\0\x3c\0\x3c", 12));
@@ -371,7 +371,7 @@ TEST_CASE("predictions wait for whoever reads them, longer than the ranks' deadl
   CHECK_FALSE(std::filesystem::exists(folder.path() / ".never.npy.tmp"));
 }
 
-// The loss of validation is that of the logits.
+// The validation loss is the loss of the logits.
 TEST_CASE("predictions of tokens and of images have the loss that the run has measured", "[predict]") {
   const TemporaryFolder folder;
   constexpr int context = 7;

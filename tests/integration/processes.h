@@ -25,15 +25,15 @@
 
 namespace shardrun::test {
 
-/// Whether a process ends, or has ended, before so much time has passed; it need not have been waited for.
+/// Whether a process ends within this time, or has ended. It may still have to be reaped.
 [[nodiscard]] inline bool ends_within(pid_t process, int milliseconds) {
   const files::FileDescriptor handle(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
   pollfd ended = {.fd = handle.get(), .events = POLLIN, .revents = 0};
   return !handle.is_open() || poll(&ended, 1, milliseconds) != 0;
 }
 
-/// Does something to a program beside the thread that reads what the program writes. If that throws, the program is
-/// killed: it might never end, and nobody would come to see the exception.
+/// Calls `act` on another thread than the one that reads what the program writes. If `act` throws, the program is
+/// killed, because it might never end, and nobody would see the exception.
 template <class Act>
 [[nodiscard]] auto beside(pid_t program, Act act) {
   return std::async(std::launch::async, [program, act = std::move(act)] {
@@ -46,7 +46,7 @@ template <class Act>
   });
 }
 
-/// The processes that a process has started once there are that many, or none where it ends before.
+/// Waits until a process has started `count` processes, and returns them. Returns none if it ends before.
 [[nodiscard]] inline std::vector<pid_t> await_children(pid_t process, std::size_t count) {
   for (;;) {
     std::vector<pid_t> children = children_of(process);
@@ -60,7 +60,7 @@ template <class Act>
   }
 }
 
-/// Every process below another, as it is at this moment.
+/// All descendants of a process at this moment.
 [[nodiscard]] inline std::vector<pid_t> descendants_of(pid_t process) {
   std::vector<pid_t> all = children_of(process);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -112,7 +112,7 @@ template <class Act>
   return names;
 }
 
-/// Of those, what is there still, and whatever else has this project's name.
+/// Those of these files that still exist, and all other files with this project's name.
 [[nodiscard]] inline std::set<std::string> left_of(const std::set<std::string>& shared_memory) {
   std::set<std::string> left;
   for (const std::string& name : shared_memory) {

@@ -32,7 +32,7 @@ namespace {
   const bool ready = chdir(folder.c_str()) == 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0;
   unsetenv("SHARDRUN_PLUGIN_PATH");
   if (ready) {
-    std::signal(SIGHUP, SIG_DFL);  // nohup lets it be ignored, and a program that ignores it from the start does so on
+    std::signal(SIGHUP, SIG_DFL);  // nohup ignores it, and a program that starts with it ignored goes on doing so
     execv(program, arguments.data());
   }
   _exit(127);
@@ -54,7 +54,7 @@ int status_of_end(pid_t process) {
   return status;
 }
 
-/// Reads what the process writes, to its end. A watch that throws ends the process.
+/// Reads all that the process writes until it ends. If `watch` throws, ends the process.
 Ended await_end(pid_t process, int out, const std::function<void(pid_t, std::string_view)>& watch) {
   const files::FileDescriptor open(out);
   Ended ended;
@@ -136,7 +136,7 @@ Ended run_script(const std::filesystem::path& folder, const std::string& script,
   return run("/bin/sh", folder, {"-c", script, SHARDRUN_PROGRAM}, watch);
 }
 
-/// AddressSanitizer wants to be loaded first itself.
+/// Words before a program. AddressSanitizer is told to accept that another library is loaded before it.
 std::string preloading(const std::string& path) {
   return "env LD_PRELOAD='" + path + "' ASAN_OPTIONS=\"$ASAN_OPTIONS:verify_asan_link_order=0\" ";
 }

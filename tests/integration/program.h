@@ -29,23 +29,23 @@ Ended run_program(const std::filesystem::path& folder, const std::vector<std::st
 /// Runs the same program with the device `unmapped` of tests/support.
 Ended run_unmapped(const std::filesystem::path& folder, const std::vector<std::string>& words);
 
-/// Runs it with a terminal of 120 columns in place of all three streams; `out` has what that was given.
+/// Runs it with a terminal of 120 columns as all three streams. `out`: what was written to the terminal.
 Ended run_on_terminal(const std::filesystem::path& folder, const std::vector<std::string>& words,
                       const std::function<void(pid_t process, std::string_view out)>& watch = {});
 
-/// Runs a shell's script in `folder`, where `$0` is the built `shardrun`. `watch` is called as by run_program.
+/// Runs a shell script in `folder`, in which `$0` is the built `shardrun`. `watch` is called as by run_program.
 Ended run_script(const std::filesystem::path& folder, const std::string& script,
                  const std::function<void(pid_t process, std::string_view out)>& watch = {});
 
-/// Words of a script, before a program: the program loads the library at `path` before all others.
+/// Words to put before a program in a script. The program then loads the library at `path` before all others.
 [[nodiscard]] std::string preloading(const std::string& path);
 
-/// The names of the plugins of a kind that lie beside the program; of transports those that move host memory, do not
-/// leave it to another, and need no launcher of their own.
+/// installed(): the names of the plugins of a kind beside the program; but only those transports that move host memory
+/// by themselves and need no launcher of their own. all_installed(): all names.
 [[nodiscard]] std::vector<std::string> installed(const std::string& kind);
 [[nodiscard]] std::vector<std::string> all_installed(const std::string& kind);
 
-/// Whether a process that is ending is gone at last; false after a minute.
+/// Waits until a process that is ending is gone. Returns false after a minute.
 [[nodiscard]] bool ends_soon(pid_t process);
 
 /// A folder with `corpus.txt` and `job.ini`, which trains a small transformer.
@@ -53,12 +53,12 @@ class JobFolder {
  public:
   JobFolder();
 
-  /// `shardrun job.ini`, with settings overridden.
+  /// Runs `shardrun job.ini` with some settings overridden.
   [[nodiscard]] Ended run(const std::vector<std::string>& overrides = {}) const;
 
   [[nodiscard]] const std::filesystem::path& path() const { return folder_.path(); }
   [[nodiscard]] boost::json::object summary() const;
-  /// A line each of metrics.jsonl.
+  /// The lines of metrics.jsonl.
   [[nodiscard]] std::vector<boost::json::object> metrics() const;
   /// The losses of metrics.jsonl.
   [[nodiscard]] std::vector<double> losses() const;
@@ -70,7 +70,7 @@ class JobFolder {
 [[nodiscard]] boost::json::object read_json(const std::filesystem::path& path);
 [[nodiscard]] std::vector<boost::json::object> read_json_lines(const std::filesystem::path& path);
 
-/// Everything but times in the lines of a run's metrics.jsonl, from step `first` on.
+/// The lines of a run's metrics.jsonl from step `first` on, without times.
 [[nodiscard]] std::vector<std::string> computed_from(const std::filesystem::path& output, std::int64_t first);
 
 /// Words for `--set` of each setting.

@@ -24,13 +24,13 @@ constexpr int longest_end_ms = 30'000;  ///< from a blow to the end of the job; 
 
 enum class Victim { rank, all_ranks, launcher, both };
 
-/// Who is hit by what.
+/// A signal, and who gets it.
 struct Blow {
   std::string transport;
   Victim victim;
   int signal;
 
-  /// Ranks that shardrun started leave requests to stop to their launcher.
+  /// Whether the signal is ignored: ranks that shardrun started leave requests to stop to their launcher.
   [[nodiscard]] bool is_ignored() const {
     return signal != SIGKILL && transport != "mpi" && (victim == Victim::rank || victim == Victim::all_ranks);
   }
@@ -44,7 +44,7 @@ struct Blow {
   }
 };
 
-/// Those that work in a folder, whoever started them.
+/// The processes that work in a folder, whoever started them.
 std::vector<pid_t> processes_in(const std::filesystem::path& folder) {
   std::vector<pid_t> found;
   std::error_code none;
@@ -63,13 +63,14 @@ struct Sight {
   std::vector<pid_t> hit;
   bool was_late = false;  ///< the job had ended before
   bool hung = false;
-  /// No rank and no other process of the job was left, but mpirun itself: a rank that dies while it meets Open MPI's
-  /// launcher leaves that waiting.
+  /// Of all processes of the job, only mpirun itself was left. If a rank dies while it connects to Open MPI's launcher,
+  /// the launcher waits forever.
   bool mpirun_hung = false;
-  std::string alive;  ///< who was there then
+  std::string alive;  ///< the processes that were alive then
 };
 
-/// Hits a while after the launcher was started, or as soon as there is whom to hit. `rank` counts those that run.
+/// Sends the signal some time after the launcher was started, or as soon as there is a process to send it to. `rank`: a
+/// number among the ranks that run.
 Sight strike(const JobFolder& job, pid_t launcher, const Blow& blow, std::size_t rank, microseconds after) {
   const Clock::time_point moment = Clock::now() + after;
   Sight sight;
@@ -112,7 +113,7 @@ std::string script_of(const Blow& blow, bool ends) {
   return fmt::format("exec env {}\"$0\" job.ini{}", start, settings);
 }
 
-/// What the end must look like. Where another launcher decides it, a job that does not end by itself must have failed.
+/// Checks how the job ended. If another launcher decides that, a job that does not end by itself must have failed.
 void check_end(const Blow& blow, const Sight& sight, const Ended& ended, bool ends) {
   const bool finished = ended.code == 0;
   CHECK((ends || !finished));
@@ -160,7 +161,7 @@ TEST_CASE("after any signal to any process at any moment, the job ends and no pr
   if (const char* const only = std::getenv("SHARDRUN_ATTACKED")) {  // one transport
     std::erase_if(blows, [&](const Blow& blow) { return blow.transport != only; });
   }
-  std::map<std::string, microseconds> whole;  // of a job that ends by itself
+  std::map<std::string, microseconds> whole;  // the time that a job takes which ends by itself
   int hung = 0;
   int mpirun_hung = 0;
   int late = 0;

@@ -42,8 +42,8 @@ double worst_relative(const std::vector<double>& found, const std::vector<double
   return worst;
 }
 
-/// Sees the ranks of a run of many steps and does something to them once, when some steps are done. However the run
-/// ends, its ranks must be gone soon, and nothing of theirs be left.
+/// Runs a job of many steps, and acts on its ranks once, when some steps are done. However the run ends, its ranks must
+/// be gone soon, and must leave nothing behind.
 class Interference {
  public:
   explicit Interference(std::function<void(pid_t launcher, const std::vector<pid_t>& ranks)> act)
@@ -74,7 +74,7 @@ class Interference {
   std::vector<pid_t> ranks_;
 };
 
-/// SIGINT, and SIGTERM once that was seen: two that are pending at once may come in either order.
+/// Sends SIGINT, and SIGTERM once SIGINT has been seen. Two pending signals may come in either order.
 void ask_twice(pid_t launcher, const JobFolder& job) {
   kill(launcher, SIGINT);
   const auto is_heard = [&] {
@@ -86,7 +86,7 @@ void ask_twice(pid_t launcher, const JobFolder& job) {
   kill(launcher, SIGTERM);
 }
 
-/// Where [job] timeout is 2 seconds.
+/// Longer than every deadline of a job with [job] timeout = 2.
 constexpr int past_every_deadline_ms = 5000;
 
 const std::vector<std::string> endless = {"train.steps=1000000", "train.log_every=1"};
@@ -176,15 +176,15 @@ TEST_CASE("a killed rank ends the job and is named, and no process is left", "[r
 }
 
 TEST_CASE("a rank killed while weights are written leaves no half-written file", "[ranks]") {
-  // Whoever opens a pipe to write stands still until it is opened to be read: the first rank, where it begins the file,
-  // while the other one waits for it.
+  // Opening a pipe for writing blocks until it is opened for reading. So the first rank blocks when it begins the file,
+  // and the other one waits for the first.
   const int victim = GENERATE(1, 0);
   const JobFolder job;
   const std::filesystem::path run = job.path() / "run";
   std::future<void> killing;
   Interference kill_one([&, victim = static_cast<std::size_t>(victim), held = run / ".weights.safetensors.tmp"](
                             pid_t launcher, const std::vector<pid_t>& ranks) {
-    REQUIRE(mkfifo(held.c_str(), 0600) == 0);  // which whoever opens it for writing waits at
+    REQUIRE(mkfifo(held.c_str(), 0600) == 0);  // opening it for writing blocks
     killing = std::async(std::launch::async, [&run, rank = ranks.at(victim), launcher] {
       const auto is_writing = [&] {
         return read_file(run / "flight/rank-0.record").find("writing what the ranks hold") != std::string::npos;
@@ -230,8 +230,8 @@ TEST_CASE("a stopped rank is noticed when its answer is overdue", "[ranks]") {
 
 namespace {
 
-/// Until nothing more comes into a pipe that somebody writes to all the time. How full it then is depends on the size
-/// of what they write next.
+/// Waits until a process that writes to a pipe all the time can write no more. How full the pipe is then depends on the
+/// size of the next write.
 void await_full(int pipe, pid_t writer) {
   int before = 0;
   int still = 0;
@@ -263,7 +263,7 @@ TEST_CASE("a full screen that nobody reads delays neither the end of a failed jo
                      await_full(unread.get(), launcher);
                      if (by_signals) {
                        for (const pid_t rank : ranks) {
-                         kill(rank, SIGSTOP);  // or they would stop in order before the second signal
+                         kill(rank, SIGSTOP);  // otherwise the ranks would stop normally before the second signal
                        }
                        ask_twice(launcher, job);
                      } else {
@@ -289,7 +289,7 @@ TEST_CASE("a rank that hangs but sends heartbeats is named before the ranks that
     INFO(transport);
     const JobFolder job;
     std::future<bool> holding;
-    // Stops the rank's main thread alone, as long as the thread that does lives.
+    // Stops only the rank's main thread, for as long as the thread that stops it lives.
     Interference hold_one([&](pid_t, const std::vector<pid_t>& ranks) {
       std::promise<void> held;
       std::future<void> is_held = held.get_future();
@@ -330,7 +330,7 @@ TEST_CASE("ranks end with their launcher", "[ranks]") {
 
       const Ended ended = kill_launcher.run(job, with(settings("dp", transport, 2), endless));
 
-      CHECK(ended.code == -SIGKILL);  // and that its ranks end was looked at in run()
+      CHECK(ended.code == -SIGKILL);  // run() has checked that the ranks end
     }
   }
 }
@@ -357,7 +357,7 @@ TEST_CASE("after Ctrl-Z ranks may pause between two steps for longer than the ti
     INFO(transport);
     const JobFolder job;
     const std::string program = run_script(job.path(), "printf %s \"$0\"").out;
-    // A rank would ignore SIGINT.
+    // start_process() makes its child ignore SIGINT, as a rank does.
     std::vector<std::string> words =
         with_settings({"env", "--default-signal=INT", program, (job.path() / "job.ini").string()},
                       with(settings("dp", transport, 2, {"job.timeout=2"}), endless));
@@ -366,7 +366,7 @@ TEST_CASE("after Ctrl-Z ranks may pause between two steps for longer than the ti
       const std::string lines = read_file(job.path() / "run/metrics.jsonl");
       return std::count(lines.begin(), lines.end(), '\n');
     };
-    // In a process group of its own, which could be continued: an orphaned one would not stop.
+    // The launcher has a process group that could be continued. It would not stop in an orphaned one.
     const shardrun::launch::StartedProcess launcher =
         shardrun::launch::start_process({.program = "/usr/bin/env", .arguments = words, .environment = {}});
     const auto await_steps = [&](std::ptrdiff_t count) {
@@ -398,7 +398,7 @@ TEST_CASE("a second signal ends the ranks at once, and the summary counts their 
   const JobFolder job;
   Interference insist([&job](pid_t launcher, const std::vector<pid_t>& ranks) {
     for (const pid_t rank : ranks) {
-      kill(rank, SIGSTOP);  // or they would stop in order before the second signal
+      kill(rank, SIGSTOP);  // otherwise the ranks would stop normally before the second signal
     }
     ask_twice(launcher, job);
   });
@@ -447,7 +447,7 @@ TEST_CASE("ranks wait without a deadline for the rank that writes the joined wei
   const std::filesystem::path held = job.path() / "run/.weights.safetensors.tmp";
   std::future<bool> early;
   Interference hold([&](pid_t launcher, const std::vector<pid_t>& ranks) {
-    // Whoever opens it to write stands still until it is opened to be read.
+    // Opening the pipe for writing blocks until it is opened for reading.
     CHECK(mkfifo(held.c_str(), 0600) == 0);
     early = std::async(std::launch::async, [&held, other = ranks.at(1)] {
       const bool ended_early = ends_within(other, past_every_deadline_ms);

@@ -1,4 +1,4 @@
-// Replicas that differ are found, and healthy ones never do.
+// Replicas that differ are found. Those of a healthy job never differ.
 
 #include <string>
 #include <utility>
@@ -30,7 +30,7 @@ Ended run_flipped(const JobFolder& job, int at_op, const std::string& over, cons
 
 std::string error_of(const JobFolder& job) { return std::string(job.summary().at("error").as_string()); }
 
-/// An operation, a bit of whose result is flipped on rank 1, and what follows.
+/// An operation whose result gets a flipped bit on rank 1, and what follows.
 struct Flip {
   std::string name;
   Settings settings;
@@ -114,7 +114,7 @@ TEST_CASE("sums between the replicas of a sharded model are compared", "[replica
 TEST_CASE("replicas are compared every so many steps, at evaluations and before the weights are written",
           "[replicas]") {
   const Settings dp = {"job.strategy=dp", "job.ranks=3"};
-  // Each step has two operations, and what compares two more.
+  // Each step has two operations, and each comparison two more.
   const auto failed_at = [&](int at_op, const Settings& settings) {
     const JobFolder job;
     std::string text = read_file(job.path() / "job.ini");
@@ -187,7 +187,7 @@ TEST_CASE("healthy replicas are equal with every strategy over every transport",
   const std::vector<std::string> transports = installed("transport");
   for (std::size_t l = 0; l < layouts.size(); ++l) {
     const Layout& layout = layouts[l];
-    const auto every = depth<std::size_t>(1, transports.size(), transports.size());  // a transport each, in turn
+    const auto every = depth<std::size_t>(1, transports.size(), transports.size());  // one transport per split, in turn
     for (std::size_t t = l % every; t < transports.size(); t += every) {
       const std::string& transport = transports[t];
       DYNAMIC_SECTION(layout.name << " over " << transport) {

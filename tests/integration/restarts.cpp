@@ -26,7 +26,8 @@ Settings operator+(Settings first, const Settings& second) {
   return first;
 }
 
-/// Two layers, dropout, microbatches of different sizes, evaluations; two ranks, over a transport that can kill.
+/// Settings with two layers, dropout, microbatches of different sizes, evaluations, and two ranks over a transport that
+/// can kill one.
 const Settings two_ranks = {"job.ranks=2",         "job.strategy=dp",   "job.transport=chaos", "job.threads=1",
                             "data.microbatches=3", "model.dropout=0.1", "train.steps=12",      "train.eval_every=4",
                             "checkpoint.every=2",  "checkpoint.keep=0"};
@@ -48,7 +49,8 @@ TEST_CASE("a job whose rank dies again and again ends with the bits of an undist
     std::filesystem::remove_all(job.path() / "run/checkpoints");
     const Settings settings = two_ranks + Settings{"transport.chaos.over=" + over};
     REQUIRE(job.run(settings + Settings{"job.output=whole"}).code == 0);
-    // Each attempt comes some steps further. Saves are not in the background: then all attempts do the same.
+    // Each attempt gets some steps further. Checkpoints are not written in the background, so that all attempts do
+    // the same.
     const Ended ended = job.run(settings + Settings{"job.restarts=1", "checkpoint.async=false",
                                                     "transport.chaos.kill_rank=1", "transport.chaos.at_op=25"});
     INFO(ended.err << ended.out);
@@ -72,7 +74,7 @@ TEST_CASE("a job whose rank dies again and again ends with the bits of an undist
                                                attempts[1].at("first_step").as_int64())));
     CHECK(job.summary().at("first_step").as_int64() > attempts.back().at("first_step").as_int64());
   }
-  // The next run that begins at the start keeps nothing of them.
+  // A later run that begins at the start keeps no record of these attempts.
   std::filesystem::remove_all(job.path() / "run/checkpoints");
   REQUIRE(job.run({"train.steps=1"}).code == 0);
   CHECK_FALSE(std::filesystem::exists(job.path() / "run/attempts"));
@@ -157,7 +159,7 @@ TEST_CASE("a job whose launcher was killed during a restart goes on with --resum
 
 namespace {
 
-/// Runs job.ini as on a machine of four cores.
+/// Runs job.ini as if this machine had four cores.
 Ended run_on_four_cores(const JobFolder& job, const Settings& settings) {
   std::string script = "exec " + preloading(SHARDRUN_FOUR_CORES) + "\"$0\" job.ini";
   for (const std::string& word : with_settings({}, settings)) {
@@ -166,11 +168,11 @@ Ended run_on_four_cores(const JobFolder& job, const Settings& settings) {
   return run_script(job.path(), script);
 }
 
-/// With this transport the last of four ranks dies whenever it starts; ranks 0 to 2 of fewer do not.
+/// With this transport, rank 3 dies whenever it starts. Jobs of two or three ranks have no such rank.
 const Settings fourth_dies = {"job.ranks=2..4", "job.restarts=1", "job.transport=dying", "transport.dying.member=3",
                               "plugins.path=" + std::string(SHARDRUN_OUTSIDE_STRATEGIES)};
 
-/// The summary and the screen of a job that began with four ranks and ended with three.
+/// Checks the summary and the screen of a job that began with four ranks and ended with three.
 void check_goes_on_with_three(const JobFolder& job, const Ended& ended, std::int64_t step) {
   REQUIRE(attempts_of(job).size() == 1);
   CHECK(attempts_of(job)[0].at("ranks") == 4);
@@ -204,8 +206,8 @@ namespace {
 
 constexpr std::int64_t rows = 24;
 
-/// Samples that the loss of a batch names: inputs are 0, so the outputs are, and the squares of the targets of sample i
-/// add up to 2^i.
+/// Writes samples that the loss of a batch identifies. All inputs are 0, and so are the outputs. The squares of the
+/// targets of sample i add up to 2^i.
 void write_named_samples(const std::filesystem::path& folder) {
   std::vector<float> inputs(rows, 0);
   std::vector<float> targets;

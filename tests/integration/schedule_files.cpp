@@ -44,7 +44,7 @@ class WrittenJob {
   [[nodiscard]] Ended verify() const {
     return run_program(job_.path(), with_settings({"verify", "job.ini", "--steps", "2", "--json"}, settings_));
   }
-  /// What the job is refused for before anything starts.
+  /// The message with which the job is refused before anything starts.
   [[nodiscard]] std::string refusal() const {
     const Ended ended = job_.run(settings_);
     CHECK(ended.code == 2);
@@ -135,7 +135,7 @@ TEST_CASE("mistakes in a schedule file are reported with their places", "[schedu
   CHECK_THAT(WrittenJob("").refusal(), Contains("it has 0 lines"));
   CHECK_THAT(WrittenJob("0F0\n0B0\n").refusal(), Contains("chunk 0 is on line 1 and on line 2"));
   CHECK_THAT(WrittenJob("0F0\n2F0\n").refusal(), Contains("it has chunk 2 and no chunk 1"));
-  // What only the whole job tells.
+  // Mistakes that can be seen only in the whole job.
   CHECK_THAT(WrittenJob("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1\n").refusal(),
              StartsWith("shardrun: --set strategy.schedule: [strategy] schedule = /") &&
                  Contains("/mine.csv: strategy pp: stage 1, action 1F2: it is missing"));

@@ -1,5 +1,5 @@
-// The simulations of examples/programs: over one rank they equal a plain loop, and over several ranks they equal one
-// rank.
+// The simulations of examples/programs: over one rank they equal a plain loop, and over several ranks they
+// equal one rank.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ using namespace shardrun::test;
 
 namespace {
 
-/// A simulation whose axes x and y are split over so many ranks each.
+/// A simulation whose axes x and y are each split over this many ranks.
 struct Split {
   std::size_t x = 1;
   std::size_t y = 1;
@@ -53,8 +53,8 @@ States simulate(const std::filesystem::path& folder, const std::string& model, c
   return states;
 }
 
-/// Bytes of edges that each rank sends in a step over a mesh axis, by the plan. Nothing else is sent but sums of a few
-/// numbers.
+/// Bytes of edges that each rank sends in a step over a mesh axis, by the plan. Nothing else is sent but sums of
+/// a few numbers.
 std::vector<double> sent(const std::filesystem::path& folder, const std::string& job, const std::string& axis) {
   const boost::json::object plan = boost::json::parse(run_job(folder, "plan", job).out).as_object();
   std::vector<double> bytes;
@@ -118,7 +118,7 @@ TEST_CASE("an iterated model takes batches of data, on one rank and with the bat
       CHECK(found[f] == Approx(expected[f]).epsilon(1e-5));
     }
   }
-  // Each step has the next samples, in a run that goes on from another, too.
+  // Each step has the next samples. A run that goes on from another continues with the samples that follow.
   const std::vector<float> whole = weights({"iterate.steps=20", "iterate.save_every=8"});
   std::filesystem::copy(folder / "out/state-000008.safetensors", folder / "eight.safetensors");
   CHECK(weights({"iterate.steps=12", "iterate.from=" + (folder / "eight.safetensors").string()}) == whole);
@@ -207,7 +207,7 @@ TEST_CASE("the Game of Life follows its rules on one to four ranks, and only edg
     const auto left = static_cast<float>(std::count(cells.begin(), cells.end(), 1.0F));
     CHECK(found.at("alive.npy") == std::vector<float>{left});
   }
-  // A row of 23 cells to either side.
+  // Each rank sends a row of 23 cells to either side.
   CHECK(sent(folder.path(), write_job(folder.path(), odd, {3, 1}, 1), "a") == std::vector<double>{184, 184, 184});
 }
 
@@ -287,7 +287,7 @@ TEST_CASE("the example job files run unchanged, or say that they are only for pl
   for (const auto& entry : std::filesystem::recursive_directory_iterator(SHARDRUN_EXAMPLE_JOBS)) {
     const std::filesystem::path& file = entry.path();
     const std::string folder_name = file.parent_path().filename().string();
-    // Those of plugins and engines run where these are built.
+    // Jobs with plugins or engines are run by the tests in the folders where these are built.
     if (file.extension() != ".ini" || folder_name == "plugins" || folder_name == "engines") {
       continue;
     }

@@ -36,7 +36,7 @@ std::vector<Case> strategies() {
           {"tp with a sequence split", {"job.strategy=tp", "job.ranks=2", "strategy.sequence=true"}}};
 }
 
-/// What a strategy meets over one transport it does not meet over the other.
+/// Each strategy runs with one of these over one transport, and with the other over another.
 const std::vector<std::vector<std::string>> models = {
     {"model.heads=3", "model.width=12", "model.bias=true", "model.tied=false", "model.dropout=0.1",
      "data.microbatches=3", "train.remat=layer"},

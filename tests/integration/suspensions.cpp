@@ -1,4 +1,4 @@
-// Jobs and ranks that stand still, and jobs that are asked to stop at every phase.
+// Jobs and ranks that are suspended, and jobs that are asked to stop at every phase.
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -44,7 +44,7 @@ void await_steps(const JobFolder& job, std::size_t steps, pid_t launcher) {
   }
 }
 
-/// Runs a job and does something beside it, which begins with its start.
+/// Runs a job, and `act` on another thread from the job's start on.
 template <class Act>
 Ended run_beside(const JobFolder& job, const std::vector<std::string>& settings, const Act& act) {
   std::future<void> acting;
@@ -58,7 +58,7 @@ Ended run_beside(const JobFolder& job, const std::vector<std::string>& settings,
   return ended;
 }
 
-/// The same under mpirun, whose processes begin with it.
+/// The same for a job under mpirun; `act` gets the process of mpirun.
 template <class Act>
 Ended run_beside_mpirun(const JobFolder& job, int ranks, const std::vector<std::string>& settings, const Act& act) {
   std::string script = "exec env " + mpirun + " -n " + std::to_string(ranks) + " \"$0\" job.ini";
@@ -82,7 +82,7 @@ void stop_process(pid_t process) {
   }
 }
 
-/// Runs a job on a terminal and does something beside it once `place` stands on that.
+/// Runs a job on a terminal, and `act` on another thread once the terminal shows `place`.
 template <class Act>
 Ended run_until(const JobFolder& job, const std::vector<std::string>& settings, const std::string& place,
                 const Act& act) {
@@ -141,7 +141,7 @@ TEST_CASE("a job whose processes all stood still for longer than the timeout goe
           transport == "mpi" ? run_beside_mpirun(job, 3, settings, suspend) : run_beside(job, settings, suspend);
 
       INFO(ended.err);
-      if (transport != "mpi") {  // of whose end mpirun has its own idea
+      if (transport != "mpi") {  // mpirun has an exit code of its own
         CHECK(ended.code == 128 + SIGINT);
       }
       CHECK(after >= before + 3);

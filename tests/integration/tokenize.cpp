@@ -34,7 +34,7 @@ class TokenizeFolder : public TemporaryFolder {
     return run_program(path(), words);
   }
 
-  /// The tokens that these options make.
+  /// The tokens that `shardrun tokenize` makes with these options.
   [[nodiscard]] std::vector<std::uint16_t> tokens_of(std::vector<std::string> words) const {
     words.insert(words.end(), {"--to", "t.bin", "--force"});
     const Ended ended = run(words);

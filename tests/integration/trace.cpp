@@ -14,7 +14,7 @@ namespace json = boost::json;
 
 namespace {
 
-/// The communication that an arrow's end lies in.
+/// The event of communication in which an arrow's end lies.
 const TraceEvent& at_end(const Trace& trace, const ArrowEnd& end) {
   const auto found = std::find_if(trace.events.begin(), trace.events.end(), [&](const TraceEvent& event) {
     return event.category == "communication" && event.process == end.process && event.row == end.row &&
@@ -24,7 +24,7 @@ const TraceEvent& at_end(const Trace& trace, const ArrowEnd& end) {
   return *found;
 }
 
-/// Each message that was sent has one arrow, which ends where it was received.
+/// Checks that each message has one arrow, from where it was sent to where it was received.
 void check_arrows(const Trace& trace) {
   std::map<std::string, int> sent;
   std::size_t received = 0;
@@ -48,12 +48,12 @@ void check_arrows(const Trace& trace) {
     CHECK(from.name.substr(from.name.find(' ')) == to.name.substr(to.name.find(' ')));
     CHECK(from.arguments.at("bytes") == to.arguments.at("bytes"));
     CHECK(from.process != to.process);
-    CHECK(from.begin <= to.begin);  // a reader takes what begins first for the sender
+    CHECK(from.begin <= to.begin);  // readers take the end that begins first for the sender
     CHECK(++sent.at(event_text(from.arguments.at("sends"))) == 2);
   }
 }
 
-/// Whatever a step does belongs to an action of the schedule, or else to its update.
+/// Checks that everything in a step belongs to an action of the schedule, or else to the update.
 void check_actions(const Trace& trace) {
   int of_actions = 0;
   for (const TraceEvent& event : trace.events) {
@@ -67,7 +67,7 @@ void check_actions(const Trace& trace) {
     CHECK(event.has("microbatch") == !update);
     CHECK(event.has("chunk") == !update);
     CHECK((update || action == "F" || action == "B" || action == "I" || action == "W"));
-    // What is copied to a state has no phase of its own.
+    // A copy to a state has no phase of its own.
     if (event.category == "compute" && event.arguments.at("op") != "copy" && !update) {
       const bool forward = event.arguments.at("phase") == "forward";
       CHECK((action == "F") == forward);
@@ -80,7 +80,7 @@ void check_actions(const Trace& trace) {
   CHECK(of_actions > 0);
 }
 
-/// "0F2", as plan writes it.
+/// An action in the form of `plan`: "0F2".
 std::string action_of(const TraceEvent& event) {
   return std::to_string(event.arguments.at("chunk").as_int64()) + event_text(event.arguments.at("action")) +
          std::to_string(event.arguments.at("microbatch").as_int64());
@@ -108,7 +108,7 @@ std::vector<std::string> rows_of(const Trace& trace, std::int64_t process) {
   }
   std::vector<std::string> names;
   for (const auto& [place, name] : by_place) {
-    if (name.find(" (") == std::string::npos) {  // the first of those that were under way at once
+    if (name.find(" (") == std::string::npos) {  // only the first row of those for transfers in progress at once
       names.push_back(name);
     }
   }

@@ -88,7 +88,7 @@ inline Trace read_trace(const std::filesystem::path& path) {
   return trace;
 }
 
-/// How many events of a row begin within another and end after it.
+/// The number of events of a row that begin within another event and end after it.
 inline int crossing(const Trace& trace) {
   int count = 0;
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<TraceEvent>> rows;
@@ -112,7 +112,7 @@ inline int crossing(const Trace& trace) {
   return count;
 }
 
-/// Those that a process recorded.
+/// The steps that a process recorded.
 inline std::set<std::int64_t> steps_of(const Trace& trace, std::int64_t process) {
   std::set<std::int64_t> steps;
   for (const TraceEvent& event : trace.events) {

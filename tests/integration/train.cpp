@@ -177,7 +177,7 @@ TEST_CASE("a training of no steps evaluates", "[program]") {
   CHECK(job.summary().at("steps") == 0);
 
   const auto trained = run({"train.steps=4", "checkpoint.every=4"});
-  // As many steps as the checkpoint has: what was trained is evaluated, in another folder.
+  // The job has no more steps than the checkpoint: the trained model is only evaluated, in another folder.
   const auto again = run({"train.steps=4", "checkpoint.resume=run", "job.output=again"});
   const auto lines = read_json_lines(job.path() / "again/metrics.jsonl");
   REQUIRE(lines.size() == 1);
@@ -372,7 +372,7 @@ TEST_CASE("a signal in the middle of a large product harms nothing", "[program]"
                                     "train.steps=100000000", "train.eval_every=0", "train.log_every=1"}),
         [&](pid_t process, std::string_view out) {
           if (!sent && out.find("\nstep 2/") != std::string_view::npos) {
-            // Sleeps because nothing tells when a product is under way: each signal comes at another moment of a step.
+            // Sleeps because no event tells when a product is computed. Each signal comes at another moment of a step.
             std::this_thread::sleep_for(std::chrono::milliseconds(20 * time));
             sent = kill(process, SIGTERM) == 0;
           }
@@ -390,7 +390,7 @@ TEST_CASE("a second signal ends a run at once, and the run says so", "[program]"
       [&](pid_t process, std::string_view out) {
         if (!sent && out.find("\nstep 3/") != std::string_view::npos) {
           sent = true;
-          kill(process, SIGSTOP);  // so that it finds both when it goes on
+          kill(process, SIGSTOP);  // so that it finds both signals when it goes on
           while (state_of(process) != 'T') {
             sched_yield();
           }
@@ -399,7 +399,7 @@ TEST_CASE("a second signal ends a run at once, and the run says so", "[program]"
           kill(process, SIGCONT);
         }
       });
-  const int second = -ended.code;  // of two that are pending either comes first
+  const int second = -ended.code;  // if two signals are pending, either may come first
   CHECK((second == SIGINT || second == SIGTERM));
   CHECK(ended.err == std::string("shardrun: ended at once by a second signal (SIG") + sigabbrev_np(second) +
                          "): the results are not saved\n");

@@ -1,5 +1,5 @@
-// One job over every transport, and over one for each mesh axis: the same losses, and where sums are in the order of
-// the ranks the same bits.
+// One job over every transport, and over a different transport for each mesh axis. The losses are the same, and so are
+// the bits if sums are made in the order of the ranks.
 
 #include <cmath>
 #include <map>
@@ -27,7 +27,7 @@ const std::vector<Split> splits = {
     {"tp", {"job.ranks=2"}},    {"3d", {"job.ranks=4", "mesh.data=2", "mesh.model=2", "strategy.zero=2"}, true},
 };
 
-/// What a job says of its transports.
+/// The settings of [job] transport and [transport] with which the job runs, one after the other.
 std::vector<std::vector<std::string>> choices(const Split& split) {
   std::vector<std::vector<std::string>> all = {{"job.transport=shm"}, {"job.transport=gloo"}, {"job.transport=tcp"}};
   if (split.has_axes) {
@@ -61,7 +61,7 @@ std::vector<std::string> with_determinism(std::vector<std::string> settings) {
 
 TEST_CASE("a job learns the same over every transport, and over one for each axis", "[transports]") {
   for (const Split& split : splits) {
-    // Other splits agree with the reference over every transport, and have the same bits below.
+    // Other tests compare these splits with the reference over every transport. Their bits are compared below.
     if (!all_tests && !split.has_axes) {
       continue;
     }

@@ -16,13 +16,13 @@ namespace json = boost::json;
 
 namespace {
 
-/// The same for `run` and for the program with the device.
+/// The words of a command for the device, with microbatches that differ in size.
 std::vector<std::string> words_of(std::vector<std::string> words, std::vector<std::string> settings) {
   settings.insert(settings.end(), {"job.device=unmapped", "data.microbatches=3"});
   return with_settings(std::move(words), settings);
 }
 
-/// The mesh axes of a job, each with its transport: "device_memory", or one for host memory.
+/// Settings for a job whose transport is device_memory, except for the mesh axes that `transports` gives another one.
 std::vector<std::string> over(std::vector<std::string> settings, const std::vector<std::string>& transports) {
   settings.insert(settings.end(), {"plugins.path=" SHARDRUN_DEVICE_TRANSPORTS, "job.transport=device_memory"});
   settings.insert(settings.end(), transports.begin(), transports.end());
@@ -35,7 +35,7 @@ TEST_CASE("every strategy agrees with the reference over every transport when tr
   const std::vector<std::string> transports = installed("transport");
   std::size_t turn = 0;
   for (const SplitJob& strategy : split_jobs()) {
-    const auto every = depth<std::size_t>(1, transports.size(), transports.size());  // a transport each, in turn
+    const auto every = depth<std::size_t>(1, transports.size(), transports.size());  // one transport each, in turn
     for (std::size_t t = turn++ % every; t < transports.size(); t += every) {
       const std::string& transport = transports[t];
       DYNAMIC_SECTION(strategy.name << " over " << transport) {

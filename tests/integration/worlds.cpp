@@ -25,8 +25,8 @@ using Catch::Matchers::StartsWith;
 
 namespace {
 
-/// One that nobody listens at now, and none of those that the system gives to who connects: a rank that comes before
-/// the first could be given the very port that it connects to, and so meet itself.
+/// A port at which nobody listens now. It is not one that the system chooses for the end that connects: then a rank
+/// that comes before the first could get the very port to which it connects, and so meet itself.
 int free_port() {
   constexpr int least = 15'000;  // by default the system's begin at 32768
   constexpr int ports = 15'000;
@@ -46,8 +46,9 @@ int free_port() {
   return 0;
 }
 
-/// A script that starts a rank by its variables, which are the same for all but RANK; leaves its process in rank-N.pid,
-/// what it writes in rank-N.out and rank-N.err, and its exit code in rank-N.code. `before`: words before the program.
+/// The script that starts a rank by environment variables. Only RANK differs between ranks. It writes the rank's
+/// process to rank-N.pid, its output to rank-N.out and rank-N.err, and its exit code to rank-N.code. `before`: words
+/// before the program.
 std::string start_rank(int rank, const std::string& settings, const std::string& before = "",
                        const std::string& what = "job.ini") {
   const std::string name = "rank-" + std::to_string(rank);
@@ -114,7 +115,7 @@ TEST_CASE("bench between such ranks stops on all when one is asked to", "[worlds
   const JobFolder job;
   const std::string words = " --transport shm --op all --dtype all --sizes 4,1M --iters 2000";
 
-  // A file tells when rank 0 has printed a row, and no event does.
+  // Waits for a file, because no event tells when rank 0 has printed a row.
   static_cast<void>(run_script(
       job.path(),
       exported(loopback_world(2)) + start_rank(0, words, "", "bench") + start_rank(1, words, "", "bench") +
@@ -215,7 +216,7 @@ TEST_CASE("bad data is refused before ranks meet, and an earlier run's folder st
   CHECK(read_file(job.path() / "run/summary.json") == summary);
   CHECK(std::filesystem::exists(job.path() / "run/metrics.jsonl"));
 
-  // One that its launcher calls its machine's second leaves the reading to the first, and waits for it.
+  // A rank that is the second of its machine, as its launcher says, lets the first one read the data, and waits for it.
   static_cast<void>(run_script(job.path(), exported(loopback_world(2)) +
                                                start_rank(1, settings, "LOCAL_RANK=1 LOCAL_WORLD_SIZE=2") +
                                                "while ! grep -qs 'waits for' rank-1.err && kill -0 $!; do sleep 0.1; "
@@ -403,7 +404,7 @@ TEST_CASE("a man in the middle can neither read nor change what ranks tell the f
   CHECK(middle.seen().size() > 300);
   CHECK(middle.seen().find(std::string(8, '\xaa')) == std::string::npos);
   CHECK(middle.seen().find(std::string(8, 'a')) == std::string::npos);
-  CHECK(middle.seen().find("wire_bytes") == std::string::npos);  // of the rank's summary
+  CHECK(middle.seen().find("wire_bytes") == std::string::npos);  // a field of the rank's summary
 }
 
 TEST_CASE("ranks without a token share a secret of their user", "[worlds]") {

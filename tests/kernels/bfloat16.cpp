@@ -1,6 +1,6 @@
-// Fast kernels on bfloat16, against the float64 reference: every operand and every result is float32 or bfloat16 on its
-// own. A kernel computes in float32 and rounds once, so a bfloat16 result is off by half a unit in the last place more
-// than a float32 result of the same operands may be.
+// Fast kernels on bfloat16, compared with the float64 reference. Each operand and each result is float32 or bfloat16,
+// independently of the others. A kernel computes in float32 and rounds once, so a bfloat16 result may be off by half a
+// unit in the last place more than a float32 result of the same operands.
 
 #include <cmath>
 #include <limits>
@@ -129,7 +129,7 @@ Tensor ones(Shape shape, DType dtype) {
 constexpr std::int64_t term_count = 3000;
 constexpr double exact_sum = 2998 * 0.75;  // 2248.5
 
-/// Each result is `exact_sum`, rounded once to the result's type.
+/// Checks that each result is `exact_sum`, rounded once to the result's type.
 void check_sum(const std::string& op, const graph::Attributes& attributes, const std::vector<Tensor>& inputs,
                Shape shape) {
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -23,7 +23,7 @@ struct Case {
   std::vector<Operand> operands;
   /// Replaces operands that are functions of the others (a row's maximum, a norm's mean). Null: none are.
   void (*derive)(std::vector<Tensor>& inputs) = nullptr;
-  /// How many times more than usual the rounding of float may show: operands whose difference is what counts.
+  /// A factor for the error that is allowed for rounding in float. Larger than 1 if operands nearly cancel each other.
   double condition = 1;
 };
 
@@ -35,8 +35,8 @@ struct Case {
 /// Elements of the largest operand, for tests that take the smaller cases only.
 [[nodiscard]] std::int64_t largest_operand(const Case& test);
 
-/// A case ready to run: operands drawn (every element exact in its type, and in float), result types from the op's own
-/// rule.
+/// A case ready to run: operands drawn (every element exact in its type, and in float),
+/// result types from the op's own rule.
 struct Prepared {
   const graph::Op* op;
   graph::Attributes attributes;
@@ -46,7 +46,7 @@ struct Prepared {
 };
 [[nodiscard]] Prepared prepare(const Case& test, std::uint64_t seed = 1);
 
-/// Run-time scalars whose every field matters.
+/// Scalars for a call, with values that make every field matter.
 [[nodiscard]] device::Scalars scalars_of_tests();
 
 // How operands are written in the tables of cases.

@@ -17,7 +17,7 @@ double largest_magnitude(const Tensor& tensor) {
   return largest;
 }
 
-/// Both NaN, or the same infinity.
+/// Whether both are NaN, or equal: also the same infinity.
 bool alike(double found, double expected) { return (std::isnan(found) && std::isnan(expected)) || found == expected; }
 
 }  // namespace
@@ -85,7 +85,7 @@ double lost_by_tensor_cores(const Prepared& prepared, bool has_convolutions_of_l
   } else {
     return 0;
   }
-  // Terms of a sum: the factors that no result has.
+  // The number of terms of a sum: the product of the factors that no result has.
   double terms = 1;
   for (const graph::FactorId factor : prepared.rule.factors.ids()) {
     const bool is_summed = std::ranges::none_of(prepared.rule.outputs, [&](const std::vector<graph::FactorId>& dims) {

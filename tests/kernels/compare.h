@@ -15,15 +15,15 @@ struct Tolerance {
   double of_largest = 0;
 };
 
-/// What is wrong with `found`, or nothing: the element furthest outside the tolerance, or the first that is NaN or
-/// infinite where the other is not.
+/// Describes the element of `found` that is furthest outside the tolerance, or the first that is NaN or infinite if the
+/// other is not. "" if there is none.
 [[nodiscard]] std::string difference(const Tensor& found, const Tensor& expected, Tolerance tolerance);
 
 /// The same over all results of an op.
 [[nodiscard]] std::string difference(const std::vector<Tensor>& found, const std::vector<Tensor>& expected,
                                      Tolerance tolerance);
 
-/// How exactly the op's fast kernels follow the reference.
+/// How far the op's fast kernels may be off from the reference.
 [[nodiscard]] Tolerance float_tolerance(const Case& test);
 
 /// The further error that tensor cores may make in a product, as a share of the largest element:
@@ -38,13 +38,13 @@ inline constexpr Tolerance bit_for_bit = {};
 [[nodiscard]] const device::Device& fast();
 [[nodiscard]] const device::Device& reference();
 
-/// The op's kernels for every instruction set that this machine has, the one that the device chooses among them.
+/// The op's kernels for every instruction set that this machine has. One of them is the one that the device chooses.
 [[nodiscard]] std::vector<device::cpu::LevelKernel> variants(const std::string& op);
 
 /// The pairs of an op's `in_place` that this case has and whose tensors are of one type.
 [[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> possible_in_place(const Prepared& prepared);
 
-/// Runs a prepared case.
+/// How a case is run.
 struct Manner {
   int threads = 1;
   bool accumulate = false;
@@ -52,6 +52,7 @@ struct Manner {
   const device::Kernel* kernel = nullptr;
   conformance::DeviceRoom* room = nullptr;
 };
+/// Runs a prepared case.
 [[nodiscard]] std::vector<Tensor> run(const device::Device& device, const Prepared& prepared,
                                       const Manner& manner = {});
 

@@ -13,8 +13,8 @@ namespace {
 
 using graph::DType;
 
-/// Larger cases are not run in mixtures of types, or not at all. Under a sanitizer the emulator takes ten times as
-/// long.
+/// Larger cases are not run in mixtures of types, or not at all. Under a sanitizer the emulator takes ten
+/// times as long.
 constexpr auto largest_of_mixtures = depth<std::int64_t>(3000, 400, 0);
 constexpr auto largest_of_all = depth<std::int64_t>(INT64_MAX, INT64_MAX, 2500);
 
@@ -60,8 +60,8 @@ std::vector<Case> cases_with_long_rows(std::string_view op) {
   return cases;
 }
 
-/// Heads wider than tensor cores take, products of many tiles, and for libraries of products long sums and batches
-/// that lie in several ways: each in the types that it is for.
+/// Adds heads wider than tensor cores take, products of many tiles and, for libraries of products, long sums and
+/// batches with several layouts. Each case has only the types that it is for.
 void add_cases_of_cuda(std::string_view op, std::vector<TypedCase>& cases) {
   if (op == "attention") {
     cases.push_back(

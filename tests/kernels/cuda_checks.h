@@ -8,7 +8,7 @@
 
 #include "tests/kernels/typed.h"
 
-/// What CUDA kernels are checked for: over the emulator (cuda_emulated.cpp), and on a device `cuda` (cuda_device.cpp).
+/// The checks of CUDA kernels, for the emulator (cuda_emulated.cpp) and for a device `cuda` (cuda_device.cpp).
 namespace shardrun::test {
 
 /// A case, and the types that it is run in.
@@ -35,9 +35,9 @@ class KernelRunner {
   KernelRunner& operator=(const KernelRunner&) = delete;
   virtual ~KernelRunner() = default;
 
-  /// Whether a library convolves, and not our own kernels.
+  /// Whether a library computes convolutions, instead of our own kernels.
   [[nodiscard]] virtual bool has_convolutions_of_library() const { return false; }
-  /// The ways to run that must give the same bits, such as the emulator's orders of threads.
+  /// The number of ways to run that must give the same bits, such as the emulator's orders of threads.
   [[nodiscard]] virtual std::size_t turns() const = 0;
   /// REQUIRES: turn < turns().
   [[nodiscard]] virtual std::vector<Tensor> run(const Prepared& prepared, const Manner& manner, std::size_t turn) = 0;
@@ -45,7 +45,8 @@ class KernelRunner {
 
 struct KernelCheck {
   const char* name;
-  /// What is wrong, or nothing. Runs nothing where the check asks nothing of the op. Throws what the runner throws.
+  /// Returns what is wrong; "" if nothing is. Runs nothing if the check does not apply to the op. Throws what the
+  /// runner throws.
   std::string (*check)(const TypedCase& typed, const Prepared& prepared, KernelRunner& runner);
 };
 [[nodiscard]] std::span<const KernelCheck> cuda_checks();

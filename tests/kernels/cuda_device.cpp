@@ -1,6 +1,6 @@
 // Runs every case of every op on a device as the program loads it, and compares with float64: the checks of
-// cuda_emulated.cpp, on a GPU. A process of its own works through the ops; after a failure of the GPU, which ends all
-// work of a process, a new one continues with the next op. It is this program, started anew: tools such as
+// cuda_emulated.cpp, on a GPU. A separate process works through the ops. After a failure of the GPU, which ends all
+// work of a process, a new one continues with the next op. It is this program, started anew, because tools such as
 // compute-sanitizer do not see into a process that was only forked.
 
 #include <fmt/format.h>
@@ -77,7 +77,7 @@ std::vector<std::string> ops_of(const std::string& list) {
   return names.empty() ? known : names;
 }
 
-/// Nothing where the help or the list was printed.
+/// The parsed options; nothing if the help or the list was printed.
 std::optional<Options> parse(int argc, char** argv) {
   namespace po = boost::program_options;
   Options options;

@@ -9,22 +9,22 @@
 
 #include "tests/kernels/cuda_checks.h"
 
-/// The program kernel_checks (cuda_device.cpp): a process works through ops (cuda_device_work.cpp) and tells another,
-/// which reports (cuda_device_report.cpp).
+/// The program kernel_checks (cuda_device.cpp). One process works through ops (cuda_device_work.cpp) and sends messages
+/// to another one, which reports (cuda_device_report.cpp).
 namespace shardrun::test {
 
 struct Options {
   std::string device;
-  std::string library;  ///< the device's library; empty: where a program finds it
+  std::string library;  ///< the device's library; empty: the one that a program finds
   std::size_t unit = 0;
   std::vector<std::string> ops;
   double seconds = 0;
   double patience = 60;
   std::int64_t largest = 0;  ///< elements of an operand; larger cases are left out; 0: none
-  std::size_t cases = 0;     ///< so many of each op, at even distances in its list; 0: all
+  std::size_t cases = 0;     ///< how many of each op, at even distances in its list; 0: all
   bool separate = false;
   std::string json;    ///< the file of the summary; empty: none
-  int report_to = -1;  ///< of the process that works: the descriptor that the other reads; -1: this is the other
+  int report_to = -1;  ///< in the working process: where it sends messages; -1: this process reports
 };
 
 struct Failure {
@@ -71,8 +71,8 @@ struct Summary {
 /// The cases of an op that the options let through.
 [[nodiscard]] std::vector<TypedCase> cases_to_run(const Options& options, const std::string& op);
 
-/// The process that works: runs the ops, and writes to `options.report_to` what it is at and what it finds. The
-/// messages are a line each, of a word and fields with tabs between them.
+/// The working process: runs the ops, and writes to `options.report_to` what it does and what it finds. Each message is
+/// a line: a word, and fields separated by tabs.
 void work(const Options& options);
 
 /// The process that reports: has other processes run the ops, and prints failures as they are found. Throws

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A process that works ends by itself when its time is over. One that has not ended so long after that is killed.
+/// The working process ends by itself when its time is over. If it still runs this long after that, it is killed.
 constexpr std::chrono::seconds time_to_end(10);
 
 constexpr std::size_t kept_of_a_check = 3;
@@ -43,7 +43,7 @@ class Reporter {
       const std::size_t before = left.size();
       std::erase_if(left, is_over);
       if (left.size() == before) {
-        break;  // it ended before it did anything; that is a failure of its own
+        break;  // it ended before it did anything, which is a failure of its own
       }
     }
     summary_.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
@@ -59,8 +59,8 @@ class Reporter {
     return std::max(0, static_cast<int>(1000 * options_.seconds - past.count()));
   }
   [[nodiscard]] bool out_of_time() const { return left_ms() == 0; }
-  /// How long to wait for the next report; -1: without an end. Before the first check, the process loads the device:
-  /// then only the time of all checks counts.
+  /// How long to wait for the next message; -1: forever. The process loads the device before the first check: during
+  /// that, only the time of all checks counts.
   [[nodiscard]] int patience_ms() const {
     const int left = left_ms();
     const int all = left < 0 ? left : left + static_cast<int>(std::chrono::milliseconds(time_to_end).count());
@@ -71,7 +71,7 @@ class Reporter {
     return all < 0 ? one : std::min(all, one);
   }
 
-  /// In place of this process, which was forked.
+  /// Replaces this process, which was forked, by the working process.
   [[noreturn]] void execute(const std::vector<std::string>& ops, int report_to) const {
     std::vector<std::string> words = {
         "kernel_checks",
@@ -129,9 +129,9 @@ class Reporter {
   }
 
   enum class Heard {
-    end,          ///< of the process
-    nothing,      ///< of the check that it is at, for too long
-    out_of_time,  ///< of all checks
+    end,          ///< the process has ended
+    nothing,      ///< no message about the current check for too long
+    out_of_time,  ///< the time of all checks is over
   };
 
   Heard listen(int descriptor) {

@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Runs cases in memory of the device. A GPU has one way to run a kernel: it runs it twice.
+/// Runs cases in memory of the device. A GPU has only one way to run a kernel, so every case is run twice.
 class DeviceRunner final : public KernelRunner {
  public:
   DeviceRunner(const device::Device& device, bool separate) : device_(device), separate_(separate) { open(); }
@@ -30,7 +30,7 @@ class DeviceRunner final : public KernelRunner {
     on_device.room = &*room_;
     return test::run(device_, prepared, on_device);
   }
-  /// Throws where the device does nothing any more.
+  /// Throws if the device does nothing any more.
   void open() { room_.emplace(device_, separate_); }
 
   std::int64_t runs = 0;
@@ -57,7 +57,7 @@ class Sender {
     for (std::size_t at = 0; at < line.size();) {
       const ssize_t wrote = write(descriptor_, line.data() + at, line.size() - at);
       if (wrote <= 0) {
-        _exit(1);  // nobody listens any more
+        _exit(1);  // the process that reports is gone
       }
       at += static_cast<std::size_t>(wrote);
     }
@@ -119,7 +119,8 @@ std::vector<TypedCase> cases_to_run(const Options& options, const std::string& o
   if (options.cases == 0 || cases.size() <= options.cases) {
     return cases;
   }
-  // One of each of equal stretches, at a place that differs from stretch to stretch: the types of a case take turns.
+  // Takes one case of each of equal ranges, at a place that differs from range to range, because the types of
+  // cases alternate.
   std::vector<TypedCase> chosen;
   for (std::size_t i = 0; i < options.cases; ++i) {
     const std::size_t begin = i * cases.size() / options.cases;

@@ -130,7 +130,7 @@ struct CopyOfUnaligned {
   void operator()(Block& block) const { block.copy_later(block.shared<CopyNumbers::Four>(threads), 0, x); }
 };
 
-/// Every warp: c = a b of matrices [16, 16] in shared memory, b as it is or transposed.
+/// Every warp computes c = a b of matrices [16, 16] in shared memory. b is stored as it is, or transposed.
 struct SmallProduct {
   const float* a;
   const float* b;

@@ -31,7 +31,7 @@ constexpr int lane_of_a[8][16] = {{0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 
 constexpr int element_of_a[2][16] = {{0, 1, 0, 1, 0, 1, 0, 1, 4, 5, 4, 5, 4, 5, 4, 5},
                                      {2, 3, 2, 3, 2, 3, 2, 3, 6, 7, 6, 7, 6, 7, 6, 7}};
 
-/// Also of an 8 x 8 matrix that ldmatrix.trans loads, in its first 8 rows.
+/// The lane that holds B[row][column]. The first 8 rows also hold for an 8 x 8 matrix that ldmatrix.trans loads.
 constexpr int lane_of_b[16][8] = {
     {0, 4, 8, 12, 16, 20, 24, 28},  {0, 4, 8, 12, 16, 20, 24, 28},  {1, 5, 9, 13, 17, 21, 25, 29},
     {1, 5, 9, 13, 17, 21, 25, 29},  {2, 6, 10, 14, 18, 22, 26, 30}, {2, 6, 10, 14, 18, 22, 26, 30},
@@ -112,7 +112,7 @@ float sum_of(float c, const std::vector<float>& terms) {
   return warp.c[0].of[0];
 }
 
-/// Row r of matrix m is Eight 37 m + 3 r: rows apart, matrices apart.
+/// Row r of matrix m is Eight 37 m + 3 r. There are unused Eights between rows, and between matrices.
 constexpr int eights = 37 * 3 + 3 * 7 + 1;
 constexpr std::uint32_t number_of(std::uint32_t matrix, std::uint32_t row, std::uint32_t column) {
   return 0x4000 + 64 * matrix + 8 * row + column;
@@ -141,7 +141,7 @@ std::vector<FourMatrices> loaded() {
   return found;
 }
 
-/// Element 0 or 1 of the word that a lane has loaded of a matrix.
+/// Element 0 or 1 of the word that a lane has loaded from a matrix.
 std::uint32_t element_of(const std::vector<FourMatrices>& found, int lane, int matrix, int element) {
   return found[static_cast<std::size_t>(lane)].words[matrix] >> (element == 0 ? 0U : 16U) & 0xFFFFU;
 }
@@ -178,7 +178,7 @@ TEST_CASE("a warp's fragments of a product lie as the PTX ISA says") {
 }
 
 TEST_CASE("a warp's product rounds once after 16 terms, toward zero") {
-  constexpr float ulp = 0x1p-23F;  // of 1
+  constexpr float ulp = 0x1p-23F;  // the distance from 1 to the next float
   CHECK(sum_of(1, {0.75F * ulp}) == 1);
   CHECK(sum_of(-1, {-0.75F * ulp}) == -1);
   CHECK(sum_of(1, std::vector<float>(16, 0.25F * ulp)) == 1 + 4 * ulp);

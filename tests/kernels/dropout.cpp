@@ -34,8 +34,8 @@ Tensor drop(const device::Device& device, const Tensor& x, const Draw& draw) {
       device, {.op = "dropout", .attributes = attributes, .inputs = {x}, .outputs = {x}, .scalars = draw.scalars})[0];
 }
 
-/// Causal attention whose result shows its mask: values are unit vectors, so that out[i, j] is the probability of key j
-/// for query i, or zero where it was dropped. Head and sample differ in their queries alone.
+/// The operand of a causal attention whose result shows the mask. Values are unit vectors, so out[i, j] is the
+/// probability of key j for query i, or zero if it was dropped. Heads and samples differ only in their queries.
 Tensor attention_operand(std::int64_t batch, std::int64_t length, std::int64_t heads) {
   Tensor qkv = zeros(type_of({batch, length, 3, heads, length}));
   Random(5).fill_normal(qkv, 0, 1);
@@ -66,7 +66,7 @@ std::vector<Tensor> attend(const device::Device& device, const Tensor& qkv, cons
       {.op = "attention", .attributes = attributes, .inputs = {qkv}, .outputs = {out, lse}, .scalars = draw.scalars});
 }
 
-/// 1 where an element was kept, 0 where it was dropped.
+/// 1 for each element that was kept, 0 for each that was dropped.
 Tensor mask_of(Tensor tensor) {
   for (double& value : tensor.values) {
     value = value != 0 ? 1 : 0;

@@ -1,4 +1,4 @@
-// Random contractions against a loop over all indices, on both devices.
+// Compares random contractions with a loop over all indices, on both devices.
 
 #include "core/graph/einsum.h"
 
@@ -37,7 +37,7 @@ void shuffle(Random& random, std::string& letters) {
   }
 }
 
-/// Up to six letters, each in one operand or both, and in the result or not.
+/// Draws an expression of up to six letters, each in one operand or both, and in the result or not.
 Expression draw(Random& random) {
   Expression drawn;
   const std::int64_t count = random.below(7);
@@ -63,7 +63,7 @@ std::size_t index_of(const std::string& letters, const Expression& of, const std
   return static_cast<std::size_t>(index);
 }
 
-/// For all letters' indices: result += a b.
+/// Adds a b to the result, for all indices of all letters.
 Tensor by_loop(const Expression& of, const Tensor& a, const Tensor& b, Tensor result) {
   std::map<char, std::int64_t> at;
   for (const auto& [letter, size] : of.sizes) {
@@ -92,7 +92,7 @@ Tensor drawn(Random& random, Shape shape, graph::DType dtype) {
   return tensor;
 }
 
-/// Sums of bfloat16 are made in float32 and rounded once.
+/// Compares an expression with the loop. Sums of bfloat16 are made in float32 and rounded once.
 void check_expression(Random& random, const Expression& expression, graph::DType dtype) {
   const std::vector<Tensor> operands = {drawn(random, expression.shape_of(expression.letters.a), dtype),
                                         drawn(random, expression.shape_of(expression.letters.b), dtype)};

@@ -1,4 +1,4 @@
-// Every fast kernel against the float64 reference, over all cases of all ops of the registry.
+// Compares every fast kernel with the float64 reference, in all cases of all ops of the registry.
 
 #include <cmath>
 #include <limits>
@@ -13,7 +13,8 @@ using namespace shardrun::test;
 
 namespace {
 
-/// Numbers of threads beside one. A sanitizer looks for accesses outside a part, which three make as any number does.
+/// The numbers of threads to test besides one. Under a sanitizer, three threads show accesses outside of a thread's
+/// part as well as other numbers do.
 std::vector<int> numbers_of_threads(std::initializer_list<int> numbers) {
   return depth(false, false, true) ? std::vector{3} : numbers;
 }
@@ -130,7 +131,7 @@ TEST_CASE("an optimizer kernel may update all its states in place at once", "[ke
 
 namespace {
 
-/// NaN where a result is NaN or infinite: which of the two depends on the order of operations.
+/// Replaces infinities by NaN: which of the two a result is depends on the order of operations.
 void unite_not_finite(std::vector<Tensor>& results) {
   for (Tensor& result : results) {
     for (double& value : result.values) {
@@ -139,8 +140,8 @@ void unite_not_finite(std::vector<Tensor>& results) {
   }
 }
 
-/// Attention computes in tiles whose masked probabilities are zeros that NaN and Inf outlive, so it may show them in
-/// more elements than the reference, never in fewer.
+/// Attention computes in tiles, in which masked probabilities are zeros. NaN or infinity times zero is NaN. So it may
+/// show NaN in more elements than the reference, but never in fewer.
 void allow_more_of_them(const std::vector<Tensor>& found, std::vector<Tensor>& expected) {
   for (std::size_t o = 0; o < expected.size(); ++o) {
     for (std::size_t e = 0; e < expected[o].values.size(); ++e) {
@@ -180,11 +181,11 @@ Case in_bfloat16(Case test) {
 
 }  // namespace
 
-// A NaN or an infinity in one element of one operand shows in the same elements of the results, or the run that met it
-// would go on.
+// A NaN or an infinity in one element of one operand shows in the same elements of the results. Otherwise a run that
+// met it would go on.
 TEST_CASE("NaN and Inf show in the results as in the reference", "[kernels]") {
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  constexpr auto largest = depth<std::int64_t>(3000, 3000, 100);  // they change no access to memory
+  constexpr auto largest = depth<std::int64_t>(3000, 3000, 100);  // small for sanitizers: no access to memory changes
   for (const graph::Op* op : graph::all_ops()) {
     DYNAMIC_SECTION(op->name) {
       for (const Case& test : cases_of(op->name)) {
@@ -203,7 +204,7 @@ TEST_CASE("NaN and Inf show in the results as in the reference", "[kernels]") {
   }
 }
 
-// exp(-50) in float: 50 roundings of the argument. Below the smallest float there is nothing to compare.
+// exp(-50) in float is as inexact as 50 roundings of its argument. Results below the smallest float are not compared.
 TEST_CASE("activations equal the reference far from zero", "[kernels]") {
   Tensor x = zeros(type_of({10}));
   x.values = {-1e10F, -1e4F, -100, -20, -10, 10, 20, 100, 1e4F, 1e10F};

@@ -1,5 +1,5 @@
-// Every gradient against central differences in float64: with phi = sum of <cotangent, result>, the gradient that an
-// op builds for an operand is d phi / d operand, element by element.
+// Compares every gradient with central differences in float64. With phi = sum of <cotangent, result>, the gradient that
+// an op builds for an operand is d phi / d operand, element by element.
 
 #include <algorithm>
 #include <cmath>
@@ -19,8 +19,8 @@ constexpr double step = 1e-5;
 /// The results through which gradients flow; the others serve the op's own backward pass.
 bool flows(const graph::Op& op, std::size_t output) { return output < op.differentiated; }
 
-/// Operands whose gradient is undefined or zero: integers, what becomes integers, and by declaration targets,
-/// conditions, and the row's maximum, which cancels in the loss as a whole (tested below).
+/// Whether an operand has no gradient, or only zero: integers, operands that become integers, and those listed here:
+/// targets, conditions, and the row's maximum, which cancels in the loss as a whole (tested below).
 bool has_no_gradient(const Prepared& prepared, std::size_t input) {
   static const std::set<std::pair<std::string, std::size_t>> undefined = {
       {"softmax_terms", 1}, {"token_loss", 0}, {"broadcast_scalar", 1}, {"where", 0}, {"broadcast", 1}};
@@ -105,7 +105,7 @@ Tensor built_gradient(const Prepared& prepared, const std::vector<Tensor>& cotan
   return evaluate(builder.function(), reference, given, scalars_of_tests())[gradient];
 }
 
-/// Relative to the largest element, with a floor where a gradient is zero everywhere.
+/// Compares relative to the largest element, but at least to 1e-3, for gradients that are zero everywhere.
 void check_close(const Tensor& found, const Tensor& expected) {
   double largest = 1e-3;
   for (const double value : expected.values) {

@@ -1,4 +1,4 @@
-// Updates on the CUDA kernels that a loss or a norm that is not finite holds back (device::Guard).
+// Updates by the CUDA kernels that are held back because a loss or a norm is not finite (device::Guard).
 
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
-// Layers for images, written as a plugin writes them, against PyTorch: layers/images.txt, made by
-// bench/fixtures/make_image_layers.py. Whole, and with the batch or a dimension of the image split.
+// Compares layers for images, written as in a plugin, with PyTorch's: layers/images.txt, made by
+// bench/fixtures/make_image_layers.py. They run whole, and with the batch or a dimension of the image split.
 
 #include <shardrun/sdk/model/math.hpp>
 

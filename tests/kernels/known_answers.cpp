@@ -1,4 +1,5 @@
-// Answers of another library (PyTorch 1.13, float64), so that a formula misread is not misread by both devices alike.
+// Answers of another library (PyTorch 1.13, float64). They reveal a formula that both devices have wrong in the
+// same way.
 
 #include <limits>
 

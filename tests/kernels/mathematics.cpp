@@ -1,5 +1,5 @@
-// The mathematics of models: operators and functions of the SDK, written as a plugin writes them, run on the reference
-// device, against plain loops.
+// Compares the mathematics of models with plain loops: operators and functions of the SDK, written as in a plugin, and
+// run on the reference device.
 
 #include <shardrun/sdk/model/math.hpp>
 
@@ -33,7 +33,7 @@ sdk::Dims dims_of(const Tensor& tensor) {
   return dims;
 }
 
-/// What a formula gives for these operands.
+/// The result of a formula for these operands.
 Tensor evaluate(const std::vector<Tensor>& operands, const Formula& formula) {
   graph::Graph graph;
   graph::FunctionBuilder builder(graph, "f", graph::Role::on_demand, 1);
@@ -243,7 +243,7 @@ Sum random_sum(Random& random) {
   return drawn;
 }
 
-/// Over all letters' indices: result += product of the operands' elements.
+/// Adds the product of the operands' elements to the result, for all indices of all letters.
 Doubles looped(const Sum& sum, const std::vector<Tensor>& operands) {
   std::map<char, std::int64_t> at;
   std::int64_t results = 1;

@@ -50,8 +50,8 @@ struct Setting {
   DType dtype = DType::f32;
 };
 
-/// Sequences as rows of one batch, in the setting's type: [batch, last - first, heads, width]. Zeros stand for no
-/// token.
+/// Sequences as rows of one batch, in the setting's type: [batch, last - first, heads, width].
+/// Zeros stand for no token.
 Tensor batch_of(const Setting& in, Tensor Sequence::*tensor, std::int64_t first, std::int64_t last) {
   std::vector<Tensor> rows;
   for (const Sequence* sequence : in.sequences) {
@@ -79,7 +79,8 @@ Tensor positions_of(const Setting& in, std::int64_t first, std::int64_t last) {
   return positions;
 }
 
-/// Each sequence has enough pages for its length; others of its row are none. One page more belongs to nobody.
+/// Each sequence has enough pages for its length. The other entries of its row name no page. One page belongs to
+/// no sequence.
 Tensor table_of(const Setting& in) {
   std::int64_t pages = 1;
   std::int64_t longest = 0;
@@ -137,8 +138,8 @@ Tensor attend(const device::Device& device, const Setting& in, std::size_t which
   return slice(all, 0, static_cast<std::int64_t>(which), static_cast<std::int64_t>(which) + 1);
 }
 
-/// A sequence alone, with and without a window, in both types; of heads whose width the kernels know (64), and of
-/// others.
+/// A sequence alone, with and without a window, in both types; of heads whose width the kernels know (64),
+/// and of others.
 template <typename Check>
 void for_each_setting(const Check& check) {
   for (const auto& [width, window, dtype] : std::initializer_list<std::tuple<std::int64_t, std::int64_t, DType>>{

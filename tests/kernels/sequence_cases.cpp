@@ -3,8 +3,8 @@
 #include "tests/kernels/case.h"
 #include "tests/support/evaluate.h"
 
-// Cases of ops that work along a row or a sequence: softmax, rms_norm, cumulative_sum, rope, and attention of separate
-// operands.
+// Cases of ops that work along a row or a sequence: softmax, rms_norm, cumulative_sum, rope,
+// and attention of separate operands.
 
 namespace shardrun::test {
 namespace {
@@ -122,7 +122,7 @@ struct Sight {
   bool mask = false;
 };
 
-/// Of every third key, -infinity for every second query: a mask that hides some keys.
+/// A mask that hides some keys: -infinity for every third key of every second query.
 void fill_mask(Random& random, Tensor& mask) {
   random.fill_normal(mask, 0, 1);
   const std::int64_t keys = mask.type.shape[1];

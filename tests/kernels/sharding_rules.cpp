@@ -1,7 +1,7 @@
-// The sharding rules are true of the kernels: cutting a factor of an op and running its kernel on each shard gives the
-// parts of the whole (pass-through) or partial results whose sum, maximum or minimum is the whole (reduced). An operand
-// that reads the factor through a window has the interval that the shard needs. Shards are uneven, and one of them may
-// be empty.
+// Checks that the kernels obey the sharding rules. If a factor of an op is cut and the op's kernel runs on each shard,
+// the results are the parts of the whole (pass-through), or partial results whose sum, maximum or minimum is the whole
+// (reduced). An operand that reads the factor through a window has the interval that the shard needs. Shards are
+// uneven, and one of them may be empty.
 
 #include <algorithm>
 #include <numeric>
@@ -16,7 +16,7 @@ using graph::FactorClass;
 
 namespace {
 
-/// Ends of consecutive shards of a dimension.
+/// The ends of consecutive shards of a dimension.
 using Cut = std::vector<std::int64_t>;
 
 std::vector<Cut> cuts(std::int64_t size) {
@@ -68,7 +68,7 @@ Prepared shard(const Prepared& whole, graph::FactorId factor, std::int64_t begin
   return part;
 }
 
-/// results[shard][output], as they are when run apart.
+/// results[shard][output], each computed from its shard alone.
 using ShardResults = std::vector<std::vector<Tensor>>;
 
 ShardResults run_shards(const device::Device& device, const Prepared& whole, graph::FactorId factor, const Cut& cut) {
@@ -109,8 +109,7 @@ Tensor add_intervals(const std::vector<Tensor>& parts, std::size_t dim, Tensor s
   return sum;
 }
 
-/// What the shards' results are together, according to the rule. An output without a pass-through factor is the same
-/// on every shard.
+/// Joins the shards' results as the rule says. An output without a pass-through factor is the same on every shard.
 Tensor join(const ShardResults& results, const graph::ShardingRule& rule, graph::FactorId factor, std::size_t output,
             const Tensor& whole) {
   std::vector<Tensor> parts;
@@ -145,7 +144,7 @@ void check_shards(const device::Device& device, const Prepared& whole, Tolerance
   }
 }
 
-/// The operands with fresh draws in those of `varied`.
+/// The operands, of which those in `varied` are drawn anew.
 Prepared with_other_operands(const Prepared& prepared, const std::vector<std::size_t>& varied, std::uint64_t seed) {
   Prepared other = prepared;
   Random random(seed);

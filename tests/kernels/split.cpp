@@ -1,6 +1,6 @@
-// Every op as the partitioner splits it, against the op that is not split: each axis of its operands over two and three
-// ranks, and over more ranks than it has indices, so that some rank's part is empty. What a rule cannot keep is
-// gathered, and partial results are reduced.
+// Compares every op as the partitioner splits it with the op that is not split. Each axis of its operands is split over
+// two and three ranks, and over more ranks than it has indices, so that some rank's part is empty. A split that the
+// op's rule does not allow is gathered, and partial results are reduced.
 
 #include <algorithm>
 #include <set>
@@ -55,8 +55,8 @@ bool has_two_indices(const graph::TensorType& type, const std::string& axis) {
   return found != type.axes.end() && type.shape[static_cast<std::size_t>(found - type.axes.begin())] > 1;
 }
 
-/// Numbers of ranks of which one has nothing of the axis: in the tensor that has the fewest indices of it, and in the
-/// one that has the most.
+/// Numbers of ranks for which some rank has an empty part of the axis: in the tensor with the fewest indices of it, and
+/// in the one with the most.
 std::set<std::uint32_t> counts_with_empty_parts(const Prepared& prepared, const std::string& axis) {
   std::set<std::uint32_t> counts;
   for (const std::vector<Tensor>* tensors : {&prepared.inputs, &prepared.outputs}) {

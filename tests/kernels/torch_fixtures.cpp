@@ -1,4 +1,4 @@
-// Single ops and their gradients against PyTorch's: every case of tests/kernels/fixtures
+// Compares single ops and their gradients with PyTorch's: every case of tests/kernels/fixtures
 // (bench/fixtures/make_op_results.py says how they are written).
 
 #include <filesystem>
@@ -24,7 +24,7 @@ struct Fixture {
   std::map<std::size_t, Tensor> gradients;  ///< of some operands
 };
 
-/// "3 2 : 0.5 1 …", from the shape on.
+/// Reads the shape and the values from a text such as "3 2 : 0.5 1 …".
 Tensor read_tensor(std::istringstream& line) {
   std::vector<std::int64_t> shape;
   std::string word;

@@ -6,7 +6,7 @@
 
 #include "tests/kernels/compare.h"
 
-/// Cases whose operands and results are float32 or bfloat16, each on its own.
+/// Cases whose operands and results are float32 or bfloat16, each independently of the others.
 namespace shardrun::test {
 
 /// Which real operands and results of an op are bfloat16; the others are float32.
@@ -33,18 +33,19 @@ inline constexpr Typing typings[] = {
 /// The reference's results before they are rounded to bfloat16.
 [[nodiscard]] std::vector<Tensor> unrounded(Prepared prepared);
 
-/// Gives the first result other elements to add to. Returns the results that are then expected, as unrounded().
+/// Fills the first result with elements to which the op adds. Returns the results that are then expected,
+/// as unrounded().
 [[nodiscard]] std::vector<Tensor> expected_sums(Prepared& prepared);
 
-/// What is wrong with results, or nothing. A bfloat16 result is rounded once more.
+/// Describes what is wrong with the results; "" if nothing is. A bfloat16 result is rounded once more.
 [[nodiscard]] std::string typed_difference(const std::vector<Tensor>& found, const std::vector<Tensor>& expected,
                                            Tolerance of_float);
 
-/// The mean of a single element is that element. Rounded on its own it is another number, and the difference is
-/// multiplied by 1 / sqrt(epsilon): nothing is left to compare.
+/// Whether the case normalizes rows of one element. The mean is then that element. If the mean is rounded separately,
+/// the difference is multiplied by 1 / sqrt(epsilon), and results cannot be compared.
 [[nodiscard]] bool normalises_one_element(const Case& test);
 
-/// The last of two shards of a factor, where the first has everything.
+/// The last of two shards of a factor if the first one has all indices.
 [[nodiscard]] Prepared without_indices(const Prepared& whole, graph::FactorId factor);
 
 }  // namespace shardrun::test

@@ -101,7 +101,7 @@ void add_window_cases(std::vector<Case>& cases) {
   for (const Pool& pool : pools) {
     add_pool(cases, pool);
   }
-  cases.push_back({"max_pool",  // of equal elements; too large for central differences, which these have not
+  cases.push_back({"max_pool",  // with equal elements, which have no central differences; so it may be large
                    {{"size", Dims{3, 3}}, {"strides", Dims{2, 2}}, {"padding", Dims{1, 1, 1, 1}}},
                    {few_values({3, 7, 41, 33})}});
 }

@@ -1,5 +1,5 @@
-// One rank of an MPI world: test_mpi_member STORE PLUGINS SETTING CASE… goes through those conformance cases with the
-// others.
+// One rank of an MPI world. test_mpi_member STORE PLUGINS SETTING CASE… runs these conformance cases together with the
+// other ranks.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
     run(world, store, words.at(1), words.at(2), {words.begin() + 3, words.end()}, at);
     store.set("passed/" + std::to_string(world.rank), "");
     for (int rank = 0; rank < world.size; ++rank) {
-      // Where MPI was given up, a launcher may end the others once the first process is gone.
+      // If MPI was given up, a launcher may end the other processes once the first one is gone.
       static_cast<void>(store.get("passed/" + std::to_string(rank), INT64_MAX));
     }
     return 0;

@@ -34,8 +34,8 @@ std::optional<std::uint32_t> first_missing(conformance::Store& store, std::uint3
   return std::nullopt;
 }
 
-/// The status of a shell's command that may hang once it `is_done`: mpirun does at times, within its own PMIx, after
-/// ranks that have ended without MPI_Finalize. Then it is killed, and has none.
+/// The status of a shell command. Nothing if it had to be killed after `is_done`: mpirun sometimes hangs, within its
+/// own PMIx, after ranks that have ended without MPI_Finalize.
 std::optional<int> run_command(const std::string& command, const std::function<bool()>& is_done) {
   constexpr std::chrono::milliseconds look{20};
   constexpr std::chrono::seconds patience{5};
@@ -59,11 +59,11 @@ std::optional<int> run_command(const std::string& command, const std::function<b
   return status;
 }
 
-/// As many as an op may want, so few that most ops share one, and none but that one.
+/// As many communicators as an op may want; so few that most ops share one; and only the shared one.
 const std::vector<std::string> settings = {"communicators=64", "communicators=3", "communicators=0"};
 
-/// What goes wrong on any rank; "" where all is well. Where MPI was given up the processes end without MPI_Finalize,
-/// which mpirun calls an error.
+/// Runs cases, and returns what went wrong on any rank; "" if all is well. If MPI was given up, the processes end
+/// without MPI_Finalize, which mpirun calls an error.
 std::string run_cases(std::uint32_t ranks, const std::vector<std::string>& names, const std::string& setting) {
   conformance::Store store;
   const TemporaryFolder folder;
@@ -83,8 +83,8 @@ std::string run_cases(std::uint32_t ranks, const std::vector<std::string>& names
   return "";
 }
 
-/// In which a group fails with an op under way. MPI cannot take that back: it is the end of MPI in that process, so
-/// each needs a world of its own.
+/// Cases in which a group fails with an op in progress. MPI cannot take the op back, so the process can use MPI no
+/// more, and each case needs a world of its own.
 const std::vector<std::string> endings = {"a wait that runs out of time",
                                           "an abort while a receive is under way",
                                           "an op freed after an abort",
@@ -94,7 +94,8 @@ const std::vector<std::string> endings = {"a wait that runs out of time",
                                           "the rank that a late collective op waited for",
                                           "an abort waits for no rank"};
 
-/// Which MPI does not allow for: after the end of one group another goes on. Nor does mpirun for the death of a rank.
+/// Cases that are impossible with MPI. Most go on with another group after one has ended; in some a rank dies, which
+/// mpirun does not allow.
 const std::vector<std::string> impossible = {
     "an abort while ops are under way",         "a collective and a receive that fail together",
     "the memory of an op freed after an abort", "the memory of a send or receive freed after an abort",

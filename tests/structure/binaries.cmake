@@ -1,9 +1,9 @@
 cmake_minimum_required(VERSION 3.25)
 
-# What every program and plugin must be: no RUNPATH entry that is empty, relative to the working directory or in a folder
-# that everyone or a group other than root's may write to. Those that are installed have full RELRO and immediate
-# binding; programs are independent of their position; and stack protectors, fortified calls and landing pads for indirect
-# calls are there where the compiler has them.
+# What every program and plugin must be. No RUNPATH has an entry that is empty, that is relative to the working
+# directory, or whose folder may be written to by everyone or by a group other than root's. Those that are installed
+# have full RELRO and immediate binding; programs are independent of their position; and stack protectors, fortified
+# calls and landing pads for indirect calls are there if the compiler has them.
 #
 # cmake -D build=… -D work=… -D readelf=… -D objdump=… -D hardened=ON|OFF -D protected=ON|OFF -D fortified=ON|OFF
 #       -D landing=ON|OFF -P binaries.cmake
@@ -27,7 +27,7 @@ macro(check_search file)
   string(REGEX MATCHALL "(RPATH|RUNPATH)\\)[^\n]*" lines "${dynamic}")
   foreach(line IN LISTS lines)
     string(REGEX REPLACE ".*\\[(.*)\\].*" "\\1" path "${line}")
-    # A semicolon separates; what is empty must not get lost with it.
+    # A list is separated by semicolons, and an empty entry must not get lost in it.
     string(REPLACE ":" ";" entries "${path}|")
     foreach(entry IN LISTS entries)
       string(REPLACE "|" "" entry "${entry}")

@@ -1,18 +1,18 @@
 cmake_minimum_required(VERSION 3.25)
 
-# Core works with any plugin because it knows none: no file of it contains the name of a strategy, transport or model of this
-# tree as a word, in small or capital letters, alone or between underscores. Names that are English words or protocols
-# too count where they are whole string literals. core/conformance is left out: it brings jobs for the plugins that it checks, with models of this
-# tree. So are core/text and gguf_model.cpp: they read files of others, whose words these are (the pattern of GPT-2, the key
-# "single", an architecture of GGUF). PLUGINS: the targets of all plugins.
+# Core works with any plugin because it knows none: no file of it contains the name of a strategy, transport or model of
+# this tree as a word, in small or capital letters, alone or between underscores. Names that are also English words or
+# protocols count only if they are whole string literals. core/conformance is left out: it has jobs for the plugins that
+# it checks, with models of this tree. So are core/text and gguf_model.cpp: they read other programs' files, which have
+# these words (the pattern of GPT-2, the key "single", an architecture of GGUF). PLUGINS: the targets of all plugins.
 set(words single named mlp tcp)
-# Environment variables that a launcher of other programs' ranks sets, whatever transport these use.
+# Environment variables that launchers of other programs set for their ranks, whatever transport these use.
 set(variables MPI_LOCALRANKID MPI_LOCALNRANKS)
 
 file(GLOB_RECURSE files "${SOURCE}/core/*")
 list(FILTER files EXCLUDE REGEX "/core/((conformance|text)/|checkpoint/gguf_model\\.cpp$)")
 set(found "")
-# A name that is also that of an op is not looked for.
+# A name that is also an op's name is not looked for.
 set(ops sin)
 foreach(plugin IN LISTS PLUGINS)
   string(REGEX REPLACE "^shardrun_[a-z]+_" "" name "${plugin}")

@@ -1,9 +1,9 @@
 cmake_minimum_required(VERSION 3.25)
 
-# Only a device touches the memory of a tensor. Outside core/device no file of core makes a pointer of a tensor's `data`, reads
-# its elements without asking where they are, or copies from or to it; core/bench and transports' own buffers have no tensors,
-# and core/conformance runs kernels on host memory of its own.
-# The device `unmapped` of tests/support shows the same at run time, of what its tests run.
+# Only a device touches the memory of a tensor. Outside core/device no file of core makes a pointer of a tensor's
+# `data`, reads its elements without asking where they are, or copies from or to it. core/bench and transports' own
+# buffers have no tensors, and core/conformance runs kernels on host memory of its own. The device `unmapped` of
+# tests/support checks the same at run time, for all that its tests run.
 
 file(GLOB_RECURSE files "${SOURCE}/core/*.h" "${SOURCE}/core/*.cpp")
 list(FILTER files EXCLUDE REGEX "/core/(device|bench|conformance)/")
@@ -23,7 +23,7 @@ foreach(file IN LISTS files)
   endforeach()
 endforeach()
 
-# What the patterns are for, as it would be written.
+# Lines that the patterns are meant to find.
 set(examples
   "auto* row = static_cast<std::int32_t*>(inputs.data)"
   "std::memcpy(static_cast<std::byte*>(part.data) + at, from, bytes)"

@@ -6,8 +6,8 @@
 
 namespace shardrun::test {
 
-/// A version 1 .npy file as numpy.save writes it: the header padded with spaces to a multiple of 64 bytes, then the
-/// values.
+/// A version 1 .npy file as numpy.save writes it: the header padded with spaces to a multiple of 64 bytes,
+/// then the values.
 inline std::string npy_file(std::string_view dictionary, std::string_view values) {
   std::string header(dictionary);
   header.append(63 - (10 + header.size()) % 64, ' ');

@@ -92,8 +92,8 @@ class Ring {
     return bytes;
   }
 
-  /// Bytes sent in a ring gather: in each step a member sends the block that it received in the step before; first, its
-  /// own.
+  /// Bytes sent in a ring gather: in each step a member sends the block that it received in the step before; first,
+  /// its own.
   [[nodiscard]] static std::uint64_t passed_to_gather(const Blocks& blocks, std::size_t member) {
     std::uint64_t bytes = 0;
     for (std::size_t step = 0; step + 1 < blocks.size(); ++step) {

@@ -17,8 +17,8 @@ namespace shardrun::test {
 
 inline files::Hash hash_of_file(const std::filesystem::path& path) { return files::hash_of(read_file(path)); }
 
-/// A tensor in one of the files of save_small_checkpoint(): which elements (`box`) of which tensor of the manifest it
-/// has.
+/// A tensor in one of the files of save_small_checkpoint(): which elements (`box`) of which tensor of the
+/// manifest it has.
 struct SmallPiece {
   std::size_t tensor;
   mesh::Box box;

@@ -296,7 +296,7 @@ inline AttentionShape separate_shape_of(const KernelCall& call) {
   return at;
 }
 
-/// The same of shapes alone, for the size of scratch. Which heads the first group lacks does not matter to it.
+/// The same from shapes alone, for the size of scratch. It does not depend on the heads that the first group lacks.
 inline AttentionShape separate_shape_of(const graph::OpShape& shape) {
   TensorView q;
   TensorView k;

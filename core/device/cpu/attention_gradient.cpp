@@ -66,7 +66,7 @@ struct AttentionGradient {
 };
 
 /// Dao et al. 2022, arXiv:2205.14135, appendix B.4, for one head of queries. Tiles go from the last to the first, so
-/// that the first key that they see only moves down. For keys that no earlier tile has seen, a tile overwrites the
+/// the first key that a tile sees never increases. For keys that no earlier tile has seen, a tile overwrites the
 /// gradients of keys and values; to the others it adds. The group's first head starts the sums, and its last one
 /// finishes them.
 void attend_gradient(const AttentionGradient& of, const Head& head, float* scratch) {

@@ -75,7 +75,7 @@ SHARDRUN_INLINE std::int64_t multiply_all_rows(std::int64_t row, std::int64_t m,
   return row;
 }
 
-/// The same place in a vector that begins at element 0.
+/// The same range of lanes, in a vector that begins at element 0.
 SHARDRUN_INLINE Whole from_zero(Whole) { return {0}; }
 SHARDRUN_INLINE Part from_zero(Part at) { return {0, at.count}; }
 

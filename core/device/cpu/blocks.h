@@ -6,7 +6,7 @@
 
 namespace shardrun::device::cpu {
 
-/// Loops over blocks of matrices. Conversions are of `rows` rows of `columns` elements; rows begin `from_stride` and
+/// Loops over blocks of matrices. A conversion takes `rows` rows of `columns` elements; rows begin `from_stride` and
 /// `to_stride` elements apart.
 struct BlockLoops {
   /// bfloat16 to float32

@@ -103,7 +103,7 @@ class ConvWeightProducts {
   graph::DType result_;
   Blocked channels_;
   Blocked rows_;
-  std::vector<PreparedProduct> products_;  ///< for full and last blocks of channels, and in each of rows
+  std::vector<PreparedProduct> products_;  ///< for full and last blocks of channels, by full and last blocks of rows
   std::size_t columns_bytes_ = 0;          ///< bytes per thread
   std::size_t sums_bytes_ = 0;             ///< bytes per thread
   std::size_t product_bytes_ = 0;          ///< bytes per thread

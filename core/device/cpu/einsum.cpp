@@ -190,8 +190,7 @@ class Products {
 
   Contraction contraction_;
   PreparedProduct product_;
-  std::array<std::vector<std::int64_t>, 3> strides_;  ///< strides of each unpacked tensor, in the order of its packed
-                                                      ///< form
+  std::array<std::vector<std::int64_t>, 3> strides_;  ///< of each unpacked tensor, in its packed form's order
   std::array<std::size_t, 3> begin_ = {};             ///< where each packed tensor begins in the scratch
   std::size_t packed_bytes_ = 0;
   std::int64_t batch_ = 1;

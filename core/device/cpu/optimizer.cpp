@@ -121,7 +121,7 @@ void adamw(const KernelCall& call) {
   const auto b2 = static_cast<float>(beta2);
   const auto fresh1 = static_cast<float>(1 - beta1);
   const auto fresh2 = static_cast<float>(1 - beta2);
-  // Computed as its own factor: as long as the rate is small, no float lies between 1 − rate · decay and 1.
+  // Not 1 − rate · decay: for a small rate, that would be rounded to 1.
   const auto shrink = static_cast<float>(rate * call.attributes.real("decay"));
   const auto stride = static_cast<float>(rate / (1 - __builtin_pow(beta1, t)));
   const auto correction = static_cast<float>(1 / __builtin_sqrt(1 - __builtin_pow(beta2, t)));

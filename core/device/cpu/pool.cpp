@@ -15,8 +15,8 @@ using namespace SHARDRUN_KERNEL_VARIANT;
 /// For each index of a result's shard, the indices of the operand's shard that it reads along one dimension.
 using Ranges = std::vector<RowRange>;
 
-/// The data that an instruction keeps: how the pool slides and, after the first call, which elements of the shards it
-/// reads.
+/// The data that an instruction keeps: how the pool slides and, after the first call,
+/// which elements of the shards it reads.
 struct Pool {
   std::vector<graph::Sliding> slidings;
   std::array<Ranges, 2> ranges = {};  ///< along rows and columns; a pool of one dimension has one row
@@ -87,7 +87,7 @@ struct Lines {
   std::array<std::int64_t, 3> to;  ///< planes, rows and columns of the result
 };
 
-/// The number that the first element of a shard's planes has in the last dimensions of the whole tensor.
+/// The first element of a shard's planes, as a row-major index over the last dimensions of the whole tensor.
 std::int64_t first_number(const TensorView& view, const KernelCall& call) {
   const bool is_plane = static_cast<const Pool*>(call.prepared)->slidings.size() == 2;
   const std::int64_t row = is_plane ? view.origin[view.rank - 2] : 0;

@@ -24,8 +24,10 @@ struct Shift {
 constexpr std::int64_t outside = -1;
 constexpr std::int64_t elsewhere = -2;
 
-/// A run [begin, end) of y's indices. They are consecutive in x, from index `source` on; or `source` is `outside`: of
-/// the global array; or `elsewhere`: missing in x, to be received.
+/// Consecutive indices of y, up to `end`. Their elements are consecutive in x from index `source` on, unless
+/// `source` is
+/// - `outside`: they lie outside of the global array;
+/// - `elsewhere`: x lacks the elements, which will be received.
 struct Stretch {
   std::int64_t end;
   std::int64_t source;

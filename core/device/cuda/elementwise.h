@@ -60,8 +60,8 @@ void map_in_packs(const KernelCall& call, const Function& function) {
 }
 
 /// outputs[0] = function(inputs[0], …) of the first operands, element by element. An operand may lack leading
-/// dimensions of the result. An operand that lacks none may share the result's memory. `function` is called on the
-/// device.
+/// dimensions of the result. An operand that lacks none may share the result's memory.
+/// `function` is called on the device.
 template <int operands, typename Function>
 void map(const KernelCall& call, const Function& function) {
   const TensorView& y = call.outputs[0];

@@ -49,8 +49,8 @@ struct KnownFusion {
   return all;
 }
 
-/// Adds fused kernels, at namespace scope: `const AddFusedKernels table({{"row_max", "softmax_terms", run, arguments},
-/// …});`
+/// Adds fused kernels, at namespace scope: `const AddFusedKernels table({{"row_max", "softmax_terms", run,
+/// arguments}, …});`
 class AddFusedKernels {
  public:
   AddFusedKernels(std::initializer_list<FusedKernel> kernels) {

@@ -36,8 +36,7 @@ struct Product {
   static constexpr int each = 4;    ///< rows and columns of the result that a thread computes
   static constexpr int side = tile / each;
   static constexpr int threads = side * side;
-  static constexpr int stride = tile + 4;  ///< floats from one index k to the next in shared memory: a column is spread
-                                           ///< over all banks
+  static constexpr int stride = tile + 4;  ///< between indices k; the 4 floats spread a column over all banks
   static constexpr int loads = tile * depth / threads;
 
   A a;

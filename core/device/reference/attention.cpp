@@ -88,8 +88,8 @@ Head packed_head(const KernelCall& call, std::int64_t number) {
           .dropout = dropout_of(call)};
 }
 
-/// Head g of a group of query heads, for q, out [B, T, heads, D] and lse [B, heads, T]. `number`: the group's head among
-/// the B H heads of k, v [B, S, H, D].
+/// Head g of a group of query heads, for q, out [B, T, heads, D] and lse [B, heads, T]. `number`: the number of the
+/// group's head among the B H heads of k, v [B, S, H, D].
 Head separate_head(const KernelCall& call, const QueryHeads& of, std::int64_t number, std::int64_t g,
                    const double* mask) {
   const TensorView& q = call.inputs[0];
@@ -195,8 +195,8 @@ void attend_gradient(const Head& head, const Tensors& at, const Gradients& to, s
   seen(to.dv, head.v).noalias() += p * dout;
 }
 
-/// Calls body(head, query) for each. Heads of keys and values run in parallel; their queries do not, because they add
-/// to the same gradients.
+/// Calls body(head, query) for every query of every head. Heads of keys and values run in parallel; their queries do
+/// not, because they add to the same gradients.
 template <typename Body>
 void for_each_packed(const KernelCall& call, const Body& body) {
   const TensorView& qkv = call.inputs[0];

@@ -7,8 +7,8 @@ namespace {
 
 /// Parts of cross entropy that can be added over shards of the vocabulary, given the row's global maximum (Shoeybi et
 /// al. 2019, arXiv:1909.08053, section 3):
-///   sum_exp[l] = sum over v of exp(logits[l, v] - max[l])      target_logit[l] = logits[l, target[l]] target_logit is
-/// zero if another shard holds the target.
+///   sum_exp[l] = sum over v of exp(logits[l, v] - max[l])
+///   target_logit[l] = logits[l, target[l]], or zero if another shard holds the target
 /// logits: [L, V]   max, targets: [L]   sum_exp, target_logit: [L]
 void softmax_terms(const KernelCall& call) {
   const TensorView& logits = call.inputs[0];

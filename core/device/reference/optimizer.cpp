@@ -41,7 +41,7 @@ void adamw(const KernelCall& call) {
 
 /// v = momentum v + g,  p = p - rate v,  where g has the L2 penalty's gradient added (Sutskever et al. 2013,
 /// "On the importance of initialization and momentum", section 2, with the rate outside the velocity).
-/// Without momentum there is no velocity: parameter, [velocity,] gradient[, scale []] -> parameter [, velocity]
+/// Without momentum there is no velocity.   parameter, [velocity,] gradient[, scale []] -> parameter [, velocity]
 void sgd(const KernelCall& call) {
   const double momentum = call.attributes.real("momentum");
   const double decay = call.attributes.real("decay");

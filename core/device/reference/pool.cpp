@@ -12,8 +12,8 @@ std::vector<Sliding> pool_slidings(const KernelCall& call) {
   return sliding_of(call.attributes, call.attributes.integers("size"));
 }
 
-/// y[i] = the largest x[j] of window i. The second result is the number of this j in the last dimensions of the whole
-/// x. Of equal elements, the first is the largest. A NaN is larger than all numbers.
+/// y[i] = the largest x[j] of window i. The second result is the row-major index of this j over the last dimensions of
+/// the whole x. Of equal elements, the first is the largest. A NaN is larger than all numbers.
 void max_pool(const KernelCall& call) {
   const TensorView& view = call.inputs[0];
   const std::vector<Sliding> slidings = pool_slidings(call);

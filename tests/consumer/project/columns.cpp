@@ -4,7 +4,7 @@ using namespace shardrun::sdk;
 
 namespace {
 
-/// Every tensor is split over the ranks by one of its dimensions: the last, or the one that is asked for.
+/// Splits every tensor over the ranks by one of its dimensions: the one that the option `dim` gives, or the last.
 class Columns {
  public:
   static std::vector<Option> options() {

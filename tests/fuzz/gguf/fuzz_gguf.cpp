@@ -1,6 +1,6 @@
-// Any bytes as a GGUF file. Nothing but shardrun::Error may come out. The tensors of a file that is accepted lie in it,
-// and a tokenizer that it has encodes a text to tokens of its vocabulary. If the file describes a model that is known,
-// all of its tensors can be read.
+// Reads any bytes as a GGUF file. Nothing but shardrun::Error may be thrown. The tensors of an accepted file lie within
+// it, and its tokenizer, if there is one, encodes a text to tokens of its vocabulary. If the file describes a known
+// model, all of its tensors can be read.
 
 #include <cstddef>
 #include <cstdint>
@@ -66,7 +66,7 @@ void use_gguf_model(const std::filesystem::path& file) {
   static_cast<void>(model.config(checkpoint::DType::f32));
 }
 
-/// Calls `use`. Its errors must be shardrun's, and name the file, unless they are of the text to encode.
+/// Calls `use`. Its errors must be shardrun's, and name the file, unless they are about the text that is encoded.
 void try_gguf(const std::function<void()>& use) {
   try {
     use();

@@ -1,5 +1,6 @@
-// How libFuzzer changes a GGUF file: most of the time one field of its head (a key, a type, a count, a length, a value,
-// a dimension, an offset), or a whole value or tensor, while the rest stays a file. Otherwise bytes, as usual.
+// How libFuzzer changes a GGUF file. Mostly it changes one field of the head (a key, a type, a count, a length, a
+// value, a dimension, an offset), or a whole value or tensor, and the rest stays valid. Otherwise it changes bytes,
+// as usual.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
-// Any files as a model folder of Hugging Face's libraries. A line is the name of a file, a blank, and the file. A line
-// of a safetensors file is its header, and between name and header the number of its bytes of data, which are zeros.
-// Nothing but shardrun::Error may come out, which names the folder in at most 6,000 bytes. Every tensor of a folder
-// that is accepted can be read. So can a conversation, messages.json, and be rendered.
+// Reads any files as a model folder of Hugging Face's libraries. Each line of the input has the name of a file, a
+// blank, and the file. For a safetensors file it has the name, the number of bytes of data (which are zeros), and the
+// header. Nothing but shardrun::Error may be thrown; it names the folder, in at most 6,000 bytes. Every tensor of an
+// accepted folder can be read, and a conversation in messages.json can be read and rendered.
 
 #include <boost/json.hpp>
 #include <charconv>

@@ -1,5 +1,5 @@
-// Any bytes as a job file: nothing but shardrun::Error may come out, and a job that is accepted must say the same
-// when it is written and read again.
+// Reads any bytes as a job file. Nothing but shardrun::Error may be thrown. A job that is accepted is the same when it
+// is written and read again.
 
 #include <cstddef>
 #include <cstdint>

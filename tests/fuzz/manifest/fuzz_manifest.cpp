@@ -1,5 +1,6 @@
-// Any bytes as a checkpoint's manifest. Its hash would refuse almost all of them, so each text is also read with a hash
-// that fits. Nothing but shardrun::Error may come out, and a manifest that is accepted is written and read unchanged.
+// Reads any bytes as a checkpoint's manifest. Its hash would refuse almost all of them, so each text is also read with
+// a hash that fits. Nothing but shardrun::Error may be thrown. A manifest that is accepted is the same when it is
+// written and read again.
 
 #include <cstddef>
 #include <cstdint>

@@ -40,7 +40,7 @@ class Random {
 
 const char* text_of(bool value) { return value ? "true" : "false"; }
 
-/// What the splits have to know of the model.
+/// The facts about the model on which the choice of a split depends.
 struct Model {
   std::string name;
   std::int64_t layers = 0;
@@ -118,7 +118,7 @@ class Generator {
     if (random_.chance(35)) {
       what("model.dropout", "0.1");
     }
-    // A tenth of it at least is left for validation, and that is more than a context.
+    // At least a tenth of the tokens is left for validation, which is more than one context.
     const std::int64_t tokens = random_.number(200, 900);
     if (random_.chance(70)) {
       job_.files["data.txt"] = sentences(static_cast<std::size_t>(tokens));
@@ -220,7 +220,7 @@ class Generator {
 
   std::int64_t few_ranks() { return random_.one_of<std::int64_t>({1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 8}); }
 
-  /// Gives each axis a size, of at most eight ranks in all. Axes of size 1 may be left out, but one axis stays.
+  /// Gives each axis a size, for at most eight ranks in all. Axes of size 1 may be left out, but one axis stays.
   std::vector<std::string> mesh(const std::vector<std::string>& names, std::int64_t most_stages = 1) {
     std::vector<Setting> axes;
     std::int64_t product = 1;
@@ -234,7 +234,7 @@ class Generator {
     }
     ranks(product);
     std::vector<std::string> given;
-    std::vector<std::string> split;  // those of several ranks
+    std::vector<std::string> split;  // the axes with several ranks
     for (const Setting& axis : axes) {
       how(axis.name, axis.value);
       given.push_back(axis.name.substr(std::string("mesh.").size()));
@@ -327,7 +327,7 @@ class Generator {
         const std::string mesh_axis = random_.one_of(free);
         how("sharding." + axis, mesh_axis);
         if (axis == "x") {
-          std::erase(free, mesh_axis);  // both dimensions of one tensor
+          std::erase(free, mesh_axis);  // a mesh axis cannot split two dimensions of one tensor
         }
       }
     }

@@ -1,4 +1,4 @@
-// Random valid jobs: each is run as it is split, compared with the same job on one rank, and with its plan.
+// Runs random valid jobs. Each is compared with the same job on one rank, and with its plan.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -30,11 +30,11 @@ struct Options {
   bool list = false;
 };
 
-/// What became of one job.
+/// The outcome of one job.
 struct Outcome {
   enum class Kind { sound, refused, wrong } kind = Kind::sound;
   std::string text = {};
-  std::string what = {};  ///< of a wrong one: what was found, without what differs from job to job
+  std::string what = {};  ///< for a wrong job: what was found, without what differs from job to job
 };
 
 Outcome wrong(std::string what, const std::string& more) {
@@ -42,7 +42,7 @@ Outcome wrong(std::string what, const std::string& more) {
   return {Outcome::Kind::wrong, std::move(text), std::move(what)};
 }
 
-/// A sum in another order differs by so much, relative to the number; later losses follow from earlier sums.
+/// How much numbers may differ, relatively, if sums are made in another order. Later losses depend on earlier sums.
 struct Tolerances {
   double first;
   double later;
@@ -54,7 +54,7 @@ bool is_close(double one, double other, double tolerance) {
   return std::abs(one - other) <= tolerance * std::max({std::abs(one), std::abs(other), 1e-3});
 }
 
-/// What of the lines of metrics.jsonl is not what one rank wrote; empty: nothing.
+/// The first difference between the metrics.jsonl of the split job and that of one rank; empty if there is none.
 std::string difference(const std::vector<json::object>& split, const std::vector<json::object>& single,
                        const Tolerances& tolerances) {
   if (split.size() != single.size()) {
@@ -78,7 +78,7 @@ std::string difference(const std::vector<json::object>& split, const std::vector
   return "";
 }
 
-/// What of the summary is not as it was planned; empty: nothing.
+/// The first difference between the summary and the plan; empty if there is none.
 std::string off_plan(const json::object& summary, const json::object& plan, bool has_steps) {
   for (const json::value& alike : plan.at("ranks").as_array()) {
     for (const json::value& member : alike.at("members").as_array()) {
@@ -111,7 +111,7 @@ std::string value_of(const std::vector<Setting>& settings, const std::string& na
   return found == settings.end() ? "" : found->value;
 }
 
-/// Runs a job in a folder of its own. `folder` has its files then.
+/// Runs a job in a folder of its own, in which its files are left.
 Outcome run(const RandomJob& job, const std::filesystem::path& folder) {
   const std::filesystem::path alone = folder / "single";
   std::filesystem::create_directories(alone);
@@ -162,12 +162,12 @@ Outcome run(const RandomJob& job) {
   return run(job, folder.path());
 }
 
-/// Leaves out settings for as long as the same is found without them.
+/// Leaves out settings, one after the other, as long as the job still gives the same finding.
 RandomJob shrunk(RandomJob job, const std::string& what) {
   for (std::vector<Setting> RandomJob::*part : {&RandomJob::how, &RandomJob::what}) {
     for (std::size_t s = (job.*part).size(); s-- > 0;) {
       if ((job.*part)[s].name == "job.output") {
-        continue;  // where the results are looked for
+        continue;  // the results are read from there
       }
       RandomJob smaller = job;
       (smaller.*part).erase((smaller.*part).begin() + static_cast<std::ptrdiff_t>(s));
@@ -193,7 +193,7 @@ void tell(std::uint64_t seed, const RandomJob& job, const Outcome& outcome, cons
   fmt::print("--- all of it again: fuzz_runs --seed {} --count 1 --keep FOLDER\n", seed);
 }
 
-/// The job with these settings of the split one, in place of its own of the same names.
+/// The job with these settings, which replace settings of the same names that say how it is split.
 RandomJob with(RandomJob job, const std::vector<std::string>& settings) {
   for (const std::string& setting : settings) {
     const std::size_t equals = setting.find('=');

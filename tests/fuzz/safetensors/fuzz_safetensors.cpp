@@ -1,5 +1,5 @@
-// Any bytes as a safetensors file, and any bytes as its header. Nothing but shardrun::Error may come out, whose message
-// is one line of at most 2,000 bytes. Tensors of a file that is accepted lie in it one after the other up to its end,
+// Reads any bytes as a safetensors file, and any bytes as its header. Nothing but shardrun::Error may be thrown, with a
+// message of one line and at most 2,000 bytes. The tensors of an accepted file follow each other up to the file's end,
 // and the file has the same tensors when it is written and read again.
 
 #include <algorithm>
@@ -57,7 +57,7 @@ void read_file_bytes(std::span<const std::byte> file) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
   read_file_bytes(bytes);
-  // As the header of files with 0, 4 and 12 bytes of data.
+  // The input as the header of files with 0, 4 and 12 bytes of data.
   std::vector<std::byte> framed(8);
   for (std::size_t i = 0; i < framed.size(); ++i) {
     framed[i] = static_cast<std::byte>(size >> (8 * i));

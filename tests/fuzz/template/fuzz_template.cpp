@@ -1,6 +1,6 @@
-// Any chat template, over one conversation. If the input's first line is a JSON list of messages, it is the
-// conversation, and the template is the rest. Nothing but shardrun::Error may come out, which names the template. What
-// is rendered is within the limits, is UTF-8, and is the same each time.
+// Renders any chat template with one conversation. If the input's first line is a JSON list of messages, it is the
+// conversation, and the template is the rest. Nothing but shardrun::Error may be thrown, and it names the template. The
+// result is within the limits, is UTF-8, and is the same each time.
 
 #include <algorithm>
 #include <boost/json.hpp>

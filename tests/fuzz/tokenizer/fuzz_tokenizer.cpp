@@ -1,6 +1,6 @@
-// A line that is any tokenizer.json, and a text behind it. Nothing but shardrun::Error may come out. A tokenizer that
-// is accepted is the same when it is written and read again; it encodes a text to tokens of its vocabulary, the same
-// each time, and decodes all of them, at once and one by one.
+// Reads one line as a tokenizer.json, and the rest as a text. Nothing but shardrun::Error may be thrown. A tokenizer
+// that is accepted is the same when it is written and read again. It encodes the text to tokens of its vocabulary, the
+// same each time, and decodes all of them, at once and one by one.
 
 #include <cstddef>
 #include <cstdint>

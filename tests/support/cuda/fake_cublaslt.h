@@ -24,8 +24,8 @@
 /// instantiated, so kernels of products cannot be loaded).
 namespace shardrun::test::fake_cuda {
 
-/// Functions of the fake CUDA runtime that the fake library calls. The runtime is in the device's library or in the
-/// test.
+/// Functions of the fake CUDA runtime that the fake library calls. The runtime is in the device's library or
+/// in the test.
 struct Lent {
   void (*enqueue)(void* stream, const void* kernel, std::function<void()> work);
   bool (*is_on_gpu)(const void* memory, std::size_t bytes);
@@ -34,8 +34,8 @@ struct Lent {
 };
 
 /// Counts since the process started. products: given to streams. unaligned: those with rows not aligned to 16 bytes.
-/// fused: those with an epilogue, or with an added matrix that is not the result. choices: heuristics that were
-/// requested.
+/// fused: those with an epilogue, or with an added matrix that is not the result. choices:
+/// heuristics that were requested.
 struct CublasLtCounts {
   std::int64_t products = 0;
   std::int64_t unaligned = 0;

@@ -54,8 +54,8 @@ void forget(std::int64_t number);
 /// Adds a kernel to a stream.
 void enqueue(void* stream, const void* kernel, std::function<void()> work);
 
-/// Work that several ranks do together. It may stay at the head of its stream for long, and does not delay other
-/// streams.
+/// Work that several ranks do together. It may stay at the head of its stream for long,
+/// and does not delay other streams.
 class JointWork {
  public:
   JointWork() = default;

@@ -14,8 +14,8 @@
 ///   is too small, or if its kernels were not loaded before (as in fake_cublaslt.h).
 /// - Each run overwrites the workspace with other values.
 /// - The first engines that a graph's heuristic returns are unsuitable, and each says why: one gives different results
-///   in each run (in the first element), one rounds float32 operands to FP8, one to TF32, one needs a workspace of 1
-///   TiB.
+///   in each run (in the first element), one rounds float32 operands to FP8, one to TF32,
+///   one needs a workspace of 1 TiB.
 ///
 /// Environment variables: FAKE_CUDNN_VERSION (91900), FAKE_CUDNN_FAIL (the function that returns FAKE_CUDNN_STATUS
 /// instead of working), FAKE_CUDNN_NONE (if set, there are no engines), FAKE_CUDNN_WANTS_HANDLE (cudnnBackendFinalize

@@ -15,8 +15,8 @@ bool adds_to_sums(const Descriptor& graph) {
 }
 
 /// The workspace, in bytes, that the real library requests for the gradient of attention. It is for the probabilities
-/// of whole tiles in bfloat16 (unless sums of dq are in memory), and the products of all heads, which are added in
-/// groups.
+/// of whole tiles in bfloat16 (unless sums of dq are in memory), and the products of all heads,
+/// which are added in groups.
 std::int64_t workspace_of_gradient(const Descriptor& graph) {
   const auto up_to = [](std::int64_t value, std::int64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;

@@ -102,7 +102,7 @@ struct Member {
   std::vector<std::byte> arena;
 };
 
-/// A case done by hand, as transport.h says it: what every member has in the end.
+/// Performs a case by hand, as transport.h describes it. Returns what every member has in the end.
 std::vector<Member> done(const Case& each, std::uint32_t members, std::uint32_t round) {
   std::vector<Member> all(members);
   const std::uint64_t element = sdk::dtype_size(each.dtype);
@@ -147,7 +147,8 @@ TEST_CASE("a right result counts no wrong element, in any type, with many member
     for (const sdk::DtypeTraits& dtype : sdk::dtypes) {
       for (const sdk::ReductionTraits& reduction : sdk::reductions) {
         for (const std::uint32_t members : {2U, 3U, 300U}) {
-          // More members than the smaller types have numbers: how sums of many are kept exact is alike for all ops.
+          // More members than the smaller types have numbers. All ops keep such sums exact in the same way, so one op
+          // is enough.
           if (members == 300 && (traits.opcode != SR_OP_ALL_REDUCE || reduction.reduction != SR_REDUCE_SUM)) {
             continue;
           }

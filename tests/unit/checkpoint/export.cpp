@@ -79,7 +79,7 @@ TEST_CASE("a large export is several files and an index that names them", "[chec
                                          "model-00002-of-00002.safetensors", "model.safetensors.index.json"};
 
   const Exported first = save(0, 48);
-  write_file(to / "config.json", "{}");  // a user's
+  write_file(to / "config.json", "{}");  // a file of the user's
   CHECK((first.files.size() == 3 && first.files.back() == to / index_name && first.bytes == 68));
   CHECK(exported_names(to) == sharded);
   const boost::json::value index = boost::json::parse(read_file(to / index_name));

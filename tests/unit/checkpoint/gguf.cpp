@@ -39,7 +39,7 @@ std::string gguf_value(std::string_view key, std::uint32_t type, const std::stri
 std::string gguf_value(std::string_view key, std::string_view text) { return gguf_value(key, 8, gguf_text(text)); }
 std::string gguf_value(std::string_view key, std::uint32_t number) { return gguf_value(key, 4, number_bytes(number)); }
 
-/// An entry of its table of tensors. `shape`: as GGUF has it, the last dimension of rows first.
+/// An entry of the table of tensors. `shape`: in GGUF's order, the last dimension first.
 std::string gguf_tensor(std::string_view name, const std::vector<std::uint64_t>& shape, std::uint32_t type,
                         std::uint64_t offset) {
   std::string entry = gguf_text(name) + number_bytes(static_cast<std::uint32_t>(shape.size()));

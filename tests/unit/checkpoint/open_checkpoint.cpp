@@ -24,7 +24,7 @@ std::vector<float> read_part(const OpenCheckpoint& checkpoint, const char* name,
   return values;
 }
 
-/// What a run that loads the checkpoint would be told.
+/// The error of a run that loads the checkpoint.
 std::string load_error(const std::filesystem::path& folder) {
   return error_of([&] { OpenCheckpoint(folder).check_all_files(); });
 }
@@ -181,7 +181,7 @@ TEST_CASE("verify finds elements that lie in two pieces or in none", "[checkpoin
   CHECK(
       faults_of({{{0, {{0, 0}, {4, 3}, mesh::Interval{0, 7}}}, moment}, {{0, {{0, 0}, {4, 3}, mesh::Interval{7, 12}}}}})
           .empty());
-  // a run of a box beside a box
+  // Consecutive elements of one box, and another box.
   CHECK(faults_of({{{0, {{0, 0}, {4, 3}, mesh::Interval{0, 6}}}, moment}, {{0, {{2, 0}, {2, 3}, {}}}}}).empty());
   CHECK(read_error() == "nothing");
 

@@ -18,7 +18,7 @@ constexpr mesh::AxisId model(1);
 const Mesh mesh_2_2{{{"data", 2}, {"model", 2}}};
 const Mesh mesh_2_3{{{"data", 2}, {"model", 3}}};
 
-/// With a line break before it, as the expected drawings below have one.
+/// The drawing after a line break, because the expected drawings below begin with one.
 std::string drawn(const std::vector<std::int64_t>& shape, const Placement& placement, const Mesh& mesh,
                   const std::vector<std::string>& axes, std::size_t width = 80) {
   return "\n" + cli::draw(mesh::shards_of(shape, placement, mesh), axes, width);

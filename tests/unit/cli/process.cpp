@@ -17,8 +17,8 @@ using namespace shardrun;
 
 namespace {
 
-/// What becomes of a process of its own that catches signals to stop, and then does this: its exit code, or minus the
-/// signal that ended it.
+/// Runs `act` in a separate process that catches signals to stop. Returns its exit code, or minus the signal that
+/// ended it.
 int outcome(const std::function<int()>& act) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -31,7 +31,7 @@ int outcome(const std::function<int()>& act) {
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/// So that a signal to this thread has been handled when raise() returns.
+/// Lets this thread take signals, so that a signal has been handled when raise() returns.
 void take_signals_here() {
   sigset_t none;
   sigemptyset(&none);
@@ -66,7 +66,7 @@ TEST_CASE("a second signal ends the process if it is another signal or comes lat
   CHECK(outcome([] {
           take_signals_here();
           std::raise(SIGINT);
-          std::this_thread::sleep_for(std::chrono::milliseconds(300));  // "later" is what is tested
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the next signal must come later
           std::raise(SIGINT);
           return 0;
         }) == -SIGINT);

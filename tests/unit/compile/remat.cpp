@@ -10,7 +10,7 @@ using namespace shardrun::test;
 
 namespace {
 
-/// Nodes of training that are computed again, of one op.
+/// The number of nodes of one op that training computes again.
 std::int64_t repeated(const graph::Graph& graph, std::string_view op) {
   const graph::Function& micro = *graph.find("micro", 7);
   return std::count_if(micro.nodes.begin(), micro.nodes.end(), [&](const graph::Node& node) {

@@ -196,7 +196,7 @@ std::string refusal(const std::string& file, int threads = 1) {
   return error_of([&] { data::require_finite(data::NpyArray(files::SteadyFile(folder / "x.npy")), threads); });
 }
 
-/// A column of so many values.
+/// A .npy file with a column of these values.
 std::string column(const std::vector<float>& values) {
   const std::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
   return npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (" + std::to_string(values.size()) + ",), }",

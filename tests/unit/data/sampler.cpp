@@ -16,7 +16,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-/// 0, 1, 2, …
+/// A file of the tokens 0, 1, 2, …
 class Counting {
  public:
   explicit Counting(std::size_t size) : stream_(TokenStream::of_file(file_of(size, folder_), 1000)) {}

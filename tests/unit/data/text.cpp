@@ -391,7 +391,7 @@ TEST_CASE("a file of another format is not read as tokens", "[data]") {
 
 namespace {
 
-/// Files of numbers of one type, and what is said when another width is taken for theirs.
+/// Files of numbers of one type, and the errors if they are read with another width.
 class Widths {
  public:
   template <typename Number>

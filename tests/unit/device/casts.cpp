@@ -32,8 +32,8 @@ std::vector<To> cast(const Kernel& kernel, DType to, DType from, std::vector<Fro
   return results;
 }
 
-/// Floats with every upper half, and lower halves on both sides of what rounds up: ties, NaN of every payload, Inf and
-/// denormals are among them.
+/// Floats with every upper half, and with lower halves on both sides of the limit for rounding up. They include ties,
+/// NaN of every payload, Inf and denormals.
 std::vector<std::uint32_t> float_bits() {
   std::vector<std::uint32_t> bits;
   for (std::uint32_t upper = 0; upper < 0x10000; ++upper) {

@@ -1,4 +1,4 @@
-// What the comparison with the reference does not show: exact bits, far ranges, and sizes of nothing.
+// What the comparison with the reference does not show: exact bits, very large and small operands, and empty tensors.
 
 #include <cmath>
 #include <fstream>

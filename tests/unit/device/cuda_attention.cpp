@@ -24,7 +24,8 @@ namespace fake = shardrun::test::fake_cuda;
 
 namespace {
 
-/// An op with its types. Packed: 4 heads. Separate: 2 heads of keys for two of queries each, as many keys as queries.
+/// An op with its types. Packed: 4 heads. Separate: 2 heads of keys, with two heads of queries for each, and as many
+/// keys as queries.
 struct Op {
   explicit Op(bool is_packed, bool is_gradient = false, std::int64_t batch = 2, std::int64_t length = 9,
               std::int64_t width = 8)
@@ -102,8 +103,8 @@ struct OnCudnn : test::OnFakeCudnn<Op> {
     }
     return all;
   }
-  /// Runs the op as it is prepared for the device, and checks that the results are those of our own kernel, about.
-  /// Returns the number of plans that ran.
+  /// Runs the op as the device prepares it, and checks that the results nearly equal those of our own kernel. Returns
+  /// the number of plans that ran.
   [[nodiscard]] std::int64_t runs_of_library() {
     prepare(nullptr);
     const std::vector<double> expected = result();
@@ -141,13 +142,13 @@ TEST_CASE("the gradient of attention has the same bits in parts of samples or of
     OnCudnn at(Op(is_packed, true, 6));
     at.prepare();
     const std::vector<double> expected = at.result();
-    // That of one head of keys of one sample is the smallest part.
+    // The smallest part is one head of keys of one sample.
     const std::int64_t heads = is_packed ? 1 : 2;
     const std::int64_t of_head = heads * 2 * 64 * 128 + (is_packed ? 0 : heads * 2 * 2 * 9 * 8);
     const std::int64_t key_heads = is_packed ? 4 : 2;
-    const std::pair<std::int64_t, std::int64_t> cases[] = {{3 * key_heads, 2},   // three samples
-                                                           {4 * key_heads, 2},   // four are no part of six
-                                                           {key_heads, 6},       // a sample
+    const std::pair<std::int64_t, std::int64_t> cases[] = {{3 * key_heads, 2},  // three samples
+                                                           {4 * key_heads, 2},  // four are no part of six
+                                                           {key_heads, 6},  // parts of four samples cannot make up six
                                                            {key_heads / 2, 12},  // half of its heads
                                                            {1, 6 * key_heads}};  // a head
     for (const auto& [fit, parts] : cases) {
@@ -159,7 +160,7 @@ TEST_CASE("the gradient of attention has the same bits in parts of samples or of
 
       CHECK(fake::cudnn_counts().runs == before + parts);
     }
-    // Where that does not fit, it is made nevertheless.
+    // Even if that part does not fit, it is made.
     CHECK(at.op.steps(1)->parts_of_batch * at.op.steps(1)->part.parts_of_heads == 6 * key_heads);
   }
 }
@@ -250,7 +251,7 @@ TEST_CASE("the gradient of attention has no fixed order if that is asked for", "
 
     CHECK(fake::cudnn_counts().runs == before + 2);
     CHECK(first != second);
-    // The fake's engine has other numbers in the first element of each of dq, dk and dv.
+    // In the first element of each of dq, dk and dv, the fake's engine differs from our kernel.
     std::int64_t others = 0;
     for (std::size_t i = 0; i < own.size(); ++i) {
       others += std::abs(first[i] - own[i]) > 0.125 ? 1 : 0;

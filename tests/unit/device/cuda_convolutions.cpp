@@ -115,7 +115,7 @@ TEST_CASE("convolutions with large copies are made in parts of images", "[unit]"
     INFO(op.name << " " << to_string(op.inputs[0].dtype) << " " << to_string(op.outputs[0].dtype));
     OnCudnn at(op);
     const std::vector<double> expected = at.own_result();
-    // So much that two images fit, and not three.
+    // The limit lets two images fit, but not three.
     std::int64_t most_bytes = 0;
     std::optional<cuda::ConvolutionSteps> steps;
     do {
@@ -234,7 +234,7 @@ TEST_CASE("equal convolutions choose an engine once", "[unit]") {
   CHECK(fake::cudnn_counts().choices == before);
   CHECK(at.result() == expected);
 
-  // A result that is aligned less: another choice.
+  // A less aligned result needs another choice.
   at.outputs[0].data = at.outputs[0].address_of(1);
   at.prepare();
   CHECK(fake::cudnn_counts().choices == before + 1);
@@ -309,7 +309,7 @@ TEST_CASE("convolutions use cuDNN when plans can be made only with a handle", "[
 }
 
 TEST_CASE("a call of cuDNN that fails names the op, its sizes and the status", "[unit]") {
-  // Each convolution is of its own sizes, so that it is not known from before.
+  // Each convolution has sizes of its own, so that no earlier choice is known for it.
   std::int64_t batch = 9;
   for (const char* const function : {"cudnnBackendCreateDescriptor", "cudnnBackendSetAttribute",
                                      "cudnnBackendGetAttribute", "cudnnBackendFinalize"}) {

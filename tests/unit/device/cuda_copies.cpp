@@ -17,13 +17,13 @@ using test::fake_cuda::Settings;
 
 namespace {
 
-/// Whether floats that are not pinned are written, as they are in the queue's turn, and others read.
+/// Whether floats that are not pinned are copied to the GPU only when the queue reaches the copy, and read back.
 bool are_copied(const Settings& settings, std::size_t count) {
   std::vector<float> others(count);
   std::vector<float> given(count);
   std::vector<float> found(count);
   std::iota(others.begin(), others.end(), 3.0F);
-  OnGpu at(settings, 2 * count * sizeof(float));  // its streams end before the numbers
+  OnGpu at(settings, 2 * count * sizeof(float));  // destroyed before the vectors, so that its streams end first
   std::byte* const of_others = at.memory->data() + count * sizeof(float);
   {
     const auto pinned = at.device.pin(std::as_writable_bytes(std::span(others)));
@@ -70,8 +70,8 @@ TEST_CASE("cuda: host memory that is not pinned is copied in pieces, when the qu
 
 #if !defined(SHARDRUN_TSAN)
 TEST_CASE("cuda: leaving out any wait between pieces of a host copy gives wrong numbers", "[device][cuda]") {
-  // Three pieces there and three back, each with two waits, and one behind all. The others only repeat what these
-  // ensure.
+  // Three pieces to the GPU and three back, each with two waits, and one wait after all. The waits that are left out
+  // here only repeat what these ensure.
   for (const std::int64_t wait : {1, 2, 5, 9, 12, 14}) {
     bool is_right = true;
     for (std::uint64_t seed = 1; seed <= 30 && is_right; ++seed) {

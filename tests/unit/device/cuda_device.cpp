@@ -14,7 +14,7 @@ using test::OnGpu;
 
 namespace {
 
-/// Before the tests of all devices, which find it by the list.
+/// Registered before the tests of all devices run, which take the devices from the list.
 const RegisterDevice cuda_registered = [] {
   cuda::emulated::set_enqueue(test::fake_cuda::enqueue);
   return RegisterDevice(std::make_unique<const cuda::CudaDevice>());
@@ -66,7 +66,7 @@ TEST_CASE("cuda: an arena is memory that transports can register, if the GPU sup
     at.queue->fill(at.view(24'999, 1), 3);
     CHECK(is_finite(*at.queue, at.view(24'999, 1)));
     CHECK(at.memory->touched_bytes() == 4096);
-    // In whole pieces of 64 KiB, or as cudaMalloc rounds.
+    // Memory is taken in whole pieces of 64 KiB, or as cudaMalloc rounds.
     CHECK_THROWS_AS(at.device.allocate(1 << 20), Error);
     CHECK_NOTHROW(at.device.allocate((1 << 20) - 131'072));
     const auto allocate_half_piece = [&] { static_cast<void>(at.device.allocate((1 << 20) - 131'072 + 1000)); };

@@ -56,7 +56,7 @@ class StandingMemory {
  private:
   using Pipe = std::array<int, 2>;
 
-  /// The write is made again when this returns.
+  /// Handles the fault of the first write. When this returns, the write is made again.
   static void on_fault(const siginfo_t& fault) {
     const auto* const at = static_cast<const std::byte*>(fault.si_addr);
     if (at < only_->data_ || at >= only_->data_ + size) {

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int runs = 20;  ///< of each step
 
-/// The error of a queue that is given three steps, of which the kernel with this number fails, counted from 0.
+/// The error of a queue that is given three steps. The kernel with this number, counted from 0, fails.
 std::string error_of_run(int failing) {
   test::fake_cuda::set({});
   const cuda::CudaDevice device;

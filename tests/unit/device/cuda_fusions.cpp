@@ -39,7 +39,7 @@ struct Chain : OnLibrary {
   using OnLibrary::OnLibrary;
   ~Chain() { queue->finish(); }
 
-  /// The values that are in the tensor then.
+  /// Fills a tensor with random numbers. Returns them as the tensor has rounded them.
   std::vector<double> fill(const TensorView& tensor, double scale = 1) {
     std::uniform_real_distribution<double> values(-scale, scale);
     std::vector<double> random(static_cast<std::size_t>(tensor.elements()));
@@ -48,7 +48,7 @@ struct Chain : OnLibrary {
     return read(tensor);
   }
 
-  /// x, w, and their product in float64.
+  /// Fills x and w, and returns their product in float64.
   std::vector<double> fill_product() {
     const std::vector<double> of_x = fill(x);
     const std::vector<double> of_w = fill(w, 0.3);
@@ -69,7 +69,7 @@ struct Chain : OnLibrary {
   }
   void then_gelu(const TensorView& output, const char* form = "tanh") { then("gelu", {y}, output, {{"form", form}}); }
 
-  /// How many of the ops the product does, too.
+  /// Fuses ops into the product. Returns how many of them it computes.
   std::size_t fuse() {
     prepare();
     std::size_t count = 0;
@@ -83,7 +83,7 @@ struct Chain : OnLibrary {
     return count;
   }
 
-  /// Fuses all, and runs them. One product is given to the stream, and no kernel of ours.
+  /// Fuses all ops, and runs them. Checks that one product is given to the stream, and no kernel of ours.
   void run_fused() {
     REQUIRE(fuse() == ops.size());
     queue->run(*fused, false, {});  // the first run fills the scratch
@@ -95,7 +95,7 @@ struct Chain : OnLibrary {
     CHECK(fake::cublaslt_counts().fused == before.fused + 1);
   }
 
-  /// All elements are rounded once.
+  /// Checks that all elements are the expected numbers, rounded once.
   void check_values(const TensorView& tensor, const std::vector<double>& sums,
                     const std::function<double(double sum, std::size_t i)>& expected) {
     const std::vector<double> found = read(tensor);
@@ -333,7 +333,7 @@ TEST_CASE("an epilogue without an algorithm, or whose choice fails, is left to t
     const Variable status("FAKE_CUBLASLT_STATUS", "7");
     CHECK(at.fuse() == 0);
   }
-  CHECK(at.fuse() == 0);  // it is not asked again
+  CHECK(at.fuse() == 0);  // the library is not asked again
 }
 
 TEST_CASE("equal products with other biases choose an algorithm once, and each adds its own bias", "[unit]") {

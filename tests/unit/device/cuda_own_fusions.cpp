@@ -15,7 +15,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Tensors one behind the other, and two ops of them.
+/// Tensors that follow each other in memory, and two ops on them.
 struct Pair : OnFakeGpu {
   Pair() : OnFakeGpu(fake::lend_to_cublaslt, {}, 1 << 20) {}
   ~Pair() { queue->finish(); }
@@ -25,7 +25,7 @@ struct Pair : OnFakeGpu {
     end += static_cast<std::int64_t>(made.bytes() + 255) / 256 * 256;
     return made;
   }
-  /// The values that are in the tensor then.
+  /// Fills a tensor with random numbers. Returns them as the tensor has rounded them.
   std::vector<double> fill(const TensorView& to, double scale = 1) {
     std::uniform_real_distribution<double> values(-scale, scale);
     std::vector<double> random(static_cast<std::size_t>(to.elements()));
@@ -163,7 +163,7 @@ TEST_CASE("a row's maximum and softmax terms become one kernel over the logits",
       const std::int64_t rows = 5;
       Terms at(dtype, rows, width);
       std::vector<double> values = at.fill(at.logits, 30);
-      // Rows that rise, that begin without a finite logit, that have no number, and none that is finite.
+      // A row that rises, a row that begins with infinite logits, a row with a NaN, and a row without a finite logit.
       std::sort(values.begin(), values.begin() + width);
       std::fill(values.begin() + 2 * width, values.begin() + 2 * width + width / 2, -infinity);
       std::fill(values.begin() + 4 * width, values.end(), -infinity);
@@ -206,7 +206,8 @@ TEST_CASE("a norm's gradient and the sum with it become one kernel, in place of 
   for (const std::string_view norm : {"layer_norm_gradient_input", "rms_norm_gradient_input"}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const std::int64_t width : {1, 24, 100, 768, 1024, 1600}) {
-        // In place of dx, of the other gradient, of dx where that is in dy's memory, and of dx where dy is the other.
+        // 0: the sum replaces dx. 1: it replaces the other gradient. 2: dx is in dy's memory. 3: dy is the
+        // other gradient.
         for (const int place : {0, 1, 2, 3}) {
           const bool in_place_of_dx = place != 1;
           INFO(norm << " " << width << " " << place);
@@ -281,14 +282,14 @@ TEST_CASE("a norm's gradient and a sum of other tensors or other shapes are not 
   at.first("rms_norm_gradient_input", {at.dy, at.x, at.gain, at.rstd}, {at.dx});
   at.then("add", {at.dx, at.residual}, {at.dx});
   CHECK(at.is_fused());
-  // Its memory may be that of what the norm reads.
+  // The sum's memory may be that of a tensor which the norm reads.
   at.then("add", {at.dx, at.residual}, {third});
   CHECK_FALSE(at.is_fused());
   at.then("add", {at.dx, at.dx}, {at.dx});
   CHECK_FALSE(at.is_fused());
   at.then("add", {third, at.residual}, {at.residual});
   CHECK_FALSE(at.is_fused());
-  // A vector for each row.
+  // This sum adds a vector to each row.
   at.then("add", {at.dx, at.gain}, {at.dx});
   CHECK_FALSE(at.is_fused());
 }

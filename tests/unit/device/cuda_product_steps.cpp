@@ -1,4 +1,4 @@
-// How products are made for a library: the list of copies and products, carried out on the host.
+// How a library's products are planned: the list of copies and products, carried out on the host.
 
 #include "core/device/cuda/runtime/product_steps.h"
 
@@ -91,7 +91,7 @@ class Memory {
     bytes_.emplace_back(steps.scratch_bytes, std::byte{0xA5});
     const auto begin = reinterpret_cast<std::uintptr_t>(bytes_.back().data());
     scratch_ = steps.scratch_bytes == 0 ? 0 : (ProductSteps::alignment - begin % ProductSteps::alignment) % 256;
-    // What is planned suffices for scratch that begins at a multiple of 64.
+    // The planned bytes are enough for scratch that begins at a multiple of 64.
     scratch_room_ = static_cast<std::int64_t>(steps.scratch_bytes) - (256 - 64);
     bytes_.back().resize(steps.scratch_bytes + 256);
   }
@@ -176,7 +176,7 @@ std::vector<double> result_of(const ProductSteps& steps, bool accumulate, Memory
   return memory.values(Place::result);
 }
 
-/// The op as its formula reads: the sum over all indices of letters that the result lacks.
+/// Computes the op by its formula: the sum over all indices of letters that the result lacks.
 std::vector<double> by_definition(const Op& op, bool accumulate, Memory memory) {
   std::string spec = op.name != "einsum" ? "" : std::string(op.attributes.text("spec"));
   if (op.name == "matmul") {
@@ -263,7 +263,7 @@ TEST_CASE("products in padded parts equal the product", "[unit]") {
   for (const bool gradient : {false, true}) {
     for (const bool transposed : {false, true}) {
       for (const DType result : {DType::bf16, DType::f32}) {
-        // Each operand and the result unaligned alone, in pairs, and all.
+        // The operands and the result are unaligned: one of them, two, and all.
         for (const Shape& sizes : {Shape{140, 8, 131}, Shape{140, 9, 136}, Shape{131, 8, 141}, Shape{131, 9, 141},
                                    Shape{16, 131, 40}, Shape{3, 5, 301}}) {
           const Op op = product_op(gradient, transposed, sizes, DType::bf16, result);

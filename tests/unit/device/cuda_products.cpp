@@ -62,7 +62,7 @@ TEST_CASE("equal instructions choose an algorithm once", "[unit]") {
   CHECK(fake::cublaslt_counts().choices == before);
   at.check(2);
 
-  // Other memory, aligned less: another choice.
+  // Less aligned memory needs another choice.
   at.x = at.view(2, {at.rows, at.inner});
   at.prepare();
   CHECK(fake::cublaslt_counts().choices == before + 1);
@@ -117,7 +117,7 @@ TEST_CASE("a call of the library that fails names the op, its sizes and the stat
     const char* status;
     const char* name;
   };
-  // Each product is of its own sizes, so that it is not known from before.
+  // Each product has sizes of its own, so that no earlier choice is known for it.
   std::int64_t inner = 200;
   for (const Failing& each : {Failing{"cublasLtMatmulDescCreate", "1", "CUBLAS_STATUS_NOT_INITIALIZED"},
                               Failing{"cublasLtMatmulDescSetAttribute", "7", "CUBLAS_STATUS_INVALID_VALUE"},

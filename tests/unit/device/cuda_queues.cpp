@@ -1,4 +1,4 @@
-// Queues of the device `cuda` over a fake of CUDA: what unit tests of every device do not ask for.
+// Queues of the device `cuda` over a fake of CUDA: what the tests of all devices do not check.
 
 #include <array>
 #include <chrono>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::array<std::int64_t, 1> one = {1};
 
-/// A chain of values over both queues, each made by the other's; the last value, as the host reads it.
+/// A chain of values over both queues, each computed from the other queue's. Returns the last value, read by the host.
 float chain(OnGpu& at, int turns) {
   for (int turn = 1; turn <= turns; ++turn) {
     at.queue->fill(at.view(0, 1), turn);
@@ -90,7 +90,7 @@ TEST_CASE("cuda: without stream memory operations the driver runs kernels and on
     const auto prepared = at.device.prepare(kernel, attributes, {}, {at.view(1, 1)}, {}, "layer.0/act");
     at.queue->begin_step(1);
     for (int i = 0; i < 40; ++i) {
-      at.queue->run(*prepared, false, {});  // more than a note of progress is written after
+      at.queue->run(*prepared, false, {});  // more runs than there are between two notes of progress
     }
     CHECK(chain(at, 5) == 5);
     CHECK_THAT(test::error_of([&] { static_cast<void>(at.other->add_gate()); }),
@@ -175,7 +175,7 @@ TEST_CASE("cuda: a queue of transfers has the greatest priority, and tells its s
   CHECK(gpu.queue->native() != nullptr);
   CHECK(gpu.queue->native() != gpu.other->native());
   const std::unique_ptr<Queue> transfers = gpu.device.open_transfer_queue(gpu.threads);
-  // Behind each stream, the one in which the host copies.
+  // After each stream comes the one in which the host copies.
   CHECK(test::fake_cuda::priorities() == std::vector<int>{0, 0, 0, 0, -5, 0});
 }
 

@@ -36,7 +36,7 @@ struct Timing : OnLibrary {
     found.timed_products = file.native();
     open();
   }
-  /// As another process would.
+  /// Opens the library again, as another process would.
   void open() { products.emplace(found, device.gpu()); }
   void prepare() {
     prepared = prepare_product(&*products, {.kernel = kernel_of("matmul"),
@@ -45,7 +45,7 @@ struct Timing : OnLibrary {
                                             .outputs = {y},
                                             .scratch = scratch});
   }
-  /// How many of two runs are by the second algorithm.
+  /// Runs the product twice. Returns how many of the runs use the second algorithm.
   std::int64_t run_by_second() {
     const std::int64_t before = fake::cublaslt_counts().second;
     check(2);
@@ -158,7 +158,7 @@ TEST_CASE("a file of timed products that does not fit is refused", "[unit]") {
   CHECK_THAT(refusal(head + "1,2\t1\tms\n1,3\tx\t\n"), Contains("line 3: found '1,3"));
   CHECK_THAT(refusal(head + "12\n"), Contains("line 2"));
 
-  // What a process that was killed has left of a line is dropped.
+  // The part of a line that a killed process has left is dropped.
   TimedProducts cut = open(head + "1,2\t1\tms\n1,3\t0");
   CHECK(read_file(folder / "timed") == head + "1,2\t1\tms\n");
   CHECK(cut.find({1, 3}, 2, "another", [] { return TimedProducts::Times{2.0, 1.0}; }) == 1);

@@ -1,4 +1,4 @@
-// The fake of cuDNN notices what the true one would refuse, and what would go wrong on a GPU. And it computes graphs of
+// The fake of cuDNN notices what the real one would refuse, and what would go wrong on a GPU. It computes graphs of
 // several operations.
 
 #include <array>
@@ -215,7 +215,7 @@ TEST_CASE("the fake of cuDNN computes a softmax of products", "[unit]") {
   const std::int64_t powers = add_virtual(graph, {2, rows, columns});
   const std::int64_t sums = add_virtual(graph, {2, rows, 1});
   const std::int64_t y = graph.add({.shape = {2, rows, columns}});
-  // In another order than that in which they can be computed.
+  // The operations are added in an order in which they cannot be computed.
   add_pointwise(graph, {.mode = CUDNN_POINTWISE_DIV, .x = powers, .b = sums}, y);
   add_matmul(graph, a, b, scores);
   add_reduction(graph, CUDNN_REDUCE_TENSOR_MAX, scores, largest);

@@ -1,5 +1,5 @@
-// Finding cuDNN, of which files are missing or damaged. Each case is a process of its own, because a process finds it
-// once.
+// Finding cuDNN if some of its files are missing or damaged. Each case is a separate process, because a process looks
+// for cuDNN only once.
 
 #include <array>
 #include <cstdio>
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What the test case with this tag writes in a process with these variables, and how it ended.
+/// Runs the test case with this tag in a process with these variables. Returns what it writes and how it ended.
 std::string output_of(const std::string& tag, const std::string& variables) {
   const std::string program = fs::read_symlink("/proc/self/exe").string();
   FILE* const pipe = popen(("env " + variables + " '" + program + "' '" + tag + "' 2>&1").c_str(), "r");
@@ -34,7 +34,7 @@ std::string output_of(const std::string& tag, const std::string& variables) {
   return text + "exit status " + std::to_string(pclose(pipe));
 }
 
-/// cuDNN's files, of which some are no libraries.
+/// A folder with cuDNN's files, some of which are no libraries.
 struct Damaged {
   explicit Damaged(const std::vector<std::string>& files) {
     for (const auto& each : fs::directory_iterator(std::getenv("LD_LIBRARY_PATH"))) {

@@ -17,11 +17,11 @@ using memory::page_bytes;
 
 namespace {
 
-/// The signal that ends a child process that writes one byte at `address`; 0 when it may.
+/// The signal that ends a child process that writes one byte at `address`; 0 if the write is allowed.
 int signal_of_write(std::byte* address) {
   const pid_t child = fork();
   if (child == 0) {
-    // Without the handlers that a sanitizer or the test's framework set.
+    // Without the handlers of a sanitizer or of the test framework.
     std::signal(SIGSEGV, SIG_DFL);
     std::signal(SIGBUS, SIG_DFL);
     const rlimit no_core{0, 0};

@@ -1,4 +1,4 @@
-// Kernels of updates hash what they read and what they write in its place.
+// Kernels of updates hash the states that they read, and the results that replace these.
 
 #include <cmath>
 #include <cstring>

@@ -17,7 +17,7 @@ struct OnFakeCudnn : OnFakeGpu {
   OnFakeCudnn(Op of, const device::Kernel& own, const fake_cuda::Settings& settings = {})
       : OnFakeGpu(fake_cuda::lend_to_cudnn, settings), op(std::move(of)), kernel(own) {}
 
-  /// Prepares the op through the device, which chooses who makes it.
+  /// Prepares the op through the device, which chooses between cuDNN and our kernel.
   void prepare() { prepared = device.prepare(kernel, op.attributes, inputs, outputs, scratch, {}); }
   [[nodiscard]] device::cuda::OpToPrepare to_prepare() const {
     return {.kernel = kernel,
@@ -40,7 +40,7 @@ struct OnFakeCudnn : OnFakeGpu {
     }
   }
 
-  /// What `prepare` prepares touches all of its scratch when it first runs, and none before.
+  /// Checks that the op prepared by `prepare` touches all of its scratch when it first runs, and none before.
   template <class Prepare>
   void check_touches_scratch(const Prepare& prepare) {
     const std::uint64_t before = memory->touched_bytes();

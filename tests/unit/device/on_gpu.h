@@ -7,7 +7,7 @@
 
 namespace shardrun::test {
 
-/// A fake GPU with two queues. Its memory is taken for numbers of 4 bytes.
+/// A fake GPU with two queues. Its memory is used for numbers of 4 bytes.
 struct OnGpu : OnFakeGpu {
   explicit OnGpu(const fake_cuda::Settings& settings = {}, std::uint64_t bytes = 1 << 16)
       : OnFakeGpu(nullptr, settings, bytes), other(device.open_queue(threads)) {}

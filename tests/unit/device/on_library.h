@@ -35,7 +35,7 @@ struct OnLibrary : OnFakeGpu {
   }
   void prepare() { prepared = device.prepare(kernel_of("matmul"), attributes, {x, w}, {y}, scratch, {}); }
 
-  /// Runs it, `times` times in all, and checks the result.
+  /// Runs the product `times` times in all, and checks the result.
   void check(int times = 1) {
     std::vector<double> of_x;
     for (std::int64_t i = 0; i < rows; ++i) {

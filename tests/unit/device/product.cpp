@@ -34,7 +34,7 @@ std::vector<double> numbers(std::int64_t count, std::uint32_t stream) {
   return values;
 }
 
-/// The product as it is defined. Matrices are stored, or are the transposes of what is stored.
+/// Computes the product by its definition. A matrix is used as it is stored, or transposed.
 std::vector<double> by_definition(const Sizes& sizes, const Operand& a, const Operand& b, std::vector<double> c) {
   for (std::int64_t i = 0; i < sizes.m; ++i) {
     for (std::int64_t j = 0; j < sizes.n; ++j) {
@@ -96,7 +96,7 @@ TEST_CASE("the reference's product equals its definition, with the same bits on 
 
 TEST_CASE("a tile is right with every instruction set of the machine, and touches nothing outside", "[device]") {
   for (const int level : {0, 3, 4}) {
-    if (level > machine_level() || (level > 0 && test::sanitized && !test::all_tests)) {  // which are not built
+    if (level > machine_level() || (level > 0 && test::sanitized && !test::all_tests)) {  // such variants are not built
       continue;
     }
     INFO("instruction set " << level);

@@ -50,7 +50,7 @@ struct Place {
   std::unique_ptr<Queue> queue;
 };
 
-/// The signal that ends a child process that reads the byte; 0 when it may.
+/// The signal that ends a child process that reads the byte; 0 if the read is allowed.
 int signal_of_read(const std::byte* address) {
   const pid_t child = fork();
   if (child == 0) {

@@ -1,5 +1,5 @@
-// cuBLASLt as it is installed, where it is: the functions that the device `cuda` finds in it, and the attributes that
-// it sets. It multiplies nothing, because that needs a GPU.
+// The installed cuBLASLt, if there is one: the functions that the device `cuda` finds in it, and the attributes that it
+// sets. No product is computed, because that needs a GPU.
 
 #include <cstdint>
 #include <string>

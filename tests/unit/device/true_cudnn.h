@@ -9,7 +9,7 @@
 
 namespace shardrun::test {
 
-/// What cuDNN's device properties say of an H100 with 80 GB.
+/// The device properties that cuDNN gives for an H100 with 80 GB.
 inline constexpr const char* h100 =
     R"({"deviceVer":900,"driverVer":13000,"runtimeVer":13000,"cudaDeviceId":0,"pciDeviceId":0,)"
     R"("deviceName":"NVIDIA H100 80GB HBM3","multiProcessorCount":132,"totalGlobalMem":85000000000,)"
@@ -19,8 +19,8 @@ inline constexpr const char* h100 =
     R"("l2CacheSize":52428800,"smClockRateKHz":1980000,"memClockRateKHz":2619000,"isTccDriver":0,)"
     R"("supportCoopLaunch":1})";
 
-/// cuDNN as it is installed, which makes plans for a GPU that this JSON describes and that is not there. Nothing if
-/// cuDNN or NVRTC is not installed, with a warning that says so.
+/// The installed cuDNN. It makes plans for the GPU that this JSON describes, which need not be there. Nothing, and a
+/// warning, if cuDNN or NVRTC is not installed.
 [[nodiscard]] inline std::unique_ptr<device::cuda::CudnnTarget> true_cudnn(std::string_view gpu = h100) {
   const device::cuda::FoundCudnn& found = device::cuda::find_cudnn();
   if (!found.attends) {

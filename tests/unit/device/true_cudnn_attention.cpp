@@ -1,5 +1,5 @@
-// Attention by cuDNN as it is installed, where it is: it finds an engine for it, which fits into the scratch that is
-// planned. It computes nothing, because that needs a GPU. The driver with which it compiles is the fake one.
+// Attention by the installed cuDNN, if there is one: it finds an engine that fits into the planned scratch. It computes
+// nothing, because that needs a GPU. It compiles with a fake of the driver.
 
 #include <string>
 #include <vector>
@@ -40,7 +40,7 @@ AttentionSteps steps_of(const Attended& of, bool is_gradient) {
              : attention_steps("scaled_dot_product_attention", {attributes, inputs, outputs}, of.most_bytes).value();
 }
 
-/// That of `attention`, of sequences of this length.
+/// The steps of the op `attention` for sequences of this length.
 AttentionSteps packed_steps(std::int64_t length, bool is_gradient) {
   const graph::TensorType qkv = type_of({3, length, 3, 12, 64});
   const graph::TensorType out = type_of({3, length, 12, 64});

@@ -1,5 +1,5 @@
-// Convolutions by cuDNN as it is installed, where it is: it finds an engine for all of them, which fits into the
-// scratch that is planned. It computes nothing, because that needs a GPU.
+// Convolutions by the installed cuDNN, if there is one: it finds an engine for each that fits into the planned scratch.
+// It computes nothing, because that needs a GPU.
 
 #include <string>
 #include <vector>
@@ -28,7 +28,7 @@ struct Convolved {
   std::int64_t groups = 1;
 };
 
-/// How the op is computed: with operands and result of these types.
+/// How the op is computed if operands and result have these types.
 ConvolutionSteps steps_of(const std::string& op, const Convolved& of, DType operands, DType result) {
   Shape y = {of.x[0], of.w[0]};
   const Shape kernel(of.w.begin() + 2, of.w.end());
@@ -103,7 +103,7 @@ TEST_CASE("the planned workspace suffices for the engine that cuDNN prefers with
   if (target == nullptr) {
     return;
   }
-  // Those of ResNet-50.
+  // Convolutions of ResNet-50.
   for (const Convolved& of : {Convolved{{64, 3, 224, 224}, {64, 3, 7, 7}, {2, 2}, {3, 3, 3, 3}, {1, 1}},
                               Convolved{{64, 64, 56, 56}, {64, 64, 3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
                               Convolved{{64, 64, 56, 56}, {256, 64, 1, 1}, {1, 1}, {0, 0, 0, 0}, {1, 1}},

@@ -23,8 +23,7 @@ namespace {
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-/// For as long as it lives, a write past `bytes` of a file is cut short, and the next one fails: a full disk without
-/// one.
+/// While this object exists, a write past `bytes` of a file is cut short, and the next one fails, as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {

@@ -39,7 +39,7 @@ std::string read_all(const SteadyFile& file) {
   return text;
 }
 
-/// Gives a file the times of last access and change of its bytes that it had before.
+/// Gives a file back the times of last access and of last change that it had before.
 void set_times_back(const std::filesystem::path& path, const SteadyFile& file) {
   const std::int64_t time = file.stamp().modified;
   const timespec at = {.tv_sec = time / 1'000'000'000, .tv_nsec = time % 1'000'000'000};

@@ -65,7 +65,7 @@ TEST_CASE("room for new checkpoints includes the room of older ones", "[forecast
   limits.older_checkpoints = 600;
   CHECK(forecast::require_disk(writing.job, writing.use, 0, limits).empty());
   limits = room_of(writing.use.total() - 1001);
-  limits.older_checkpoints = 5000;  // more than this job will have: they go, but no room for others comes of it
+  limits.older_checkpoints = 5000;  // more than this job's checkpoints: the rest is no room for other files
   CHECK(forecast::require_disk(writing.job, writing.use, 0, limits).size() == 1);
 }
 
@@ -92,7 +92,7 @@ TEST_CASE("checkpoints in a folder of their own are counted on that folder's dis
   CHECK(use.checkpoint_bytes > 0);
   CHECK(use.total() == writing.use.total());
   CHECK_THAT(forecast::to_string(use), Contains("; in ") && Contains("saved: checkpoints "));
-  CHECK_FALSE(forecast::disk_limits(writing.job).checkpoint_room);  // the same disk
+  CHECK_FALSE(forecast::disk_limits(writing.job).checkpoint_room);  // it is the same disk
 
   const auto warnings = [&](const forecast::DiskLimits& limits) {
     return forecast::require_disk(writing.job, use, 0, limits);

@@ -1,4 +1,4 @@
-// The time of a step, by hand: what costs add up to, what overlaps, and what stages wait for.
+// The time of a step, computed by hand: what costs add up to, what overlaps, and what stages wait for.
 
 #include "core/forecast/predict.h"
 
@@ -53,12 +53,12 @@ Programs on_mesh(IdVector<AxisId, mesh::Axis> axes, Program program) {
   return {.mesh = {std::move(axes)}, .programs = {std::move(program)}};
 }
 
-/// Of a rank alone. `seconds`: of each instruction.
+/// The prediction for a rank alone. `seconds`: the cost of each instruction.
 Prediction alone(const Programs& programs, std::vector<double> seconds, compile::AxisRates axes) {
   return forecast::predict({{&programs, {0}}}, {}, {.seconds = {std::move(seconds)}, .axes = std::move(axes)});
 }
 
-/// A transfer of 8 elements, 32 bytes, of which each of two ranks sends 32: `seconds` in all.
+/// The rate with which a transfer of 8 elements takes this long: each of two ranks sends 32 bytes.
 AxisRate taking(double seconds) { return {.bandwidth = 32 / seconds}; }
 
 }  // namespace
@@ -175,7 +175,8 @@ TEST_CASE("the hidden time of overlapping transfers is counted once", "[predict]
 
 namespace {
 
-/// Stages of a pipeline, of 8 elements a transfer. `seconds`: of each one's instructions.
+/// The prediction for stages of a pipeline with transfers of 8 elements. `seconds`: the costs of each
+/// stage's instructions.
 Prediction stages_alone(std::vector<Program> programs, std::vector<std::vector<double>> seconds, AxisRate rate) {
   std::vector<Programs> all;
   for (Program& program : programs) {
@@ -186,7 +187,7 @@ Prediction stages_alone(std::vector<Program> programs, std::vector<std::vector<d
   for (const Programs& each : all) {
     ranks.push_back({&each, {0}});
   }
-  // Their instructions belong to no action.
+  // The stages' instructions belong to no action.
   const partition::Pipeline pipeline{.axis = AxisId(0),
                                      .actions = IdVector<StageId, std::vector<plan::Action>>(all.size())};
   return forecast::predict(ranks, pipeline, {.seconds = std::move(seconds), .axes = {rate}});
@@ -243,7 +244,7 @@ TEST_CASE("a message in the device's memory begins only when its receive begins"
     const Prediction step = stages_alone({sends, receives}, {{0, 0}, {5, 0, 0}}, taking(3));
     CHECK(step.seconds == (is_direct ? 5 + 3 : 5));
     CHECK(step.stages[0].exposed == 3);
-    CHECK(step.stages[0].waiting == (is_direct ? 5 : 2));  // without: until the other stage has ended the step
+    CHECK(step.stages[0].waiting == (is_direct ? 5 : 2));  // if not direct: until the other stage has ended the step
     CHECK(step.stages[1].exposed == (is_direct ? 3 : 0));
   }
 }
@@ -260,7 +261,7 @@ TEST_CASE("transfers of stages go in the order in which they could begin", "[pre
       .instructions = {instruction(Kind::compute), instruction(Kind::start, 0), instruction(Kind::start, 1),
                        instruction(Kind::wait, 0), instruction(Kind::wait, 1)},
       .transfers = {all_reduce(0, 8), message(Collective::receive, link)}};
-  // The sum from 5 to 8, and behind it the message, which is sent at 7.
+  // The sum takes from 5 to 8. The message, which is sent at 7, comes after it.
   const Prediction step = stages_alone({first, second}, {{0, 7, 0, 0, 0}, {5, 0, 0, 0, 0}}, taking(3));
   CHECK(step.seconds == 11);
   CHECK(step.stages[0].hidden == 2);
@@ -310,7 +311,7 @@ partition::Pipeline alternating(std::uint32_t stages, std::uint32_t microbatches
   return made;
 }
 
-/// A stage that receives, computes and sends in each of its actions. What it has sent it waits for at the end.
+/// A stage that receives, computes and sends in each of its actions. It waits for its sends at the end.
 Programs stage_of(const partition::Pipeline& pipeline, std::int32_t stage) {
   const auto stages = static_cast<std::int32_t>(pipeline.actions.size());
   Program program{.function = "micro"};
@@ -356,7 +357,7 @@ Programs stage_of(const partition::Pipeline& pipeline, std::int32_t stage) {
   return programs;
 }
 
-/// Forward 1, backward 2; `waits`: the cost of each wait where the axis has no rate.
+/// The prediction with costs 1 for forward and 2 for backward. `waits`: the cost of each wait if the axis has no rate.
 Prediction predict_pipeline(const partition::Pipeline& pipeline, const std::optional<AxisRate>& rate,
                             double waits = 0) {
   std::vector<Programs> programs;

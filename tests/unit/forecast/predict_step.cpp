@@ -1,4 +1,4 @@
-// [cluster]: what a job makes of rates, and what is read out of a trace.
+// [cluster]: the times that follow from rates, and those that are read from a trace.
 
 #include "core/forecast/predict_step.h"
 
@@ -65,7 +65,7 @@ std::string trace_of(const partition::Programs& programs, const std::vector<Span
   return forecast::trace_of(traced, timeline, programs).text();
 }
 
-/// Written to a file and read again.
+/// The times of these traces, which are written to files and read again.
 forecast::MeasuredSteps measured(const std::vector<std::string>& traces) {
   const TemporaryFolder folder;
   std::string all;

@@ -53,7 +53,7 @@ bool every_bubble_is(const Pipeline& pipeline, double expected) {
   return all;
 }
 
-/// The closed form, and whether the timeline says the same.
+/// The closed form; and if the timeline differs from it, what the timeline says.
 std::string most_working(const Pipeline& pipeline) {
   const auto most = forecast::most_working(pipeline);
   if (!most) {

@@ -29,7 +29,7 @@ struct Stage {
 
 constexpr Stage stages[] = {{"dp", 16, 0}, {"zero1", 4, 12}, {"zero2", 2, 14}, {"zero3", 0, 16}};
 
-/// Of parameters, gradients and optimizer's states, on the rank that has most.
+/// The bytes of parameters, gradients and the optimizer's states, on the rank with the most.
 std::uint64_t busiest(const forecast::Forecast& forecast) {
   std::uint64_t most = 0;
   for (const forecast::RankForecast& ranks : forecast.ranks) {

@@ -132,7 +132,7 @@ TEST_CASE("gradients of activations and gradients of weights are nodes of differ
         INFO(model.name << ", " << function.name << ", " << node.name);
         CHECK((node.phase == Phase::update) == (function.name == "update"));
         CHECK((function.name == "micro" || node.phase == Phase::forward || node.phase == Phase::update));
-        // So that a schedule may put the weights' part off.
+        // Otherwise a schedule could not postpone the gradients of weights.
         for (const ValueId input : node.inputs) {
           CHECK_FALSE((node.phase == Phase::backward_input && of_weights[input]));
         }

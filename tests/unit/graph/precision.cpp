@@ -18,7 +18,8 @@ namespace {
 
 constexpr DType both[] = {DType::f32, DType::bf16};
 
-/// Everything that gpt has, with uneven microbatches, evaluation and prediction. No gradients: float32.
+/// A gpt with everything that it can have, uneven microbatches, evaluation and prediction. `gradients`:
+/// nothing: float32.
 ModelCase gpt(std::optional<DType> gradients, Remat remat = Remat::none) {
   return training_case("gpt", "gpt",
                        {{"layers", "2"},
@@ -58,7 +59,8 @@ std::vector<ModelCase> cases(std::optional<DType> gradients) {
 
 using Names = std::set<std::string>;
 
-/// Results of nodes with an element type, as `op result`. Without gradients of parameters: their type is given.
+/// The results of nodes with this element type, as `op result`. Gradients of parameters are left out: their type
+/// is given.
 Names results_in(const Function& function, const Graph& graph, DType dtype) {
   std::set<ValueId> gradients;
   for (const StateWrite& write : function.writes) {
@@ -165,7 +167,7 @@ TEST_CASE("in mixed precision inputs are cast if they decide the type, and outpu
         return node.op == &find_op("cast") && node.inputs[0] == port.value;
       });
       INFO(function.name << ": " << port.name);
-      CHECK(is_cast == (port.name == "inputs"));  // targets stand behind what they are compared with
+      CHECK(is_cast == (port.name == "inputs"));  // the type of the loss follows the predictions, not the targets
     }
   }
   const ModelCase transformer = gpt(DType::bf16);
@@ -254,7 +256,7 @@ TEST_CASE("in mixed precision masters begin as float32's parameters, and paramet
 
 namespace {
 
-/// An op that takes and makes float32 alone, as models bring them: its second result is always float32.
+/// An op that takes and makes only float32, like the ops of models. Its second result is always float32.
 const Op& float32_op() {
   static const bool added = [] {
     add_op({.name = "test.float32",

@@ -19,7 +19,7 @@ using Names = std::set<std::string>;
 
 bool is_clone(const Node& node) { return node.name.starts_with("recompute/"); }
 
-/// Without what a clone's name has before the original's.
+/// The name of the node of which the node with this name is a clone.
 std::string original(const std::string& name) { return name.substr(std::string("recompute/").size()); }
 
 const Node* producer(const Function& function, ValueId id) {
@@ -27,7 +27,7 @@ const Node* producer(const Function& function, ValueId id) {
   return node.exists() ? &function.nodes[node] : nullptr;
 }
 
-/// Results of forward in layers that backward reads as they were left.
+/// The results of forward in layers that backward reads without computing them again.
 Names kept_in_layers(const Graph& graph) {
   const Function& function = *graph.find("micro", 2);
   Names names;
@@ -60,7 +60,7 @@ ModelCase gpt(Remat remat, const char* bias = "false", const char* dropout = "0"
       {.vocab = 5}, {.batch = 2, .remat = remat});
 }
 
-/// Ops that are repeated, and how often.
+/// The ops that are computed again, and how often.
 std::map<std::string, int> repeated_ops(const Function& function) {
   std::map<std::string, int> ops;
   for (const Node& node : function.nodes) {
@@ -71,7 +71,7 @@ std::map<std::string, int> repeated_ops(const Function& function) {
   return ops;
 }
 
-/// All but clones and what is read, in order.
+/// The nodes that are no clones, in order, without their operands.
 std::vector<std::string> nodes_but_clones(const Function& function) {
   std::vector<std::string> nodes;
   for (const Node& node : function.nodes) {
@@ -88,7 +88,7 @@ std::vector<std::string> nodes_but_clones(const Function& function) {
 TEST_CASE("with layer recomputation backward keeps only the inputs of layers", "[graph]") {
   for (const auto& [bias, dropout] : {std::pair{"false", "0"}, std::pair{"true", "0.3"}}) {
     const ModelCase model = gpt(Remat::layer, bias, dropout);
-    // The first layer's input is made by none.
+    // No layer makes the first layer's input.
     CHECK(kept_in_layers(model.graph) == of_layers(3, {"residual"}));
   }
 }

@@ -24,7 +24,7 @@ infer::Prompt read(std::string_view line, const infer::Language& language = byte
 
 std::vector<std::int32_t> tokens_of(std::string_view text) { return {text.begin(), text.end()}; }
 
-/// Feeds the bytes of a text to an answer. Returns what it gave back after each.
+/// Feeds the bytes of a text to an answer. Returns the text that it gives back after each byte.
 std::vector<std::string> pieces(infer::Answer& answer, std::string_view text) {
   std::vector<std::string> shown;
   for (std::size_t i = 0; i < text.size() && !answer.is_stopped(); ++i) {

@@ -26,7 +26,7 @@ std::map<std::int32_t, int> counts(const infer::Sampling& settings, const infer:
   return counts;
 }
 
-/// Whether the same tokens are drawn as often, but for the ends of their shares.
+/// Whether the same tokens are drawn equally often, except for one draw at each end of a token's share.
 bool are_alike(const std::map<std::int32_t, int>& a, const std::map<std::int32_t, int>& b) {
   return std::ranges::equal(a, b, [](const auto& of_a, const auto& of_b) {
     return of_a.first == of_b.first && std::abs(of_a.second - of_b.second) <= 1;

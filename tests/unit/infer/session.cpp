@@ -49,7 +49,7 @@ struct Decoder {
     session.emplace(*executor, caches, made, context);
   }
 
-  /// Answers to all requests, and the logits from which each token was drawn.
+  /// Answers all requests, and keeps the logits from which each token was drawn.
   void run() {
     while (session->requests() > 0) {
       session->step({.drawn =
@@ -188,7 +188,7 @@ TEST_CASE("pages of ended and cancelled requests are used again", "[infer]") {
         decoder.session->cancel(drawn.id);
       }
       if (drawn.id == 10) {
-        decoder.session->cancel(11);  // it waits, or is in work
+        decoder.session->cancel(11);  // it waits, or is being answered
       }
     }});
   }

@@ -10,7 +10,7 @@ using namespace shardrun;
 
 namespace {
 
-/// The message for `path`, with the folder that it lies in left out.
+/// The message for `path`, without the path of its folder.
 std::string message_for(const std::filesystem::path& path) {
   std::string message;
   try {

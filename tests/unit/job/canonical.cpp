@@ -105,7 +105,7 @@ TEST_CASE("an option of choices or a file takes other words as a path, and write
 
 namespace {
 
-/// The working folder while this exists.
+/// Changes the working folder while this object exists.
 class WorkingFolder {
  public:
   explicit WorkingFolder(const std::filesystem::path& folder) : before_(std::filesystem::current_path()) {
@@ -122,7 +122,7 @@ class WorkingFolder {
 
 job::Job with_output(const std::string& output) { return parse(minimal, {"job.output=" + output}); }
 
-/// 22 November 2026, 14:15:03 UTC.
+/// [job] output for a run that begins on 22 November 2026 at 14:15:03 UTC.
 std::filesystem::path resolved(const job::Job& job) {
   return job::resolved_output(job, std::chrono::system_clock::from_time_t(1795356903));
 }

@@ -149,7 +149,7 @@ TEST_CASE("included files include others, later ones replace earlier ones", "[jo
 
   CHECK(job.model.options.integer("layers") == 4);
   CHECK(job.train.steps == 2);
-  // Relative paths start where they are said.
+  // A relative path is relative to the folder of the file that contains it.
   CHECK(job.model.options.text("weights") == (folder / "common/deep/w.bin").string());
   CHECK(job.data.text == folder / "more.txt");
   // The canonical text needs none of these files.

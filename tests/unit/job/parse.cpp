@@ -289,7 +289,7 @@ TEST_CASE("a transport opened by another transport has its section too", "[job]"
   CHECK_THAT(refusal(veiled + "[transport.wire]\ndely = 2\n"), Catch::Contains("did you mean 'delay'?"));
   CHECK_THAT(refusal(veiled + "[transport.shm]\n"), Catch::Contains("[transport.shm] has no effect"));
   CHECK_THAT(refusal(veiled, {"transport.veil.over=wir"}), Catch::Contains("there is no transport 'wir'"));
-  CHECK(parse(veiled, {"transport.veil.over=veil"}).transports.size() == 1);  // its own matter
+  CHECK(parse(veiled, {"transport.veil.over=veil"}).transports.size() == 1);  // whether this works shows later
 }
 
 namespace {
@@ -307,7 +307,7 @@ TEST_CASE("ranks = auto is the number of places here", "[job]") {
 
   CHECK(job.ranks == 6);
   CHECK(job.transports.size() == 1);
-  // Whoever reads the job as it was run gets the number.
+  // The text of the job as it was run has the number.
   CHECK_THAT(job::canonical_text(job), Contains("ranks = 6\n"));
   CHECK(parse_where(1, minimal + "[job]\nranks = auto\n").transports.empty());
   CHECK(parse_where(3, minimal + "[job]\nranks = 2\n", {"job.ranks=auto"}).ranks == 3);

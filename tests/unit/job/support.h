@@ -17,7 +17,7 @@ inline job::Job parse(std::string_view text, const std::vector<std::string>& ove
   return job::parse_job(job::read_job_text(text, file, overrides), job_providers());
 }
 
-/// The message that `action` is refused with.
+/// The message with which `action` is refused.
 template <class Action>
 std::string refusal(ErrorCode code, Action action) {
   try {
@@ -34,7 +34,7 @@ inline std::string refusal(std::string_view text, const std::vector<std::string>
   return refusal(ErrorCode::job, [&] { return parse(text, overrides); });
 }
 
-/// What a job for the toy model cannot do without.
+/// The settings that every job for the toy model needs.
 inline const std::string minimal = "[model]\nname = toy\nwidth = 8\n[train]\nsteps = 10\n";
 
 }  // namespace shardrun::test

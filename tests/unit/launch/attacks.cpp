@@ -35,13 +35,13 @@ files::FileDescriptor connect_to(const RankContext& context) {
 
 namespace {
 
-/// Whoever closes this sends a reset.
+/// Makes closing this socket send a reset.
 void reset_at_close(const files::FileDescriptor& socket) {
   const linger none = {.l_onoff = 1, .l_linger = 0};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
 }
 
-/// What comes until the other side hangs up, in words: "dropped", "answered" (and then dropped). An alert is no answer.
+/// What the launcher does until it hangs up: "dropped", or "answered" (and then dropped). An alert is no answer.
 std::string outcome(const files::FileDescriptor& socket) {
   std::string words;
   for (std::string record; !(record = read_record(socket.get())).empty();) {
@@ -50,7 +50,7 @@ std::string outcome(const files::FileDescriptor& socket) {
   return words + "dropped";
 }
 
-/// Does the handshake with this token, and says this hello; what came of it.
+/// Does the handshake with this token, and sends this hello. Returns the outcome.
 std::string say_hello(const RankContext& context, const launch::Token& token, const std::string& hello) {
   boost::asio::io_context io;
   ssl::context tls(launch::tls_context(launch::TlsEnd::rank, token).release());

@@ -17,7 +17,7 @@ inline constexpr std::size_t before_payload = launch::frame_header_bytes + 2;
 inline constexpr char alert_record = 21;
 inline constexpr char handshake_record = 22;
 
-/// A connection to the launcher that says nothing. Throws Error where it does not listen.
+/// A connection to the launcher on which nothing has been sent. Throws Error if the launcher does not listen.
 [[nodiscard]] files::FileDescriptor connect_to(const launch::RankContext& context);
 
 /// The first record of a TLS client with these settings.
@@ -29,8 +29,8 @@ struct Attacked {
   int strangers = 0;                  ///< connections that did not prove that they know the token
 };
 
-/// What a stranger on the same machine can do to a job's launcher, one thing after the other, and what one can do who
-/// knows the token; `context` is that of a rank that has joined.
+/// Does to a job's launcher what a stranger on the same machine can do, one thing after the other; and then what
+/// somebody who knows the token can do. `context`: that of a rank that has joined.
 [[nodiscard]] Attacked attack(const launch::RankContext& context);
 
 }  // namespace shardrun::test

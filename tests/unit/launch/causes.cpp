@@ -212,7 +212,7 @@ TEST_CASE("a rank that does not wait hears of the abort by its callback", "[laun
 }
 
 TEST_CASE("a rank that does not end when told to is killed after the grace", "[launch]") {
-  LaunchJob job(2, {"lost_peer"});  // rank 1 waits for a signal alone
+  LaunchJob job(2, {"lost_peer"});  // rank 1 waits only for a signal
   job.settings.grace = std::chrono::milliseconds(100);
   kill_when_all_wait(job, 0, SIGKILL);
   const LaunchResult result = job.run();

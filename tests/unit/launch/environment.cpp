@@ -16,7 +16,7 @@ using shardrun::test::LaunchJob;
 
 namespace {
 
-/// Those that whoever started this process meant for its children.
+/// The descriptors that this process got for its children, too.
 std::string inheritable_descriptors() {
   std::string found;
   for (int descriptor = handed_over_descriptor + 1; descriptor < 256; ++descriptor) {

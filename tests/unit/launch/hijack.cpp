@@ -1,4 +1,4 @@
-// Who stands where the launcher is expected, or between it and its ranks.
+// Attackers in the launcher's place, or between the launcher and its ranks.
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -52,7 +52,7 @@ std::atomic<int> failing_clients = 0;
 
 }  // namespace
 
-/// Instead of OpenSSL's, for this program: the next attempts of ranks to begin TLS can be made to fail.
+/// Replaces OpenSSL's function in this program: the next attempts of ranks to begin TLS can be made to fail.
 extern "C" SSL* SSL_new(SSL_CTX* context) {
   static const auto real = reinterpret_cast<SSL* (*)(SSL_CTX*)>(::dlsym(RTLD_NEXT, "SSL_new"));
   if (failing_clients > 0 && ::SSL_CTX_get_ssl_method(context) == ::TLS_client_method()) {
@@ -68,7 +68,7 @@ Rank::Deadline in(milliseconds duration) { return Rank::Clock::now() + duration;
 
 constexpr std::chrono::seconds long_enough{60};
 
-/// Of a store whose ranks connect to another port.
+/// The context of a rank of this store, with another port to connect to.
 RankContext context_at(const Store& store, int rank, std::uint16_t port) {
   RankContext context = store.context(rank);
   context.port = port;
@@ -84,7 +84,7 @@ std::string digits_of(const Token& token) {
   return text;
 }
 
-/// How a man in the middle changes one record. He passes the others on.
+/// How a man in the middle changes one record. He forwards the others.
 struct Attack {
   std::string what;
   bool to_launcher;
@@ -131,7 +131,7 @@ std::string answer(int rank, const std::function<std::string(const std::string& 
   return told;
 }
 
-/// What a rank says to this server.
+/// The bytes that a rank sends to this server.
 std::string serve(int rank, ssl::context& tls) {
   boost::asio::io_context io;
   ssl::stream<tcp::socket> stream(io, tls);
@@ -178,7 +178,7 @@ TEST_CASE("traffic between ranks and launcher cannot be read on the way", "[laun
   for (const std::string& secret :
        {std::string(text_of(context.token)), digits_of(context.token), std::string("the name of a key"),
         std::string("what is told"), std::string(Store::job), shardrun::host_name()}) {
-    // Two bytes, as some hosts are named, stand in random ones by chance.
+    // Short secrets, such as host names of two bytes, may occur in random bytes by chance.
     CHECK((secret.size() < 6 || middle.seen().find(secret) == std::string::npos));
   }
 }
@@ -194,13 +194,13 @@ TEST_CASE("a man in the middle changes nothing without being noticed", "[launch]
     Attack attack{.what = kinds[static_cast<std::size_t>(i) % kinds.size()],
                   .to_launcher = i / 5 % 2 == 0,
                   .number = static_cast<int>(random() % 8)};
-    // Up to the rank's hello, and up to the welcome.
+    // The handshake ends with the rank's hello and the launcher's welcome.
     const bool in_handshake = attack.number < (attack.to_launcher ? 3 : 4);
     if (in_handshake && (attack.what == "delay" || attack.what == "omit")) {
       attack.what = "change";  // nothing would follow, and both ends wait
     }
     const int joined_before = joined;
-    // On a busy machine too, what is attacked is the first connection of the rank.
+    // This is long enough that, on a busy machine too, the attack hits the first connection of the rank.
     const milliseconds hello_timeout = in_handshake ? std::chrono::seconds(2) : long_enough;
     Store store(1, {.hello_timeout = hello_timeout, .answers_heartbeats = true});
     Middle middle(store.context(0).port, std::ref(attack));
@@ -362,7 +362,7 @@ TEST_CASE("a rank that is slow to greet keeps its place when strangers greet at 
   const auto second = come();
   CHECK(greet(second));
   const auto slow = come();
-  const auto last = come();  // the first goes
+  const auto last = come();  // the first connection is dropped
   CHECK(greet(last));
   while (!shardrun::test::read_record(first.get()).empty()) {
   }
@@ -385,7 +385,7 @@ TEST_CASE("a recorded handshake proves nothing", "[launch][attack]") {
     std::string recorded;
     bool is_whole = false;
     for (milliseconds wait(50); !is_whole; wait *= 2) {
-      // The hello does not arrive, so that its rank is not taken.
+      // The hello is held back, so that its rank does not count as joined.
       Middle middle(store.context(1).port, [&](const Middle::Record& record) {
         const bool is_hello = record.to_launcher && record.number == 2;
         is_whole = is_whole || (is_hello && record.connection == 0);

@@ -8,7 +8,7 @@
 
 namespace shardrun::test {
 
-/// A job of ranks that do what rank_program.cpp calls `what`, and everything that is heard of it.
+/// A job whose ranks do what rank_program.cpp calls `what`, and everything that it tells.
 struct LaunchJob {
   struct Text {
     int rank;
@@ -30,11 +30,11 @@ struct LaunchJob {
   LaunchJob(const LaunchJob&) = delete;
   LaunchJob& operator=(const LaunchJob&) = delete;
 
-  /// Called after each line that a rank wrote on standard output was noted.
+  /// Called after each line of a rank's standard output has been noted.
   std::function<void(const Text& line)> then;
   std::function<void(const std::string& notice)> then_notice;
 
-  /// launch(); fails the test where a process, a descriptor or a signal action of it is left.
+  /// Calls launch(). Fails the test if a process, a descriptor or a signal action of the job is left.
   launch::LaunchResult run();
   void check_nothing_left() const;
 
@@ -43,12 +43,12 @@ struct LaunchJob {
   [[nodiscard]] bool logged(const std::string& part) const;
 };
 
-/// "[rank] text [code or signal]" of the root cause, or "none".
+/// The root cause as text, "[rank] text [code or signal]"; "none" if there is none.
 [[nodiscard]] std::string cause_of(const launch::LaunchResult& result);
 
 [[nodiscard]] int open_descriptors();
 
-/// SIGSTOP; returns once the process stands still.
+/// Sends SIGSTOP. Returns once the process has stopped.
 void stop_process(pid_t pid);
 
 }  // namespace shardrun::test

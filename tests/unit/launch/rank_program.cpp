@@ -1,4 +1,4 @@
-// A rank as tests need it: `test_launch_rank WHAT [argument…]`, see `modes` below.
+// A rank for tests: `test_launch_rank WHAT [argument…]`. See `modes` below.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ void say(const std::string& line) {
 
 std::string key_of(int rank) { return fmt::format("address/{}", rank); }
 
-/// Every rank gives its key a value and reads everybody's.
+/// Every rank gives its own key a value, and reads the keys of all ranks.
 int exchange(Rank& rank, const Arguments&) {
   rank.set(key_of(rank.rank()), fmt::format("value of {}", rank.rank()));
   for (int other = 0; other < rank.world_size(); ++other) {
@@ -48,14 +48,14 @@ int exchange(Rank& rank, const Arguments&) {
   return 0;
 }
 
-/// Waits for what never comes, until the job is aborted.
+/// Waits for something that never comes, until the job is aborted.
 int wait(Rank& rank, const Arguments&) {
   say("ready");
   (void)rank.get("never", soon());
   return 1;
 }
 
-/// `code CODE RANK`: that rank exits with that code, without a goodbye, when all have joined; the others wait.
+/// `code CODE RANK`: when all ranks have joined, this rank exits with this code, without a goodbye. The others wait.
 int code(Rank& rank, const Arguments& arguments) {
   rank.set(key_of(rank.rank()), "");
   for (int other = 0; other < rank.world_size(); ++other) {
@@ -69,7 +69,7 @@ int code(Rank& rank, const Arguments& arguments) {
   return wait(rank, arguments);
 }
 
-/// `goodbye CODE`
+/// `goodbye CODE`: says goodbye and exits with this code.
 int goodbye(Rank& rank, const Arguments& arguments) {
   rank.goodbye(soon());
   return std::stoi(arguments.at(0));
@@ -84,7 +84,7 @@ int linger(Rank& rank, const Arguments&) {
   }
 }
 
-/// `fail RANK`: that rank fails of its own, the others say what they notice of it.
+/// `fail RANK`: this rank fails by itself. The others report what they notice of it.
 int fail(Rank& rank, const Arguments& arguments) {
   if (rank.rank() == std::stoi(arguments.at(0))) {
     rank.fail(FailureKind::permanent, "step 7: the loss is NaN");
@@ -101,7 +101,7 @@ void await_usr1() {
   sigwait(&usr1, &got);
 }
 
-/// Rank 1 says that it lost its peer once it gets SIGUSR1; the others wait.
+/// Rank 1 reports a lost peer once it gets SIGUSR1. The others wait.
 int lost_peer(Rank& rank, const Arguments& arguments) {
   if (rank.rank() != 1) {
     return wait(rank, arguments);
@@ -113,9 +113,9 @@ int lost_peer(Rank& rank, const Arguments& arguments) {
   return 1;
 }
 
-/// `awaiting A B …`: rank r says that it waited in vain for the rank that is named in the place r: the first once it
-/// gets SIGUSR1, the others when they hear of the abort. One that is to wait for itself just waits; `echo` names
-/// itself, as a rank does that repeats the abort's reason; -1 names nobody.
+/// `awaiting A B …`: rank r reports that it waited in vain for the rank in place r: the first rank once it gets
+/// SIGUSR1, the others when they hear of the abort. A rank that would wait for itself only waits. `echo` names the rank
+/// itself, like a rank that repeats the abort's reason. -1 names nobody.
 int awaiting(Rank& rank, const Arguments& arguments) {
   const std::string& named = arguments.at(static_cast<std::size_t>(rank.rank()));
   const int awaited = named == "echo" ? rank.rank() : std::stoi(named);
@@ -136,8 +136,8 @@ int awaiting(Rank& rank, const Arguments& arguments) {
   return 1;
 }
 
-/// The first two wait in vain, each for the next: the first says so once it gets SIGUSR1, the second a little later,
-/// unless it hears of the abort before.
+/// Ranks 0 and 1 wait in vain, each for the next rank. Rank 0 reports that once it gets SIGUSR1, and rank 1 a little
+/// later, unless it hears of the abort before.
 int chain(Rank& rank, const Arguments& arguments) {
   if (rank.rank() == 2) {
     return wait(rank, arguments);
@@ -158,7 +158,7 @@ int chain(Rank& rank, const Arguments& arguments) {
   return 1;
 }
 
-/// Leaves in order when asked to stop, or, with `deaf`, never; and pauses when asked to.
+/// Leaves normally when asked to stop or, with `deaf`, never. Pauses when asked to.
 int stop(Rank& rank, const Arguments& arguments) {
   say("ready");
   const bool deaf = !arguments.empty();
@@ -180,7 +180,7 @@ int stop(Rank& rank, const Arguments& arguments) {
   return 128 + rank.stop_signal();
 }
 
-/// Hears of an abort by its callback alone, on the line's thread.
+/// Hears of an abort only by its callback, on the connection's thread.
 int callback(Rank& rank, const Arguments&) {
   rank.on_abort([](const std::string& reason) {
     say("aborted: " + reason);
@@ -201,7 +201,7 @@ int set_twice(Rank& rank, const Arguments& arguments) {
   return wait(rank, arguments);
 }
 
-/// Rank 0 does what strangers do; the job goes on meanwhile and afterwards.
+/// Rank 0 does what strangers do. The job goes on meanwhile and afterwards.
 int attacked(Rank& rank, const Arguments& arguments) {
   if (rank.rank() == 0) {
     const shardrun::test::Attacked attacked = shardrun::test::attack(rank.context());
@@ -225,7 +225,7 @@ int other_job(const RankContext& context) {
   return 4;
 }
 
-/// Shows what it was started with.
+/// Prints what it was started with.
 int show(const RankContext& context) {
   std::string open;
   for (int descriptor = 3; descriptor < 256; ++descriptor) {
@@ -249,7 +249,7 @@ int show(const RankContext& context) {
   return 0;
 }
 
-/// Many lines on both streams: long ones, empty ones, in pieces, without an end.
+/// Writes many lines on both streams: long ones, empty ones, lines in pieces, and a line without an end.
 int print(Rank& rank, const Arguments&) {
   for (int line = 0; line < 500; ++line) {
     const std::string text = fmt::format("rank {} line {} {}\n", rank.rank(), line, std::string(300, 'x'));
@@ -271,7 +271,7 @@ int silent(const RankContext&) {
   }
 }
 
-/// Joins behind a crowd of connections that say nothing and stay.
+/// Joins after a crowd of connections that send nothing and stay open.
 int crowd(const RankContext& context) {
   rlimit files = {};
   ::getrlimit(RLIMIT_NOFILE, &files);
@@ -285,15 +285,15 @@ int crowd(const RankContext& context) {
   return exchange(rank, {});
 }
 
-/// Its connection ends, and it lives on.
+/// Ends its connection and lives on.
 int hang_up(const RankContext& context) {
   { const Rank rank(context, "", soon()); }
   return silent(context);
 }
 
-/// `parent COUNT WHAT`: launches that many ranks that do it. `parent COUNT WHAT alone`: as a user who may have no more
-/// processes; `orphaned`: in a session of its own, where no shell could continue it; `few`: with few descriptors, which
-/// no stranger gives back by itself.
+/// `parent COUNT WHAT`: launches this many ranks that do WHAT. `alone`: as a user who may have no more processes.
+/// `orphaned`: in a session of its own, in which no shell could continue it. `few`: with few descriptors, none of which
+/// a stranger gives back by itself.
 int parent(const Arguments& arguments) {
   for (const int request : shardrun::launch::stop_signals) {
     std::signal(request, SIG_DFL);  // what starts this process lets it ignore them, as a rank

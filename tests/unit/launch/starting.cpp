@@ -23,7 +23,7 @@ using shardrun::test::LaunchJob;
 TEST_CASE("a program that cannot be run is an error, and no process is left", "[launch]") {
   LaunchJob job(2, {"exchange"});
   job.settings.program = "/no/such/program";
-  // Both fail, and either is seen first.
+  // Both ranks fail, and either failure may be seen first.
   CHECK_THAT(error_of([&] { (void)job.run(); }),
              Catch::Matchers::Matches("1: rank [01] of 2 could not be started: cannot run '/no/such/program': No such "
                                       "file or directory"));
@@ -74,7 +74,7 @@ TEST_CASE("ranks of another job are refused", "[launch]") {
 }
 
 TEST_CASE("ranks die with their launcher", "[launch]") {
-  // Every rank holds a copy of the pipe's write end: its end of file says that all of them are gone.
+  // Every rank has a copy of the pipe's write end, so the pipe ends once all of them are gone.
   std::array<int, 2> ends = {};
   REQUIRE(::pipe(ends.data()) == 0);
   const FileDescriptor all_gone(ends[0]);

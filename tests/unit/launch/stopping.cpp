@@ -81,7 +81,7 @@ TEST_CASE("two equal signals at once ask to stop once", "[launch]") {
 }
 
 TEST_CASE("the same signal again later ends the ranks at once", "[launch]") {
-  // The last of them may come when the job is over and nobody catches them any more.
+  // The last signal may come when the job is over and nothing catches it any more.
   void (*const before)(int) = ::signal(SIGTERM, [](int) {});
   LaunchJob job(2, {"stop", "deaf"});
   std::jthread asking;
@@ -90,7 +90,7 @@ TEST_CASE("the same signal again later ends the ranks at once", "[launch]") {
       asking = std::jthread([](const std::stop_token& is_over) {
         while (!is_over.stop_requested()) {
           ::kill(::getpid(), SIGTERM);
-          std::this_thread::sleep_for(same_request + std::chrono::milliseconds(100));  // "later" is what is tested
+          std::this_thread::sleep_for(same_request + std::chrono::milliseconds(100));  // so that it asks anew
         }
       });
     }
@@ -144,7 +144,7 @@ TEST_CASE("a signal that was ignored before stays so", "[launch]") {
 
 namespace {
 
-/// Reads what the ranks write, from its beginning, until all of them have written the line.
+/// Reads the ranks' output from its beginning until all of them have written the line.
 void await_lines(const StartedProcess& launcher, std::string& output, const std::string& line, std::size_t ranks) {
   const auto count = [&] {
     std::size_t found = 0;

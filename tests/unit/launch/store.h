@@ -20,7 +20,7 @@ class Store {
  public:
   static constexpr const char* job = "[job]\nranks = 2\n";
 
-  /// `on_failed` is called on the store's thread when a rank says that it has failed.
+  /// `on_failed`: called on the store's thread when a rank reports its failure.
   explicit Store(
       int world_size, launch::StoreServerSettings settings = {}, std::function<void()> on_failed = [] {})
       : token_(settings.token == launch::Token{} ? launch::random_token() : settings.token), world_size_(world_size) {
@@ -68,10 +68,10 @@ class Store {
     return count.get_future().get();
   }
 
-  /// What was logged, a line each; after end().
+  /// The lines of the log. REQUIRES: end() was called.
   [[nodiscard]] const std::string& logs() const { return logs_; }
 
-  /// The bytes of all messages, one after the other; after end().
+  /// The bytes of all messages, one after the other. REQUIRES: end() was called.
   [[nodiscard]] const std::string& messages() const { return messages_; }
 
  private:

@@ -57,7 +57,7 @@ TEST_CASE("strangers are dropped and counted, and the job goes on", "[launch]") 
   CHECK(job.logs.size() <= 22);
 }
 
-// UndefinedBehaviorSanitizer takes an object for broken where it finds no descriptor to look at it with.
+// UndefinedBehaviorSanitizer needs a free descriptor to look at an object. Without one it takes the object for broken.
 #if !defined(SHARDRUN_ASAN)
 TEST_CASE("strangers that hold all descriptors of a launcher keep no rank out", "[launch]") {
   const StartedProcess launcher = start_process(

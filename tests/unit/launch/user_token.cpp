@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The secret's place below a folder of this test alone.
+/// The place of the secret, below a folder that only this test uses.
 struct Place {
   shardrun::test::TemporaryFolder temporary;
   std::string root = temporary.path().string();

@@ -151,7 +151,7 @@ TEST_CASE("of two launchers, the one that sets MASTER_ADDR is the inner one", "[
   };
   for (const bool is_slurm : {true, false}) {
     const auto outer = [&](int rank, int size) { return is_slurm ? task(rank, size) : mpi(rank, size); };
-    // torchrun on each of two machines: its ranks' order need not be that of the outer launcher
+    // torchrun on each of two machines: the order of its ranks need not be that of the outer launcher.
     for (int rank = 0; rank < 4; ++rank) {
       const std::optional<World> world = found_in(with(inner(rank, 4, 2), outer(1 - rank / 2, 2)));
       REQUIRE(world);
@@ -159,11 +159,11 @@ TEST_CASE("of two launchers, the one that sets MASTER_ADDR is the inner one", "[
     }
     CHECK(found_in(with(inner(3, 4, 0), outer(1, 2)))->rank == 3);
     CHECK(found_in(with(inner(1, 2, 2), outer(0, 1)))->size == 2);
-    // a script that repeats what the launcher says
+    // A script that repeats the launcher's variables.
     const std::optional<World> same = found_in(with(inner(1, 4, 0), outer(1, 4)));
     CHECK_FALSE(same->is_by_variables);
     CHECK(same->master->address == "10.0.0.1");
-    // disagreement
+    // Variables that disagree.
     for (const Environment& left_over :
          {with(inner(0, 1, 0), outer(1, 4)), with(inner(0, 4, 0), outer(1, 4)), with(inner(0, 2, 0), outer(2, 4)),
           with(inner(1, 4, 4), outer(1, 2)), with(inner(0, 4, 0), outer(1, 2)), with(inner(2, 3, 0), outer(1, 2))}) {

@@ -14,7 +14,7 @@ namespace {
 
 bool overlap(const Interval& a, const Interval& b) { return a.first <= b.last && b.first <= a.last; }
 
-/// What is wrong with a layout, or nothing.
+/// What is wrong with a layout; "" if nothing is.
 std::string fault_of(const std::vector<Interval>& intervals, const Layout& layout) {
   if (layout.offsets.size() != intervals.size()) {
     return "an interval has no offset";
@@ -72,7 +72,7 @@ TEST_CASE("layouts of random intervals never overlap", "[memory]") {
 
 namespace {
 
-/// Of one order, largest first: each in the tightest gap between all that live at the same time.
+/// Places the intervals in one order, largest first: each in the tightest gap between all that live at the same time.
 std::vector<std::uint64_t> largest_first_slowly(const std::vector<Interval>& intervals) {
   std::vector<std::size_t> order(intervals.size());
   std::iota(order.begin(), order.end(), 0);
@@ -104,7 +104,7 @@ std::vector<std::uint64_t> largest_first_slowly(const std::vector<Interval>& int
 
 TEST_CASE("many intervals are placed where an exhaustive search places them", "[memory]") {
   std::mt19937 random(2);
-  int rounds_of_first_order = 0;  // elsewhere another order needs less
+  int rounds_of_first_order = 0;  // in the other rounds, another order needs less
   for (int round = 0; round < 6; ++round) {
     std::vector<Interval> intervals;
     constexpr std::int32_t layers = 150;
@@ -161,7 +161,7 @@ TEST_CASE("values that backward reads in reverse order need no more than the mos
 }
 
 TEST_CASE("hard cases are laid out soundly", "[memory]") {
-  // Largest first leaves a hole here; and a comb whose teeth end one after the other.
+  // A case in which placing the largest first leaves a hole; and a comb whose teeth end one after the other.
   const std::vector<Interval> hole = {{640, 0, 1}, {320, 1, 2}, {640, 2, 3}, {320, 0, 0}, {320, 3, 3}, {960, 4, 4}};
   std::vector<Interval> comb;
   for (std::int32_t i = 0; i < 64; ++i) {
@@ -214,7 +214,7 @@ struct Taken {
   Range range;
 };
 
-/// Goes through everything that is taken, by its begin.
+/// Searches all that is taken, in the order of `begin`.
 std::uint64_t tightest_slowly(std::vector<Taken> all, std::int32_t first, std::int32_t last, std::uint64_t size) {
   std::sort(all.begin(), all.end(), [](const Taken& a, const Taken& b) { return a.range.begin < b.range.begin; });
   std::uint64_t end = 0;
@@ -254,7 +254,7 @@ TEST_CASE("the tightest gap equals that of an exhaustive search", "[memory]") {
   const auto below = [&](std::int32_t end) {
     return static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(end));
   };
-  // Less than a leaf; about two levels; more than three.
+  // Numbers of instructions for less than a leaf, for about two levels, and for more than three.
   for (const std::int32_t instructions : {1, 5, 16, 17, 130, 2000, 20000}) {
     Occupancy occupancy(instructions);
     std::vector<Taken> all;
@@ -266,7 +266,7 @@ TEST_CASE("the tightest gap equals that of an exhaustive search", "[memory]") {
       const std::uint64_t offset = occupancy.tightest(first, last, size);
       INFO("instructions " << instructions << ", number " << i << ": " << first << " to " << last);
       REQUIRE(offset == tightest_slowly(all, first, last, size));
-      // Some are put where others live, as nothing here depends on it; some behind a hole.
+      // Some ranges overlap others that live, which does not matter here. Some leave a hole.
       const std::uint64_t at = i % 5 == 0 ? 64 * (random() % 300) : offset;
       occupancy.add(first, last, {at, at + size});
       all.push_back({first, last, {at, at + size}});

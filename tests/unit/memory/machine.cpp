@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t mebi = 1024 * 1024;
 
-/// The files of a machine, made up.
+/// The files of an invented machine.
 class Machine {
  public:
   Machine() { write("proc/meminfo", "MemTotal: 9000000 kB\nMemAvailable: 8388608 kB\n"); }
@@ -23,19 +23,19 @@ class Machine {
     std::filesystem::create_directories(path.parent_path());
     write_file(path, text);
   }
-  /// The kernel's text of the group that this process is in, and of what is mounted.
+  /// Writes the kernel's texts about this process's control group and about what is mounted.
   void put(const std::string& cgroup, const std::string& mountinfo) const {
     write("proc/self/cgroup", cgroup);
     write("proc/self/mountinfo", mountinfo);
   }
-  /// A group of version 2.
+  /// Adds a control group of version 2.
   void group(const std::string& path, const std::string& max, std::uint64_t current, std::uint64_t files = 0) const {
     write(path + "/memory.max", max + "\n");
     write(path + "/memory.current", std::to_string(current) + "\n");
     write(path + "/memory.stat", "anon 5\nfile 7\ninactive_file " + std::to_string(files / 2) + "\nactive_file " +
                                      std::to_string(files / 2) + "\n");
   }
-  /// And of version 1.
+  /// Adds a control group of version 1.
   void group_1(const std::string& path, const std::string& limit, std::uint64_t usage) const {
     write(path + "/memory.limit_in_bytes", limit + "\n");
     write(path + "/memory.usage_in_bytes", std::to_string(usage) + "\n");

@@ -209,7 +209,7 @@ TEST_CASE("a link of another user in the folder is not followed, for files or fo
     const TemporaryFolder run;
     std::filesystem::create_directories((run / name).parent_path());
     std::filesystem::create_symlink(folder / "elsewhere", run / name);
-    CHECK_NOTHROW(LockedRunFolder(run.path()));  // our own
+    CHECK_NOTHROW(LockedRunFolder(run.path()));  // a link of our own
     REQUIRE(::lchown((run / name).c_str(), 12345, 12345) == 0);
     CHECK_THAT(
         error_of([&] { LockedRunFolder{run.path()}; }),

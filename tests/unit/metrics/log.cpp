@@ -14,7 +14,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-/// 2024-02-29 23:59:59.042 UTC
+/// The time 2024-02-29 23:59:59.042 UTC.
 WallTime leap_day() { return WallTime(std::chrono::milliseconds(1709251199042)); }
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST_CASE("traces of several processes become one", "[metrics]") {
 
 namespace {
 
-/// A trace of one span, which is an end of a message.
+/// A trace with one span, which is one end of a message.
 std::string end_of_message(std::int64_t process, std::string_view end, std::string_view message, std::int64_t begin,
                            std::int64_t until) {
   Trace trace(process, "rank");
@@ -70,7 +70,7 @@ std::string end_of_message(std::int64_t process, std::string_view end, std::stri
   return trace.text();
 }
 
-/// The events with which a trace of these ends, behind names of processes.
+/// The events of the joined traces, without the names of processes at the beginning.
 json::array joined(const std::vector<std::string>& traces) {
   std::string all;
   for (const std::string& each : traces) {
@@ -89,7 +89,7 @@ json::array joined(const std::vector<std::string>& traces) {
 }  // namespace
 
 TEST_CASE("an arrow leads from the send of a message to its receive", "[metrics]") {
-  // The receiver has asked for it before it was sent.
+  // The receiver began to receive before the message was sent.
   const json::array events =
       joined({end_of_message(1, "receives", "m", 1000, 9000), end_of_message(2, "sends", "m", 5000, 7000)});
 

@@ -1,4 +1,4 @@
-// Which functions, states and parameters a model has, and what it refuses.
+// The functions, states and parameters of models, and what models refuse.
 
 #include <algorithm>
 #include <numeric>
@@ -14,7 +14,7 @@ using namespace shardrun::test;
 
 namespace {
 
-/// Parameters of a GPT without building any function.
+/// The number of a GPT's parameters, without building any function.
 std::int64_t parameters_of_gpt(std::initializer_list<job::WrittenSetting> options) {
   const workload::Model& gpt = find_model("gpt");
   return graph::parameter_count(workload::build_prediction(gpt, model_settings("gpt", options)));

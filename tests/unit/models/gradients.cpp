@@ -1,4 +1,4 @@
-// Loss and gradients of whole models against PyTorch's (tests/fixtures/README.md).
+// Compares the loss and gradients of whole models with PyTorch's (tests/fixtures/README.md).
 
 #include <boost/json.hpp>
 #include <cmath>
@@ -20,7 +20,7 @@ std::string written(const boost::json::value& value) {
   return value.is_string() ? std::string(value.get_string()) : boost::json::serialize(value);
 }
 
-/// Model and options as the fixture's metadata has them.
+/// The model and options in the fixture's metadata.
 struct Described {
   const workload::Model* model = nullptr;
   workload::ModelSettings settings;
@@ -80,7 +80,7 @@ void load_parameters(const checkpoint::SafetensorsFile& file, const graph::Graph
   }
 }
 
-/// One step's microbatches: what is then in the states `loss` and `gradients/…` is compared with the file.
+/// Runs the microbatches of one step, and compares the states `loss` and `gradients/…` with the file.
 void check(const checkpoint::SafetensorsFile& file, const char* device_name, std::int64_t microbatches) {
   const Described described = describe(file);
   const device::Device& device = device::Device::find(device_name);

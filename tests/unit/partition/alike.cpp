@@ -1,4 +1,4 @@
-// Ranks that share a program: what is said of them is what each one's own program says.
+// Ranks that share a program: what is reported of them equals what each rank's own program says.
 
 #include "core/partition/alike.h"
 
@@ -26,7 +26,7 @@ std::vector<std::size_t> all_of(const Programs& programs) {
   return numbers;
 }
 
-/// By each program's own transfers, without what is nothing.
+/// The bytes sent by a program's own transfers, without zeros.
 partition::SentBytes sent_by(const Programs& programs) {
   partition::SentBytes sent;
   for (const partition::Program& program : programs.programs) {

@@ -1,4 +1,4 @@
-// What of the gradients is reduced together, and when.
+// Which gradients are reduced together, and when.
 
 #include <algorithm>
 
@@ -26,7 +26,7 @@ Programs programs_of(const graph::Graph& graph, const plan::Plan& plan, std::int
                                 {.device = device::Device::find("cpu"), .rank = rank});
 }
 
-/// Weights of 6 by 16 and of 16 by 4 floats.
+/// A model with weights of 6 by 16 and of 16 by 4 floats.
 ModelCase mlp() { return training_case("mlp", "mlp", {{"hidden", "16"}}, {.features = 6, .outputs = 4}, {.batch = 4}); }
 
 ModelCase bucketed_gpt() {
@@ -35,7 +35,7 @@ ModelCase bucketed_gpt() {
                        {.vocab = 10}, {.batch = 4});
 }
 
-/// The states that a transfer's elements are of, in their order in memory; nothing where they end within one.
+/// The states to which a transfer's elements belong, in their order in memory; nothing if it ends within a state.
 Names covered(const Programs& programs, const Transfer& transfer) {
   const std::uint64_t begin = programs.states[graph::StateId(transfer.send.buffer.number())].offset;
   const std::uint64_t end = begin + static_cast<std::uint64_t>(transfer.send.elements) * sizeof(float);
@@ -158,14 +158,14 @@ TEST_CASE("a bucket's transfer starts after the op that completes it, and is wai
     };
     const auto begin = program.instructions.begin();
     const auto after = begin + static_cast<std::ptrdiff_t>(start);
-    // Started by the last write, not later: what lies between are other buckets' starts.
+    // The bucket is started by the last write and not later: only starts of other buckets lie between.
     std::size_t last_compute = start;
     while (!is_compute(program.instructions[last_compute])) {
       --last_compute;
     }
     CHECK(writes(program.instructions[last_compute]));
     CHECK(std::none_of(after, program.instructions.end(), writes));
-    // All that is computed later overlaps with it.
+    // All later computing overlaps with it.
     CHECK(std::none_of(begin + static_cast<std::ptrdiff_t>(wait), program.instructions.end(), is_compute));
     const bool last = t == TransferId(program.transfers.size() - 1);
     CHECK((std::count_if(after, begin + static_cast<std::ptrdiff_t>(wait), is_compute) > 0) == !last);

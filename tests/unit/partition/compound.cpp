@@ -19,7 +19,7 @@ using Counts = std::vector<std::int64_t>;
 using graph::FunctionBuilder;
 using graph::ValueId;
 
-/// An op of some states x0, x1, …: `call` adds it. The result is the state y.
+/// An op that `call` adds to states x0, x1, …. Its result is the state y.
 struct Moved {
   std::vector<graph::TensorType> operands;
   std::function<ValueId(FunctionBuilder&, const std::vector<ValueId>&)> call;
@@ -104,7 +104,7 @@ Ran run_split(const graph::Graph& graph, const plan::Plan& plan, const device::D
   return ran;
 }
 
-/// The elements that ranks send. The result is that of one rank, on both devices.
+/// The number of elements that each rank sends. Checks that the result is that of one rank, on both devices.
 Counts sent(const Moved& test, const std::vector<plan::MeshAxis>& mesh, const std::vector<plan::AxisPlacement>& axes) {
   const graph::Graph graph = graph_of(test);
   const Ran whole = run_split(graph, plan_of({{"a", 1}}, {}), device::Device::find("reference"));

@@ -1,4 +1,4 @@
-// What ranks exchange for an op that shifts a dimension which is split over them: just what each is missing.
+// What ranks exchange for an op that shifts a dimension which is split over them: exactly the elements that each lacks.
 
 #include <fmt/format.h>
 
@@ -42,7 +42,7 @@ std::string to_string(const Shift& shift) {
   return text;
 }
 
-/// State `to` = state `from`, shifted.
+/// A graph in which the state `to` is the state `from`, shifted.
 graph::Graph graph_of(const Shift& shift) {
   graph::Graph graph;
   const std::vector<std::string> names = {"x", "y", "z"};
@@ -62,7 +62,7 @@ graph::Graph graph_of(const Shift& shift) {
   return graph;
 }
 
-/// The element of the operand that an element of the result is, by row-major numbers; −1: a wall.
+/// The element of the operand that becomes an element of the result, both as row-major indices; −1: beyond a wall.
 std::int64_t source_of(const Shift& shift, std::int64_t element) {
   const auto dim = static_cast<std::size_t>(shift.dim);
   const std::int64_t inner =
@@ -90,7 +90,7 @@ class Ranks {
         device_(device::Device::find(device)),
         ranks_(graph_, partition::split(graph_, plan_of(shift.mesh, shift.axes)), device_, 1) {}
 
-  /// Whether the result is right in every element.
+  /// Runs the shift. Returns whether the result is right in every element.
   [[nodiscard]] bool run() {
     Tensor from = zeros(graph_.states.front().type);
     std::iota(from.values.begin(), from.values.end(), 1.0);
@@ -114,7 +114,7 @@ class Ranks {
     return right;
   }
 
-  /// What each rank says that it has sent.
+  /// The bytes that each rank reports to have sent.
   [[nodiscard]] std::vector<std::uint64_t> sent() {
     std::vector<std::uint64_t> sent;
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
@@ -129,7 +129,7 @@ class Ranks {
     return sent;
   }
 
-  /// What each rank's programs say that it will send.
+  /// The bytes that each rank's programs say it will send.
   [[nodiscard]] std::vector<std::uint64_t> planned() {
     std::vector<std::uint64_t> planned;
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
@@ -146,7 +146,7 @@ class Ranks {
     return planned;
   }
 
-  /// Bytes that all ranks need of the operand and do not have.
+  /// The bytes of the operand that all ranks need and do not have.
   [[nodiscard]] std::uint64_t missing() {
     std::uint64_t elements = 0;
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
@@ -230,7 +230,7 @@ TEST_CASE("a halo has the width of the shift and the length of the edge", "[part
   CHECK(sent({{10}, 0, 1, true, line, cells}) == Bytes{4, 4, 4, 4});
   CHECK(sent({{10}, 0, 1, false, line, cells}) == Bytes{0, 4, 4, 4});
   CHECK(sent({{10}, 0, -1, false, line, cells}) == Bytes{4, 4, 4, 0});
-  // By 3, more than the last two have: all of theirs, and what those before them have.
+  // A shift by 3, which is more than the last two ranks have: these send all that they have.
   CHECK(sent({{10}, 0, 3, false, line, cells}) == Bytes{0, 12, 8, 8});
   // One row of 5 columns, and one column of 4 and 3 rows.
   const std::vector<plan::MeshAxis> grid = {{"a", 2}, {"b", 2}};
@@ -238,13 +238,13 @@ TEST_CASE("a halo has the width of the shift and the length of the edge", "[part
   CHECK(sent({{7, 5}, 0, 1, true, {{"a", 2}}, cells}) == Bytes{20, 20});
   CHECK(sent({{7, 5}, 0, 1, true, grid, both}) == Bytes{12, 8, 12, 8});
   CHECK(sent({{7, 5}, 1, -1, true, grid, both}) == Bytes{16, 16, 12, 12});
-  // Nothing is asked of others where nothing is past the edge.
+  // Without elements past the edge, ranks need nothing from each other.
   CHECK(sent({{7, 5}, 1, 1, true, {{"a", 2}}, cells}) == Bytes{0, 0});
 }
 
 namespace {
 
-/// State `to` of 8 cells = what `make` makes of state `from`, both split over two ranks.
+/// A graph in which the state `to` of 8 cells is what `make` makes of the state `from`. Both are split over two ranks.
 template <typename Make>
 graph::Graph line_of(const Make& make) {
   graph::Graph graph;
@@ -265,7 +265,7 @@ runtime::Interpreter two_ranks(const graph::Graph& graph) {
   return {graph, partition::split(graph, plan_of({{"a", 2}}, {{"x", {"a"}}})), device::Device::find("cpu"), 1};
 }
 
-/// "start exchange; shift": the first rank's instructions.
+/// The first rank's instructions, such as "start exchange; shift".
 std::string order_of(const partition::Programs& programs) {
   std::string order;
   for (const partition::Instruction& at : programs.programs[0].instructions) {
@@ -316,7 +316,8 @@ TEST_CASE("a shift by many times the dimension's size is right", "[partition]") 
   }
 }
 
-// Halos are exchanged along one mesh axis: what splits a shifted dimension beside the first of its axes is gathered.
+// Halos are exchanged along one mesh axis. A shifted dimension that is split over more axes is gathered along all but
+// the first.
 TEST_CASE("a shift along a dimension split over two mesh axes gathers along the second", "[partition]") {
   for (const bool periodic : {true, false}) {
     for (const std::int64_t offset : {-4, -1, 1, 2}) {

@@ -1,5 +1,5 @@
-// Transfers between stages in the device's memory: one order on all ranks, in which no queue waits for another for
-// ever.
+// Transfers between stages in the device's memory: all ranks launch them in one order, in which no queue waits for
+// another forever.
 
 #include "core/partition/launch_order.h"
 
@@ -25,8 +25,8 @@ namespace {
 
 using Launches = IdVector<StageId, std::vector<Launch>>;
 
-/// One microbatch forward, one backward (Narayanan et al. 2019), a layer on each stage. `interleaved`: twice as many
-/// layers, in two chunks of each stage, all forward before all backward.
+/// A plan with one layer on each stage, whose microbatches alternate between forward and backward (Narayanan et al.
+/// 2019). `interleaved`: two layers on each stage, in two chunks, and all forwards before all backwards.
 plan::Plan pipeline(std::uint32_t stages, std::uint32_t microbatches, bool interleaved, std::uint32_t data = 1) {
   plan::Plan plan = plan_of({{"data", data}, {"pipe", stages}}, {{"batch", {"data"}}});
   plan.pipeline.mesh_axis = "pipe";
@@ -78,7 +78,7 @@ ModelCase tied_gpt(const plan::Plan& plan, std::int64_t microbatches) {
        .optimizer = {.clip = 1}});
 }
 
-/// What each stage launches in each program.
+/// The launches of each stage in each program.
 std::vector<std::pair<std::string, Launches>> launches(const plan::Plan& plan, std::int64_t microbatches) {
   const ModelCase gpt = tied_gpt(plan, microbatches);
   const partition::Partition partition = partition::split(gpt.graph, plan, gpt.microbatch_rows, gpt.evaluation_rows);

@@ -1,5 +1,5 @@
-// Small graphs made by hand, in which a write to a state must, may or must not be fused into the op that makes the
-// value.
+// Small graphs made by hand, in which a write to a state must, may or must not be fused into the op that
+// makes the value.
 
 #include <functional>
 
@@ -22,7 +22,7 @@ constexpr StateWrite::Mode assign = StateWrite::Mode::assign;
 constexpr StateWrite::Mode accumulate = StateWrite::Mode::accumulate;
 constexpr StateWrite::Mode add = StateWrite::Mode::add;
 
-/// States u, v and w of four elements, and the function `f` that `build` writes.
+/// A graph with the states u, v and w of four elements, and the function `f` that `build` writes.
 ModelCase states_and(const std::function<void(FunctionBuilder&)>& build) {
   ModelCase model{.name = "by hand", .graph = {}};
   for (const char* name : {"u", "v", "w"}) {
@@ -38,7 +38,7 @@ partition::Program program_of(const ModelCase& model) {
   return partition::programs_of(model.graph, device::Device::find("cpu"), 1).programs[0];
 }
 
-/// "sin u -> v; copy v +-> w": ops with the names of their buffers, and how each writes.
+/// The ops with the names of their buffers, and how each writes: "sin u -> v; copy v +-> w".
 std::string shape_of(const partition::Program& program) {
   const auto names = [&](const std::vector<partition::BufferId>& ids) {
     std::string text;
@@ -57,7 +57,7 @@ std::string shape_of(const partition::Program& program) {
   return text;
 }
 
-/// Runs `f` as the first and as the second microbatch, on whole numbers, and compares with separate memory.
+/// Runs `f` as the first and the second microbatch on whole numbers, and compares with a run in separate memory.
 void check_results(const ModelCase& model) {
   for (const char* name : {"cpu", "reference"}) {
     const device::Device& device = device::Device::find(name);

@@ -1,4 +1,4 @@
-// What lowering makes of the models: which instructions there are, and where their buffers lie.
+// The programs into which models are lowered: which instructions there are, and where their buffers lie.
 
 #include <algorithm>
 
@@ -110,7 +110,7 @@ TEST_CASE("the gradient of the logits overwrites the logits", "[partition]") {
 
 namespace {
 
-/// "a and b; ": buffers that are in use at once, and meet.
+/// The pairs of buffers that are in use at once and overlap: "a and b; ".
 std::string overlapping(const std::vector<Place>& all) {
   std::string text;
   for (std::size_t a = 0; a < all.size(); ++a) {
@@ -123,7 +123,7 @@ std::string overlapping(const std::vector<Place>& all) {
   return text;
 }
 
-/// What instruction `i` touches; from its start until it is waited for, what a transfer does.
+/// The buffers that instruction `i` touches. A transfer touches its buffers from its start until it is waited for.
 std::vector<BufferId> touched(const Program& program, std::size_t i) {
   std::vector<BufferId> buffers = program.instructions[i].inputs;
   buffers.insert(buffers.end(), program.instructions[i].outputs.begin(), program.instructions[i].outputs.end());
@@ -150,7 +150,7 @@ void check_layout(const partition::Programs& programs) {
     CHECK(overlapping(all).empty());
     for (std::size_t a = 0; a < all.size(); ++a) {
       INFO(all[a].name << " @" << all[a].offset);
-      // What is summed in buckets lies without gaps.
+      // States that are summed in buckets lie in memory without gaps.
       const bool packed = all[a].name == "loss" || all[a].name.starts_with("gradients/");
       CHECK((all[a].offset % memory::alignment == 0 || (packed && programs.mesh.ranks() > 1)));
       CHECK(all[a].offset + all[a].bytes <= programs.arena_bytes);
@@ -244,7 +244,7 @@ TEST_CASE("a value computed again has the placement of its cut point", "[partiti
   const ModelCase model = deep_gpt(graph::Remat::layer, "true", "0.1");
   plan::Plan plan = tensor_parallel(2);
   for (const graph::CutPoint& point : model.graph.cut_points) {
-    // Those before it are left, or what is split there would be split here without being asked for.
+    // Cut points before it are left out. Otherwise what is split there would be split here without being asked for.
     if (point.name.ends_with("/attention_residual")) {
       plan.cut_points.push_back({point.name, {{}, {"model"}, {}}});
     }

@@ -1,4 +1,4 @@
-// Pipelines by hand: what is wrong with a list of actions is told by the action's name.
+// Pipelines written by hand. An error about a list of actions names the wrong action.
 
 #include "core/partition/pipeline.h"
 
@@ -15,7 +15,7 @@ using plan::Action;
 
 namespace {
 
-/// "0F0 0B0": as they are printed.
+/// Reads actions in the form in which they are printed: "0F0 0B0".
 std::vector<Action> actions(const std::string& text) {
   constexpr std::string_view kinds = "FBIW";
   std::vector<Action> list;
@@ -26,7 +26,7 @@ std::vector<Action> actions(const std::string& text) {
   return list;
 }
 
-/// Each of two stages has one of an mlp's two layers.
+/// A plan for an mlp of two layers, one on each of two stages.
 plan::Plan two_stages(const std::string& first, const std::string& second) {
   plan::Plan plan = plan_of({{"pipe", 2}}, {});
   plan.pipeline = {.mesh_axis = "pipe", .chunks = {{0, 0}, {1, 1}}, .actions = {actions(first), actions(second)}};
@@ -101,7 +101,7 @@ TEST_CASE("lists that wait for each other are refused, with where each waits", "
 
 namespace {
 
-/// What a stage of two does for all microbatches of 2 rows: forward of all, then backward.
+/// The function of one of two stages for all microbatches of 2 rows: forward of all, then backward.
 partition::SplitFunction all_microbatches(partition::StageId stage, std::int64_t microbatches) {
   const ModelCase mlp = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 2},
                                       {.batch = 2 * microbatches, .microbatches = microbatches});
@@ -135,7 +135,7 @@ struct Firsts {
   bool operator==(const Firsts&) const = default;
 };
 
-/// Values, and nodes but for messages, that stand for all of their like.
+/// The values, and the nodes except messages, that stand for all that are alike.
 Firsts firsts_of(const partition::SplitFunction& function) {
   Firsts firsts;
   for (const graph::ValueId v : function.values.ids()) {

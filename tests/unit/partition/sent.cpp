@@ -1,4 +1,4 @@
-// The bytes that ranks send, against numbers worked out by hand.
+// The bytes that ranks send, compared with numbers worked out by hand.
 
 #include "core/graph/builder.h"
 #include "core/partition/partition.h"
@@ -14,7 +14,7 @@ using partition::Transfer;
 
 namespace {
 
-/// What each of `members` sends.
+/// The bytes that each of `members` members sends.
 std::vector<std::uint64_t> sent(Transfer transfer, std::int64_t members, graph::DType dtype = graph::DType::f32) {
   transfer.dtype = dtype;
   std::vector<std::uint64_t> bytes;
@@ -32,7 +32,7 @@ ModelCase gpt(std::int64_t microbatches = 1) {
                        {.vocab = 10}, {.batch = 3, .microbatches = microbatches});
 }
 
-/// What a rank sends in one call.
+/// The bytes that a rank sends in one call.
 SentBytes sent_in(const ModelCase& model, const plan::Plan& plan, std::int64_t rank, const char* function,
                   std::int64_t rows, bool last = true) {
   const partition::Programs programs = partition::programs_of(model.graph, partition::split(model.graph, plan),

@@ -1,4 +1,4 @@
-// What stands between a placement and another, how many bytes it sends, and that the values are right after it.
+// Transitions from one placement to another: what is inserted, how many bytes it sends, and that values are right.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,8 @@ namespace {
 
 enum class Given { value, sum };  ///< the input's negative, or its sum over the rows of each of two blocks
 
-/// State `to` = what function `f` makes of its input `x`, [rows 6, columns 5]; the rows are split as the plan says.
+/// A graph in which function `f` makes the state `to` of its input `x`, [rows 6, columns 5]. The rows are split as the
+/// plan says.
 graph::Graph graph_of(Given given) {
   graph::Graph graph;
   const graph::TensorType input{graph::DType::f32, {6, 5}, {"rows", "columns"}};
@@ -47,7 +48,7 @@ struct Transition {
   std::vector<std::string> flat{};  ///< what splits the elements of the state
 };
 
-/// "all_gather n; slice": the collectives and copies of rank 0.
+/// The collectives and copies of rank 0: "all_gather n; slice".
 std::string moves_of(const partition::Programs& programs) {
   std::string text;
   for (const Instruction& at : programs.programs[0].instructions) {
@@ -91,7 +92,8 @@ TEST_CASE("each transition moves exactly the elements that it must", "[partition
            // Blocks of 3 and 2 columns: each sends all but its neighbour's.
            Transition{
                "columns to replicated", Given::value, {{"columns", {"a"}}}, {{}, {}}, two, "all_gather", {72, 48}},
-           // Of 3 rows the 2 columns of the other; of 3 rows the 3 columns of the other.
+           // Each rank has 3 rows. The first sends the second's 2 columns of them, and the second the first's
+           // 3 columns.
            Transition{"rows to columns", Given::value, {{"rows", {"a"}}}, {{}, {"a"}}, two, "all_to_all", {24, 36}},
            Transition{"columns to rows", Given::value, {{"columns", {"a"}}}, {{"a"}, {}}, two, "all_to_all", {36, 24}},
            // Blocks of 3 and 2 elements.

@@ -61,7 +61,7 @@ graph::TensorType kernel_type(const Sizes& sizes) {
 using State = graph::StateId;
 const State x(0), w(1), dy(2), y(3), dx(4), dw(5);
 
-/// y = conv(x, w), and if `gradients`, dx and dw of dy.
+/// The graph of y = conv(x, w) and, with `gradients`, of dx and dw from dy.
 graph::Graph graph_of(const WindowCase& test, bool gradients) {
   graph::Graph graph;
   const auto add = [&](const char* name, graph::TensorType type) {
@@ -129,7 +129,7 @@ class WindowRanks {
     return whole;
   }
 
-  /// Elements that each rank has sent; it had planned to.
+  /// The elements that each rank has sent. Checks that the plan says the same.
   [[nodiscard]] std::vector<std::int64_t> sent() {
     std::vector<std::int64_t> elements;
     for (std::size_t rank = 0; rank < ranks_.ranks(); ++rank) {
@@ -141,7 +141,8 @@ class WindowRanks {
     return elements;
   }
 
-  /// Elements of x along its only sliding dimension that ranks miss between the first and the last that they read.
+  /// The number of elements of x, along its only sliding dimension, that ranks lack between the first and the last that
+  /// they read.
   [[nodiscard]] std::int64_t missing(const WindowCase& test) {
     const graph::Sliding window = test.slidings().front();
     std::int64_t count = 0;
@@ -215,7 +216,7 @@ TEST_CASE("halos in one and two dimensions are as wide as the window reaches", "
   CHECK(sent({{10}, {3}, {1}, {1, 1}, {1}, line, columns_over_a}) == Elements{1, 2, 2, 1});
   // A window that reads two to the left only.
   CHECK(sent({{10}, {3}, {1}, {2, 0}, {1}, line, columns_over_a}) == Elements{2, 2, 2, 0});
-  // Windows side by side: each rank has all that it reads.
+  // Windows that do not overlap: each rank has all that it reads.
   CHECK(sent({{16}, {2}, {2}, {0, 0}, {1}, line, columns_over_a}) == Elements{0, 0, 0, 0});
   CHECK_FALSE(WindowRanks({{16}, {2}, {2}, {0, 0}, {1}, line, {}}, false, line, columns_over_a).transfers());
   // 8 x 8 over 2 x 2 ranks: a row of 4, and a column of the 4 rows and the one that came before it.

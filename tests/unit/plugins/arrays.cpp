@@ -1,4 +1,4 @@
-// Arrays of engines: einsum and the other functions of sdk/engine/math.hpp equal loops that are written out.
+// Arrays of engines. einsum and the other functions of sdk/engine/math.hpp equal loops that are written out.
 
 #include <algorithm>
 #include <cmath>
@@ -44,7 +44,7 @@ std::int64_t place_in(const std::string& letters, const std::map<char, std::int6
   return place;
 }
 
-/// The definition: for each index of all letters, the product of the operands' elements is added to the result's.
+/// einsum by its definition: for each index of all letters, adds the product of the operands' elements to the result.
 template <class T>
 BasicArray<T> by_loops(const std::vector<std::string>& of, const std::string& to,
                        const std::vector<BasicArray<T>>& operands) {

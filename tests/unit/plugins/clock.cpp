@@ -122,7 +122,7 @@ TEST_CASE("deadlines keep their remaining time across the border", "[sdk]") {
   Time time;
   detail::RunningClock clock(Source{&time});
   REQUIRE(clock.now() == 1000 * ms);
-  time.now += 6000 * ms;  // by 5900 ms too long
+  time.now += 6000 * ms;  // a jump that is 5900 ms too long
   const std::int64_t deadline = time.now + 30 * ms;
 
   CHECK(clock.from_border(deadline) == clock.now() + 30 * ms);

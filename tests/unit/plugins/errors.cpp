@@ -1,4 +1,4 @@
-// What crosses the border in an sr_error.
+// What an sr_error carries across the border.
 
 #include <shardrun/sdk/transport.hpp>
 

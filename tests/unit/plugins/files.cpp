@@ -22,7 +22,7 @@ namespace {
 
 const std::filesystem::path rows = std::filesystem::path(SHARDRUN_FIXTURES) / file_of("rows");
 
-/// What opening `x` says when its file holds `bytes`.
+/// The error of opening the plugin `x` whose file holds `bytes`.
 std::string error_for_bytes(std::string_view bytes) {
   const TemporaryFolder folder;
   write_file(folder / file_of("x").string(), bytes);
@@ -158,7 +158,7 @@ TEST_CASE("a file whose access control list lets others write is not trusted", "
     std::uint32_t id;
   };
   constexpr std::uint32_t none = 0xffffffff;
-  // Owner, one user or group more, owning group, mask, others.
+  // The owner, one more user or group, the owning group, the mask, and others.
   const auto set_list = [&](std::uint16_t tag, std::uint32_t id, std::uint16_t rights) {
     std::vector<Entry> entries = {{0x01, 6, none}, {0x04, 4, none}, {0x10, 6, none}, {0x20, 4, none}};
     entries.insert(entries.begin() + (tag == 0x02 ? 1 : 2), Entry{tag, rights, id});
@@ -198,13 +198,13 @@ TEST_CASE("a file is trusted if its group has no members, and not if it has othe
   give_to(staff->gr_gid);
   CHECK(open_error("rows", {folder.path()}) == "nothing");
   if (const passwd* const account = ::getpwnam("daemon"); account != nullptr && account->pw_gid != 0) {
-    give_to(account->pw_gid);  // whose primary group it is
+    give_to(account->pw_gid);  // it is that account's primary group
     CHECK_THAT(open_error("rows", {folder.path()}), Contains("it has members other than the user"));
   }
 }
 
 TEST_CASE("files that a user made under umask 002 are trusted", "[plugins]") {
-  // Of the accounts that every system has, one with a group of its own.
+  // An account that every system has, with a group of its own.
   const passwd* const account = ::getpwnam("daemon");
   if (::geteuid() != 0 || account == nullptr || account->pw_gid == 0) {
     WARN("no other user can be taken on here: not checked");

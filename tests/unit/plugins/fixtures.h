@@ -18,7 +18,8 @@ inline std::string open_error(std::string_view name, const plugins::Directories&
   return error_of([&] { static_cast<void>(plugins::Strategy::open(directories, name)); });
 }
 
-/// A small program: one layer with a matrix and a vector, one tensor with an axis twice, a cut point a layer.
+/// A small program: one layer with a matrix and a vector, one tensor in which an axis occurs twice, and a cut point
+/// per layer.
 inline plugins::StrategyRequest small_request(std::uint32_t ranks) {
   plugins::StrategyRequest request;
   request.job.ranks = ranks;

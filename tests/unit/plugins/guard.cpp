@@ -21,7 +21,7 @@ namespace {
 
 struct Ended {
   int status = -1;
-  std::string words;  ///< of its standard error
+  std::string words;  ///< its standard error
 };
 
 /// Runs `act` in a process that is ended after half a minute.
@@ -106,7 +106,7 @@ TEST_CASE("a plugin is not blamed when another thread of the program ends the pr
   CHECK(ended.words.empty());
 }
 
-// Sanitizers have their own _exit.
+// Sanitizers replace _exit.
 #if !SHARDRUN_TESTS_SANITIZED
 TEST_CASE("an exit on a thread without a guard is reported as such", "[plugins][guard]") {
   const Ended ended = run_in_process([] {

@@ -18,7 +18,7 @@ namespace {
 
 Model open_own_op(const std::string& name) { return Model::open(fixtures, "own_op_" + name); }
 
-/// What follows the op's label.
+/// The part of the error after the op's label.
 std::string own_op_error(const std::string& name, const std::string& op = "op 'scaled'") {
   const std::string error = error_of([&] { static_cast<void>(open_own_op(name)); });
   const std::string label =

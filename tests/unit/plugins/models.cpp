@@ -15,7 +15,7 @@ using Catch::Contains;
 
 namespace {
 
-/// What is said about a model that does one thing wrong.
+/// The error about a model that does one thing wrong.
 std::string model_fault(const std::string& name) {
   static const Model muddled = Model::open(fixtures, "muddled");
   const ModelRequest request{.options = {{"fault", name}}, .data = SR_DATA_ARRAYS, .features = 4, .outputs = 1};

@@ -36,7 +36,7 @@ OpSpec gather_all(std::vector<std::uint64_t> counts, const Buffer& send, const B
       .opcode = SR_OP_ALL_GATHERV, .dtype = SR_DTYPE_F32, .recv_counts = std::move(counts), .send = send, .recv = recv};
 }
 
-/// What member 1 of 3 is told of it, or "nothing".
+/// What member 1 of 3 is told about the op; "nothing" if it is accepted.
 std::string refusal(const OpSpec& op) {
   try {
     validate(op, 1, 3);
@@ -155,7 +155,7 @@ TEST_CASE("members compare all counts they share, and the counts that the two ex
 
 namespace {
 
-/// What each member finds once the messages of all rounds have gone where they belong; empty: nothing.
+/// The differences that each member finds once all messages of all rounds have arrived; empty if it finds none.
 std::vector<std::string> differences(const std::vector<OpSpec>& ops) {
   const auto n = static_cast<std::uint32_t>(ops.size());
   std::vector<Agreement> members;

@@ -24,7 +24,7 @@ using Catch::Contains;
 
 namespace {
 
-/// A queue whose calls the test makes: the rest of them are made at its end.
+/// A queue whose calls are made by the test. Those that are left are made at its end.
 class ManualQueue final : public shardrun::plugins::TransportQueue {
  public:
   ManualQueue() : TransportQueue(SR_QUEUE_HOST) {}
@@ -54,7 +54,7 @@ class ManualQueue final : public shardrun::plugins::TransportQueue {
     }
   }
 
-  /// Comes to the first call that it was given.
+  /// Makes the first call that it was given.
   void advance() {
     const auto [run, argument] = calls.front();
     calls.erase(calls.begin());
@@ -70,7 +70,7 @@ class ManualQueue final : public shardrun::plugins::TransportQueue {
   std::promise<void> has_opened;
 };
 
-/// A queue whose calls a thread makes at once.
+/// A queue whose calls are made at once, by a thread.
 class ThreadQueue final : public shardrun::plugins::TransportQueue {
  public:
   ThreadQueue() : TransportQueue(SR_QUEUE_HOST), thread_([this] { work(); }) {}
@@ -290,7 +290,7 @@ TEST_CASE("a queue that refuses a call fails the worker", "[sdk]") {
 
 namespace {
 
-/// Moves nothing.
+/// A link that moves nothing.
 struct StreamLink {
   StreamLink(const Config&, const GroupSpec&, const Cancel&) {}
   static Props props() { return {.queue_kinds = 1U << SR_QUEUE_CUDA}; }

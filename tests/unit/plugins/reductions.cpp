@@ -140,7 +140,7 @@ TEST_CASE("integers wrap around", "[sdk]") {
 
 namespace {
 
-/// Plain numbers, every kind of special one, and whatever bits come.
+/// Ordinary numbers, special numbers of every kind, and arbitrary bits.
 template <class T>
 T element(std::uint64_t i) {
   const std::uint64_t bits = (i + 1) * 0x9E3779B97F4A7C15U;
@@ -178,7 +178,7 @@ bool is_nan(T value) {
   }
 }
 
-/// Of two NaNs, which of them a sum or product is, is not defined; all else is, to the bit.
+/// Whether a result is as defined, to the bit. Only which of two NaNs a sum or product gives is not defined.
 template <class T>
 bool is_as_defined(std::uint32_t reduction, T a, T b, T found) {
   const T defined = detail::reduced(reduction, a, b);
@@ -186,7 +186,7 @@ bool is_as_defined(std::uint32_t reduction, T a, T b, T found) {
   return is_open ? is_nan(found) : std::memcmp(&defined, &found, sizeof(T)) == 0;
 }
 
-/// Elements that are not as defined, or that are written where none is to be.
+/// The number of elements that are not as defined, or that are written although they must not be.
 template <class T>
 std::size_t count_wrong(std::uint32_t dtype, std::uint32_t reduction, Vectors vectors, std::size_t targets,
                         std::size_t count, std::size_t shift, bool in_place) {
@@ -266,7 +266,7 @@ T narrowed(float value) {
   }
 }
 
-/// One element of each member, reduced in float and rounded once where T has 16 bits.
+/// One element of each member, reduced in float, and rounded once if T has 16 bits.
 template <class T>
 T reduced_in_order(std::uint32_t reduction, const std::vector<T>& values) {
   if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>) {
@@ -284,8 +284,8 @@ T reduced_in_order(std::uint32_t reduction, const std::vector<T>& values) {
   }
 }
 
-/// Elements that differ from that, of `members` sources and `targets` targets. In place, the first target is the last
-/// source.
+/// The number of elements that differ from reduced_in_order(), for `members` sources and `targets` targets. In place,
+/// the first target is the last source.
 template <class T>
 std::size_t count_wrong_in_order(std::uint32_t dtype, std::uint32_t reduction, Vectors vectors, std::size_t members,
                                  std::size_t targets, std::size_t count, bool in_place) {

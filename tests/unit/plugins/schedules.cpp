@@ -20,7 +20,7 @@ using shardrun::conformance::ops_of;
 using shardrun::conformance::Shape;
 using Kind = Action::Kind;
 
-// Every collective made of sends and receives, played for all members in one process.
+// Every collective made of sends and receives, simulated for all members in one process.
 
 namespace {
 
@@ -40,7 +40,7 @@ struct Player {
   }
 };
 
-/// (from, to, tag)
+/// The sender, the receiver and the tag of a message.
 using Address = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
 
 class Play {
@@ -59,7 +59,7 @@ class Play {
     }
   }
 
-  /// Messages wait for their receivers, as if sends never blocked.
+  /// Runs all members. Messages wait for their receivers, as if sends never blocked.
   void run() {
     bool moved = true;
     while (moved) {
@@ -315,7 +315,7 @@ std::string refusal_of_chunks(const std::string& text) {
   return invalid([&] { static_cast<void>(stages_of_chunks(actions_from_csv(text))); });
 }
 
-/// As a user would write what the SDK makes.
+/// The actions in the form in which a user writes them.
 std::string csv_of(const std::vector<Action>& actions) {
   constexpr const char* letters = " FBIW";
   std::string line;
@@ -392,7 +392,7 @@ TEST_CASE("a chunk is on the stage of its line", "[sdk]") {
 }
 
 TEST_CASE("option values of a host without files are choices", "[sdk]") {
-  // What lies behind a struct of release 1.0 is no part of it.
+  // What lies after a struct of release 1.0 is no part of it.
   const sr_option_value old = {SR_OPTION_VALUE_SIZE_1_0, SR_OPTION_TEXT, "schedule", 0, 0, "gpipe", "something else"};
   const sr_option_value file = {sizeof(sr_option_value), SR_OPTION_TEXT, "schedule", 0, 0, "/mine.csv", ""};
 

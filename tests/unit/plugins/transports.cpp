@@ -242,7 +242,7 @@ TEST_CASE("a transport can open another one", "[plugins]") {
   }});
   wrap.open(config_of(1), host);
 
-  CHECK(host.values.contains("solo/j1"));  // as loud as it was told to be
+  CHECK(host.values.contains("solo/j1"));  // its option `loud` has reached it
   TransportGroup group = alone(wrap);
   CHECK_FALSE(group.error());
   group.abort("from outside");
@@ -298,7 +298,7 @@ TEST_CASE("a transport that rounds partial sums of 16-bit floats does not count 
   op.send->kind = SR_MEMORY_CUDA;
   op.recv->kind = SR_MEMORY_CUDA;
   op.flags = SR_OP_FLAG_IN_ORDER;
-  CHECK((solo.query(op, 3).flags & SR_OP_INFO_ASYNC) == 0);  // the transport's own
+  CHECK((solo.query(op, 3).flags & SR_OP_INFO_ASYNC) == 0);  // what the transport itself says
 
   op.dtype = SR_DTYPE_BF16;
 

@@ -19,7 +19,7 @@ using namespace shardrun::test;
 
 namespace {
 
-/// Where the transients begin.
+/// The offset at which the states end and other buffers begin.
 std::uint64_t end_of_states(const partition::Programs& programs) {
   std::uint64_t end = 0;
   for (const partition::Buffer& state : programs.states) {
@@ -43,7 +43,7 @@ class Machine {
     }
   }
 
-  /// All bits set, which is NaN, wherever no state is.
+  /// Sets all bits of the memory that holds no state, which gives NaN.
   void poison() {
     const std::uint64_t begin = end_of_states(programs_);
     std::memset(executor_.arena()->data() + begin, 0xFF, programs_.arena_bytes - begin);
@@ -91,7 +91,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
          std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(double)) == 0;
 }
 
-/// The first that differs in any bit, or nothing.
+/// The name of the first state that differs in any bit; "" if none does.
 std::string difference(const graph::Graph& graph, const States& a, const States& b) {
   for (const graph::StateId s : a.ids()) {
     if (!same_bits(a[s], b[s])) {
@@ -169,7 +169,7 @@ TEST_CASE("the number of threads changes no bit", "[runtime]") {
 TEST_CASE("recomputation changes no bit", "[runtime]") {
   const std::vector<ModelCase> kept = training_cases(graph::Remat::none);
   constexpr auto stride = depth<std::size_t>(1, 1, 4);
-  std::size_t first = 0;  // of each way other models, where it is not all
+  std::size_t first = 0;  // if only every `stride`th model runs: other models for each kind of recomputation
   for (const graph::Remat remat : {graph::Remat::layer, graph::Remat::selective}) {
     const std::vector<ModelCase> repeated = training_cases(remat);
     for (std::size_t m = first++ % stride; m < kept.size(); m += stride) {
@@ -357,7 +357,7 @@ class Doubling final : public runtime::Communicator {
   std::vector<std::pair<partition::Transfer, TransferBuffers>> prepared_;
 };
 
-/// What is found to be bad first in a microbatch of the first rank.
+/// The first bad value that is found in a microbatch of the first rank.
 std::string first_bad(const plan::Plan& plan, std::string bad_transfer) {
   const ModelCase model = training_case("mlp", "mlp", {{"hidden", "16"}}, {.features = 3, .outputs = 2}, {.batch = 4});
   const device::Device& device = device::Device::find("cpu");

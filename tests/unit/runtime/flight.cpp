@@ -25,7 +25,8 @@ using runtime::FlightState;
 
 namespace {
 
-/// A rank of a group of three that has started so many operations of it, the last of which it waits for.
+/// The record of a rank in a group of three that has started this many of the group's operations and waits for the
+/// last one.
 FlightRecord waiting(int rank, std::uint64_t started) {
   FlightRecord record{.rank = rank, .step = 4, .phase = "training"};
   record.groups.push_back({.name = "data", .members = {0, 1, 2}, .starts = started});

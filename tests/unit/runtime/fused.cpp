@@ -1,4 +1,4 @@
-// An executor whose device fuses all that it is offered.
+// An executor on a device that fuses everything that it is offered.
 
 #include <string>
 #include <utility>
@@ -52,7 +52,7 @@ struct FusedKernels final : device::PreparedKernel {
   }
 };
 
-/// The cpu, but it fuses.
+/// The cpu, as a device that fuses kernels.
 class FusingDevice final : public device::Device {
  public:
   FusingDevice() : Device("fusing", "cpu"), cpu_(device::Device::find("cpu")) {}
@@ -79,7 +79,7 @@ class FusingDevice final : public device::Device {
   }
 
   mutable int offered = 0;
-  mutable int runs = 0;  ///< of fused kernels
+  mutable int runs = 0;  ///< runs of fused kernels
 
  private:
   const device::Device& cpu_;

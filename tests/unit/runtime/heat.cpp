@@ -1,4 +1,4 @@
-// What is iterated over ranks, against plain loops over one array, bit for bit.
+// Iterated jobs over ranks, compared bit for bit with plain loops over one array.
 
 #include <fmt/format.h>
 

@@ -18,7 +18,7 @@ using namespace shardrun::test;
 
 namespace {
 
-/// Without programs that were not called, and transfers of nothing.
+/// The bytes sent, without programs that were not called and transfers that sent nothing.
 partition::SentBytes nonzero(partition::SentBytes sent) {
   for (auto& [axis, collectives] : sent) {
     std::erase_if(collectives, [](const auto& entry) { return entry.second == 0; });
@@ -70,7 +70,7 @@ class Ranks {
     return outputs;
   }
 
-  /// What the ranks' parts make together. Replicas must be the same.
+  /// The whole tensor that the ranks' parts make together. Replicas must be equal.
   [[nodiscard]] Tensor gather(graph::StateId state, bool& replicas_agree) {
     Tensor whole = zeros(graph_.states[state].type);
     std::vector<int> filled(whole.values.size(), 0);
@@ -102,7 +102,7 @@ class Ranks {
   std::vector<partition::SentBytes> planned_;
 };
 
-/// |a − b| over |b|, as norms; against 1e-6 where b is smaller.
+/// The norm of a − b, relative to that of b, but at least to 1e-6.
 double distance(const Tensor& a, const Tensor& b) {
   double difference = 0;
   double size = 0;
@@ -167,7 +167,7 @@ struct Comparison {
   bool replicas_agree = true;
 };
 
-/// Over two steps.
+/// Compares all ranks with the whole function, over two steps.
 Comparison compare(const ModelCase& model, Ranks& ranks, const char* device) {
   States expected = first_states(model.graph);
   ranks.load(expected);
@@ -189,7 +189,7 @@ Comparison compare(const ModelCase& model, Ranks& ranks, const char* device) {
   return comparison;
 }
 
-/// Rounding alone is allowed, which Adam makes larger where the true gradient of a bias is zero.
+/// Whether only rounding differs. Adam makes rounding larger if the true gradient of a bias is zero.
 bool agrees(const ModelCase& model, Ranks& ranks, const char* device) {
   const Comparison comparison = compare(model, ranks, device);
   return comparison.worst < 1e-8 && comparison.replicas_agree;
@@ -198,7 +198,7 @@ bool agrees(const ModelCase& model, Ranks& ranks, const char* device) {
 }  // namespace
 
 TEST_CASE("a graph split over ranks computes the same as the whole graph", "[interpreter]") {
-  std::size_t first = 0;  // of each model other plans, where it is not all
+  std::size_t first = 0;  // if only every `stride`th plan runs: other plans for each model
   for (const ModelCase& model : model_cases()) {
     std::vector<NamedPlan> all = plans();
     if (!model.microbatch_rows.empty() && model.name.starts_with("gpt")) {
@@ -251,7 +251,7 @@ const partition::Transfer& transfer_at(const partition::Programs& programs, std:
   return programs.programs[program].transfers[partition::TransferId(number)];
 }
 
-/// An empty block may change places with another.
+/// Whether a fault of this kind changes the data. An empty block may change places with another one.
 bool is_visible(const partition::Transfer& transfer, runtime::Fault::Kind kind) {
   const auto empty = [](const std::vector<std::int64_t>& counts) {
     return counts.size() > 1 && (counts[0] == 0 || counts[1] == 0);

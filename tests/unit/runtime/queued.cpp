@@ -23,7 +23,7 @@
 using namespace shardrun;
 using namespace shardrun::test;
 
-/// Of the device `unmapped`.
+/// A function of the device `unmapped`.
 extern "C" void* shardrun_test_real_address(const void* address);
 
 namespace {
@@ -62,7 +62,7 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
     }
     return all;
   }
-  /// Of the programs that compute.
+  /// The number of transfers of the programs that compute.
   std::size_t transfers() const { return static_cast<std::size_t>(std::ranges::count(ops_, true, &Op::is_sum)); }
 
   int finished = 0;
@@ -192,7 +192,8 @@ struct Late {
     y.store();
     executor.run(program, device::Scalars{});
   }
-  /// Gives the device an agreement on what `wish` is once the device comes to it, and returns its end.
+  /// Gives the device an agreement on the value that `wish` has when the device reaches it. Returns the
+  /// agreement's end.
   device::Event agree_later(std::int32_t& wish) {
     given = {.from = &wish, .to = executor.kept(slot).data()};
     executor.agree_later(

@@ -9,7 +9,7 @@ using partition::Transfer;
 
 namespace {
 
-/// What each of three members passes on.
+/// The bytes that each of three members sends.
 std::vector<std::uint64_t> passed(const Transfer& transfer, const std::vector<RingMemory>& places) {
   std::vector<std::uint64_t> bytes;
   for (std::size_t member = 0; member < 3; ++member) {

@@ -38,7 +38,7 @@ class WatchedMachine {
     executor_.watch();
   }
 
-  /// All calls of some steps.
+  /// Runs all calls of some steps.
   void run(std::int64_t steps) {
     for (const Call& call : calls_of(model_, steps)) {
       const std::size_t program = executor_.find(call.function->name, call.function->rows);
@@ -135,7 +135,7 @@ TEST_CASE("a step that is watched allocates nothing", "[runtime]") {
 
 namespace {
 
-/// Its operand, plus an error that grows from call to call.
+/// A kernel that copies its operand, plus an error that grows from call to call.
 struct Growing final : device::AddedKernel {
   explicit Growing(float& of) : error(of) {}
 

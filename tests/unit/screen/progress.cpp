@@ -18,7 +18,7 @@ using namespace shardrun::screen;
 
 namespace {
 
-/// A screen and a clock in the test's hand.
+/// A screen and a clock that the test controls.
 struct FakeScreen {
   std::vector<std::string> writes;
   SteadyTime now;

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A screen that takes nothing before `release`, as a terminal after Ctrl-S.
+/// A screen that accepts nothing before `release`, like a terminal after Ctrl-S.
 struct StoppedWriter {
   std::promise<void> release;
   std::shared_ptr<std::promise<std::string>> all = std::make_shared<std::promise<std::string>>();

@@ -30,7 +30,7 @@ void add_calls(partition::SentBytes& sum, const partition::Programs& programs, s
   }
 }
 
-/// As plans have it: without what has sent nothing.
+/// The bytes sent, in the form that plans have: without entries that have sent nothing.
 partition::SentBytes sent_by(const runtime::Executor& executor) {
   partition::SentBytes sent;
   for (const auto& [axis, collectives] : executor.sent()) {

@@ -28,7 +28,7 @@ struct GptSettings {
 [[nodiscard]] VerifyCase mlp_of_numbers();
 [[nodiscard]] VerifyCase mlp_of_labels();  ///< by stochastic gradient descent with momentum
 
-/// A model whose graph has what a strategy's hooks keep, and the ranks that the strategy splits it over.
+/// A model with the states that a strategy's hooks keep, split over the strategy's ranks.
 struct Split {
   Split(const VerifyCase& given, const Choice& choice);
 
@@ -39,11 +39,12 @@ struct Split {
   partition::Partition partition;
 };
 
-/// Checks that two steps and an evaluation on all ranks compute what the reference does, that ranks which hold the same
-/// hold the same bits and every element is held, that each rank sent what was planned and touched the pages that were.
+/// Checks two steps and an evaluation on all ranks. They compute what the reference does; ranks that hold the same
+/// elements hold the same bits, and every element is held; each rank sends what was planned, and touches the
+/// planned pages.
 void check_agrees(const VerifyCase& checked, const Choice& choice, std::string_view device = "cpu");
 
-/// All of them for all models; under a sanitizer some, of each model others.
+/// Checks all choices for all models; under a sanitizer only some choices, other ones for each model.
 void check_all_agree(const std::vector<VerifyCase>& models, const std::vector<Choice>& choices);
 
 }  // namespace shardrun::test

@@ -1,4 +1,5 @@
-// What ZeRO keeps and sends, tensor by tensor, as its paper has it (Rajbhandari et al. 2019, arXiv:1910.02054).
+// The bytes that ZeRO keeps and sends, tensor by tensor, compared with its paper (Rajbhandari et al.
+// 2019, arXiv:1910.02054).
 
 #include <cmath>
 #include <map>
@@ -11,7 +12,7 @@ using namespace shardrun::test;
 
 namespace {
 
-/// With biases, one microbatch.
+/// A gpt with biases and one microbatch.
 ModelCase gpt(bool tied) {
   return training_case(tied ? "gpt tied" : "gpt", "gpt",
                        {{"layers", "2"},
@@ -51,7 +52,7 @@ std::map<std::string, std::string> parameters_by_transfer(const graph::Graph& gr
   return names;
 }
 
-/// Bytes of each parameter that all ranks together send in a step; "" of what is not of one.
+/// The bytes that all ranks together send in a step, by parameter; "" for transfers of no parameter.
 std::map<std::string, std::uint64_t> sent_of_parameters(const ModelCase& model, const Choice& choice) {
   const partition::Partition partition = split_by(model, choice);
   const std::int64_t members = partition.placements.mesh.ranks();
@@ -70,12 +71,12 @@ std::map<std::string, std::uint64_t> sent_of_parameters(const ModelCase& model, 
   return sent;
 }
 
-/// How often a parameter's size, times (N−1)/N, each rank sends in a step.
+/// How often each rank sends a parameter's size, times (N−1)/N, in a step.
 std::uint64_t times_of(const std::string& strategy, const graph::State& state, bool tied) {
   const std::string& parameter = state.name;
   if (parameter == "embedding/tokens" && tied && strategy != "dp" && strategy != "zero1") {
-    // Used before the layers and behind them: its gradient is reduced after each use. It is gathered for each too, and
-    // backward begins with what the end of forward has.
+    // Used before the first layer and after the last one: its gradient is reduced after each use. It is gathered for
+    // each use, too, and backward begins with what the end of forward has gathered.
     return strategy == "zero2" ? 3 : 4;
   }
   if (strategy != "zero3") {
@@ -133,7 +134,7 @@ TEST_CASE("each stage of ZeRO sends each tensor as often as its formula says", "
           INFO(model.name << ", " << strategy << " of " << number << ", " << parameter.name);
           CHECK(sent[parameter.name] == times_of(strategy, parameter, tied) * (number - 1) * size);
         }
-        // The loss, and where no rank has all gradients their norm: all_reduces of one element.
+        // The loss and, if no rank has all gradients, their norm: all_reduces of one element.
         INFO(model.name << ", " << strategy << " of " << number);
         CHECK(sent[""] == (strategy == std::string("dp") ? 1U : 2U) * 2 * (number - 1) * sizeof(float));
       }

@@ -29,7 +29,7 @@ void add_schedule(OptionValues& options, const std::string& schedule);
 
 [[nodiscard]] std::string to_string(const Choice& choice);
 
-/// What the plugin, as it was built, answers for a model.
+/// The answer of the built plugin for a model.
 struct Answer {
   plan::Plan plan;
   std::shared_ptr<const plugins::Hooks> hooks;  ///< null: the plan has none

@@ -1,4 +1,4 @@
-// Strategies that compute with the CUDA kernels, on the processor.
+// Strategies with the CUDA kernels, which the processor runs.
 
 #include "core/device/cuda/emulated/emulator.h"
 #include "tests/support/catch.h"

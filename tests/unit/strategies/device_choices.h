@@ -6,7 +6,7 @@
 
 #include "tests/unit/strategies/agreement.h"
 
-/// What tests of strategies run on devices beside the cpu.
+/// The cases of strategies that tests run on devices other than the cpu.
 namespace shardrun::test {
 
 inline Choice of(const std::string& strategy, std::vector<plan::MeshAxis> mesh, OptionValues options = {},
@@ -18,7 +18,7 @@ inline Choice of(const std::string& strategy, std::vector<plan::MeshAxis> mesh, 
   return choice;
 }
 
-/// A choice or two of each strategy.
+/// One or two choices for each strategy.
 inline std::vector<Choice> choices_of_devices() {
   std::vector<Choice> all = {
       of("single", ranks(1)),

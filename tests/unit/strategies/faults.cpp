@@ -10,7 +10,7 @@ using runtime::Fault;
 
 namespace {
 
-/// The token table is on the first stage and on the last.
+/// A gpt whose token table is on the first stage and on the last.
 VerifyCase tied_gpt() {
   return VerifyCase(training_case("gpt tied", "gpt",
                                   {{"layers", "2"}, {"heads", "2"}, {"width", "4"}, {"context", "3"}}, {.vocab = 5},
@@ -18,10 +18,10 @@ VerifyCase tied_gpt() {
 }
 
 const std::vector<Fault::Kind> all_kinds = {Fault::Kind::omit, Fault::Kind::swap, Fault::Kind::scale};
-/// Of sums over stages: one alone has something to add, and it does not show which.
+/// For sums over stages: only one stage has something to add, so `swap` changes nothing.
 const std::vector<Fault::Kind> kinds_of_pipelines = {Fault::Kind::omit, Fault::Kind::scale};
 
-/// Plants every fault in every `stride`th transfer that a rank makes in a step.
+/// Plants every fault in every `stride`th transfer that a rank makes in a step, and checks that each is seen.
 void check_seen(const VerifyCase& checked, const Choice& choice, std::int64_t rank,
                 const std::vector<Fault::Kind>& kinds, std::size_t stride = depth<std::size_t>(1, 5, 16)) {
   const partition::Partition partition = split_by(checked.model, choice);
@@ -43,7 +43,8 @@ void check_seen(const VerifyCase& checked, const Choice& choice, std::int64_t ra
 
 }  // namespace
 
-// Adam's first step moves every element by as much: blocks that change places show from the third on.
+// Adam's first step moves every element by the same amount, so blocks that change places show only from the third
+// step on.
 TEST_CASE("every fault in a transfer of ZeRO fails the verification", "[strategies]") {
   for (const char* strategy : {"zero1", "zero2", "zero3"}) {
     check_seen(small_gpt(), {strategy, ranks(2), {{"bucket_mb", 0.0}}}, 0, all_kinds);

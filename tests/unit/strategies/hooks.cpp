@@ -18,7 +18,7 @@ using Catch::Contains;
 using graph::StateId;
 using graph::StateKind;
 
-// Strategies with hooks, in this process: those of examples/plugins, and one that uses all that there is to use.
+// Strategies with hooks, in this process: those of examples/plugins, and one that uses everything that hooks can use.
 
 namespace {
 
@@ -134,7 +134,8 @@ TEST_CASE("elements that top-k has not sent are sent later, also on one rank", "
 
 namespace {
 
-/// Local SGD by hand: every replica is a job of its own on its share of each batch, and now and then all take the mean.
+/// Local SGD by hand: every replica trains alone on its share of each batch, and every few steps all replicas take
+/// the mean.
 class Replicas {
  public:
   Replicas(const workload::OptimizerSettings& optimizer, std::vector<std::int64_t> shares)
@@ -269,7 +270,7 @@ TEST_CASE("a hook after a step is called every so many steps, with its states, a
 
 namespace {
 
-/// What ranks that hold the same hold differently.
+/// The states that differ between ranks that should hold the same.
 std::vector<std::string> parted(const VerifyCase& model, const Choice& choice) {
   Split split(model, choice);
   const verify::Report report =
@@ -294,8 +295,8 @@ TEST_CASE("a hook that decides over a whole group decides the same on all copies
 }
 
 TEST_CASE("a hook is told the number of samples behind its gradients", "[strategies]") {
-  // 3, 2 and 2 samples, over replica 2 × data 2: of the three 2 and 1, of the two 1 and 1; and of these 1 and 1, 1 and
-  // 0.
+  // 3, 2 and 2 samples, over replica 2 × data 2: of the three 2 and 1, of the two 1 and 1; and of these 1 and 1,
+  // 1 and 0.
   const Split split(plain_gpt(),
                     hooked({{"replica", 2}, {"data", 2}, {"model", 2}}, "weigh", {{"only", "final_norm/*"}}));
   const StateId gain = split.checked.model.graph.find_state("gradients/final_norm/gain");

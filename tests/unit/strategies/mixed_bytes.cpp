@@ -1,4 +1,4 @@
-// What mixed precision keeps and sends. Sizes divide by all numbers of ranks, so formulas hold exactly.
+// What mixed precision keeps and sends. All numbers of ranks divide the sizes, so formulas hold exactly.
 
 #include <map>
 #include <optional>
@@ -13,7 +13,7 @@ using graph::DType;
 
 namespace {
 
-/// Untied, with biases, two microbatches.
+/// An untied gpt with biases and two microbatches.
 ModelCase gpt(std::optional<DType> mixed, DType moments = DType::f32) {
   return training_case(
       "gpt", "gpt",
@@ -21,7 +21,7 @@ ModelCase gpt(std::optional<DType> mixed, DType moments = DType::f32) {
       {.vocab = 16}, {.batch = 8, .microbatches = 2, .mixed = mixed, .optimizer = {.clip = 1, .moments = moments}});
 }
 
-/// Bytes of a parameter with Adam, and its precision. Masters count as optimizer states.
+/// The bytes that an element of a parameter takes with Adam, by precision. Masters count as optimizer states.
 struct Precision {
   std::optional<DType> mixed;
   double parameter = 0;
@@ -59,7 +59,7 @@ std::vector<Division> divisions() {
   return all;
 }
 
-/// Bytes that all ranks send in a step, by collective and element type.
+/// The bytes that all ranks together send in a step, by collective and element type.
 using Sent = std::map<std::pair<std::string, DType>, std::uint64_t>;
 
 struct Step {
@@ -67,7 +67,7 @@ struct Step {
   std::set<std::string> wide;  ///< names of float32 transfers
 };
 
-/// REQUIRES: the mesh has one axis.
+/// What one step sends. REQUIRES: the mesh has one axis.
 Step step_of(const Choice& choice, std::optional<DType> mixed) {
   const ModelCase model = gpt(mixed);
   const partition::Partition partition = split_by(model, choice);

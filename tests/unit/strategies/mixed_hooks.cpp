@@ -33,8 +33,8 @@ std::vector<float> rounded(const std::vector<float>& values) {
   return {made.begin(), made.end()};
 }
 
-/// Checks that on every rank each parameter is the rounding of its master, after each of 4 steps, and that the rank has
-/// touched the pages that were planned. `at_end`: called with the step.
+/// Checks after each of 4 steps, on every rank, that each parameter is the rounding of its master, and that the rank
+/// has touched the pages that were planned. `at_end`: called at the end of each step.
 void check_rounded(const Split& split, const std::function<void(std::int64_t, runtime::Interpreter&)>& at_end) {
   const graph::Graph& graph = split.checked.model.graph;
   split.interpret(4, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {

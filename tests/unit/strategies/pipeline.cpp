@@ -20,7 +20,7 @@ std::vector<Choice> pipelines(const std::vector<std::uint32_t>& numbers) {
 
 }  // namespace
 
-// More stages than layers, and more chunks: some have none, and hand on what they are given.
+// Some pipelines have more stages or chunks than layers. Those without a layer hand on what they are given.
 TEST_CASE("pipelines with every schedule agree with the reference", "[strategies]") {
   check_all_agree({plain_gpt(), full_gpt(), mlp_of_numbers()}, pipelines({1, 2, 3, 4, 8}));
 }

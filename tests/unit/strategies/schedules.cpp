@@ -21,7 +21,7 @@ namespace {
 
 struct Schedule {
   std::string name;
-  std::uint32_t chunks = 1;  ///< of a stage
+  std::uint32_t chunks = 1;  ///< per stage
 };
 
 const std::vector<Schedule> schedules = {{"gpipe"}, {"1f1b"}, {"zb-h1"}, {"interleaved", 2}, {"interleaved", 3}};
@@ -37,7 +37,7 @@ plan::Action::Kind kind_of(sdk::Action::Kind kind) {
   throw Error(ErrorCode::internal, "there is no such kind of action");
 }
 
-/// As the SDK writes it, one layer a chunk.
+/// The pipeline that the SDK's schedule gives, with one layer in each chunk.
 plan::Pipeline pipeline_of(const Schedule& schedule, std::uint32_t stages, std::uint32_t microbatches) {
   plan::Pipeline pipeline{.mesh_axis = "pipe", .chunks = {}, .actions = {}};
   for (std::uint32_t c = 0; c < schedule.chunks * stages; ++c) {
@@ -56,14 +56,14 @@ plan::Pipeline pipeline_of(const Schedule& schedule, std::uint32_t stages, std::
   return pipeline;
 }
 
-/// A network of that many layers, as small as can be, one row a microbatch.
+/// A network of that many layers, as small as can be, with one row in each microbatch.
 ModelCase layers(std::uint32_t number, std::uint32_t microbatches) {
   const std::string text = std::to_string(number);
   return training_case("gpt", "gpt", {{"layers", text}, {"heads", "1"}, {"width", "2"}, {"context", "2"}}, {.vocab = 3},
                        {.batch = microbatches, .microbatches = microbatches});
 }
 
-/// Microbatches of which a rank has at some instruction something that their forward has left for their backward.
+/// The most microbatches of which a rank holds, at any one instruction, something that forward has left for backward.
 std::size_t most_alive(const partition::Programs& programs, const std::vector<std::int64_t>& rows) {
   const partition::Program& program = programs.programs[programs.find_calls("micro", rows).front()];
   std::set<partition::BufferId> given;
@@ -113,7 +113,8 @@ std::vector<std::size_t> most_alive_of_stages(const std::string& schedule, std::
   return most;
 }
 
-/// 80 layers of the same size, with as many parameters before them and behind as one layer and a quarter.
+/// 80 layers of the same size. What is before them has as many parameters as one layer and a quarter, and so has what
+/// is behind them.
 sdk::Graph eighty_layers(std::uint64_t flops_behind, double seconds = 0) {
   sdk::Graph graph;
   graph.layers.assign(80,
@@ -123,7 +124,7 @@ sdk::Graph eighty_layers(std::uint64_t flops_behind, double seconds = 0) {
   return graph;
 }
 
-/// Of each chunk.
+/// The number of layers in each chunk.
 std::vector<std::uint32_t> layers_of(const std::vector<sdk::Chunk>& chunks, std::uint32_t layers) {
   std::vector<std::uint32_t> numbers;
   for (std::size_t c = 0; c < chunks.size(); ++c) {

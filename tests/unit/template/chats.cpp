@@ -1,5 +1,5 @@
-// Conversations are rendered as transformers renders them. bench/fixtures/make_chat_templates.py wrote what is
-// expected.
+// Conversations are rendered as transformers renders them.
+// bench/fixtures/make_chat_templates.py wrote what is expected.
 
 #include "core/template/chat.h"
 

@@ -99,7 +99,7 @@ TEST_CASE("a template has a bounded size", "[template]") {
 
 TEST_CASE("a search for a long text is linear in time", "[template]") {
   const auto rendered = [](const std::string& text) { return Template::parse(text, "t").render({}); };
-  // By comparing at each place this would take minutes.
+  // A search that compares at each place would take minutes.
   const std::string big =
       "{% set h = 'a' * 4000000 %}{% set w = 'a' * 2000000 ~ 'b' %}{% set v = 'b' ~ 'a' * 2000000 %}";
   CHECK(rendered(big + "{{ w in h }} {{ h.find(w) }} {{ h.rfind(v) }} {{ h.count(w) }} {{ h.split(w) | length }} "
@@ -119,7 +119,7 @@ TEST_CASE("what an operation needs for a while counts as memory", "[template]") 
                                 "{{ {t: 1} | tojson }}", "{{ t.lower() }}", "{{ (t | safe) + t }}"}) {
     CHECK_THAT(stopped(big + use), Contains("needs more than 4194304 bytes"));
   }
-  // It is given back.
+  // That memory is given back afterwards.
   CHECK(Template::parse("{% set t = 'x' * 100000 %}{% for i in range(50) %}{% if t | upper == 'X' %}{% endif %}"
                         "{% endfor %}",
                         "t")

@@ -50,7 +50,7 @@ TEST_CASE("texts may come in parts, in any order", "[text]") {
 TEST_CASE("training ends when no pair is left", "[text]") {
   BpeTrainer trainer("gpt2", {});
   trainer.add("aaaa");
-  CHECK(BpeTokenizer::from_json(trainer.train(1000), "small").vocabulary() == 258);  // aa, aaaa
+  CHECK(BpeTokenizer::from_json(trainer.train(1000), "small").vocabulary() == 258);  // 256 bytes, aa and aaaa
 }
 
 TEST_CASE("what cannot be trained", "[text]") {

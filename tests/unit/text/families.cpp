@@ -28,8 +28,8 @@ struct Case {
   std::string decoded;  ///< "-": not UTF-8
 };
 
-/// Those of the fixtures, or by hand of a file that `make_tokenizers.py cases` wrote, named by
-/// SHARDRUN_TOKENIZER_CASES.
+/// The cases of the fixtures or, if SHARDRUN_TOKENIZER_CASES names a file that `make_tokenizers.py cases` wrote, those
+/// of that file.
 std::vector<Case> read_cases() {
   std::vector<Case> cases;
   const char* const given = std::getenv("SHARDRUN_TOKENIZER_CASES");
@@ -103,7 +103,7 @@ TEST_CASE("an encoder that has seen many words encodes each as a new encoder doe
     std::string text;
     std::vector<std::int32_t> expected;
     for (int i = 0; i < 3000; ++i) {
-      // Words of 3 to 28 bytes, most of them new, others that come again.
+      // Words of 3 to 28 bytes: most of them are new, and others come again.
       const std::string word =
           " w" + std::string(static_cast<std::size_t>(i) % 26, 'e') + static_cast<char>('a' + i % 19);
       const std::string words = i % 3 == 0 ? " the" + word : word;

@@ -1,4 +1,4 @@
-// No text takes quadratic time: these would take minutes. Each comes back as it was.
+// Texts that would take minutes if encoding took quadratic time. Decoding gives them back as they were.
 
 #include "core/text/bpe_tokenizer.h"
 #include "tests/support/catch.h"

@@ -20,7 +20,7 @@ checkpoint::Contents contents_in(const compile::Compiled& compiled) {
                                  compiled.partition.placements.mesh.ranks());
 }
 
-/// Elements of a tensor that each rank writes. Their pieces make it whole.
+/// The number of elements of a tensor that each rank writes. Checks that their pieces make it whole.
 std::vector<std::int64_t> written_of(const checkpoint::Contents& contents, const std::string& name) {
   std::vector<std::int64_t> elements;
   std::vector<int> times;

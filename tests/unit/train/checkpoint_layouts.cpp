@@ -99,7 +99,7 @@ class Ranks {
                  [](const std::string& name, std::int64_t at, double& value) { value = value_at(name, at); });
   }
 
-  /// Elements that differ from what fill() writes.
+  /// The number of elements that differ from what fill() writes.
   [[nodiscard]] std::int64_t wrong() const {
     std::int64_t wrong = 0;
     for_elements(device::Access::read, [&](const std::string& name, std::int64_t at, const double& value) {
@@ -141,7 +141,7 @@ class Ranks {
 
   [[nodiscard]] checkpoint::RunIdentity identity() const { return compile::identity_of(job_, compiled_); }
 
-  /// The bytes that the ranks wrote.
+  /// Saves a checkpoint. Returns the bytes that the ranks wrote.
   std::uint64_t save(const std::filesystem::path& root, std::int64_t step) const {
     const checkpoint::Contents contents = compile::contents_of(job_, compiled_);
     const std::filesystem::path folder = checkpoint::begin_checkpoint(root, step);

@@ -37,7 +37,7 @@ struct Planned {
   [[nodiscard]] std::int64_t over(std::uint64_t bytes) const {
     return std::ranges::count_if(needs, [&](std::uint64_t each) { return each > bytes; });
   }
-  /// On a machine that has so many GPUs, each with so much memory.
+  /// How the job fits on a machine with so many GPUs, each with so much memory.
   [[nodiscard]] forecast::MemoryFit fit(int gpus, std::uint64_t memory, std::int64_t ranks_here) const {
     fake_cuda::set({.gpus = gpus, .memory = memory});
     return forecast::fit_of_units(job, *compiled.device, forecast, ranks_here);
@@ -54,7 +54,7 @@ struct Planned {
   std::vector<std::uint64_t> needs = std::vector<std::uint64_t>(static_cast<std::size_t>(job.ranks));
 };
 
-/// Four stages of different sizes.
+/// The settings of a job with four stages of different sizes.
 std::vector<std::string> four_stages(const std::string& device) {
   return {"job.device=" + device, "job.ranks=4",  "job.strategy=pp",
           "model.layers=4",       "data.batch=8", "data.microbatches=4"};

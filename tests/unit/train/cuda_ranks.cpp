@@ -41,7 +41,7 @@ std::vector<std::string> two_ranks(std::string_view transport, const std::vector
   return settings;
 }
 
-/// Of a rank of two on this machine.
+/// The context of one of two ranks on this machine.
 launch::RankContext context_of(const Store& store, int rank) {
   launch::RankContext context = store.context(rank);
   context.local_rank = rank;
@@ -63,14 +63,14 @@ auto both(const Rank& rank) {
   return std::array{of_first, second.get()};
 }
 
-/// Losses of steps, and for each step the one that the device had brought to the host when the rank was asked whether
-/// it wants to stop after the step.
+/// The loss of each step, and the loss that the device had brought to the host when the rank was asked whether it wants
+/// to stop after that step.
 struct Steps {
   std::vector<float> losses;
   std::vector<float> when_asked;
 };
 
-thread_local std::int64_t own_kernels = 0;  ///< that this thread has launched
+thread_local std::int64_t own_kernels = 0;  ///< the kernels that this thread has launched
 
 /// Trains as a run does: each step is begun before the one before is ended. `after(step)` is called between steps.
 template <typename After>
@@ -108,7 +108,7 @@ Steps train_late(const job::Job& job, launch::Rank& rank, std::int64_t steps, co
   return found;
 }
 
-/// With the agreement after it.
+/// The number of transfers of a step and of the agreement after it.
 std::int64_t transfers_of_step(const job::Job& job) {
   const partition::Programs programs = compile::compile(job).programs;
   std::size_t all = programs.find(partition::agreement_function, 0).transfers.size();
@@ -119,7 +119,7 @@ std::int64_t transfers_of_step(const job::Job& job) {
   return static_cast<std::int64_t>(all);
 }
 
-/// Ranks of a job, and the store where they meet.
+/// The two ranks of a job, and the store where they meet.
 struct TwoRanks {
   explicit TwoRanks(std::string_view transport) : job(text_job_in(folder, two_ranks(transport))) {
     for (int r = 0; r < 2; ++r) {
@@ -186,14 +186,14 @@ TEST_CASE("a step with staged transfers allocates nothing in the rank's thread",
 }
 
 TEST_CASE("if a rank on a GPU is asked to stop within a step, all ranks do one step more", "[train][cuda]") {
-  constexpr std::int64_t within = 5;  // counted from 0
+  constexpr std::int64_t within = 5;  // the step, counted from 0
   for (const int asked : {0, 1}) {
     INFO(asked);
     const TemporaryFolder folder;
     const job::Job job = text_job_in(folder, two_ranks("shm", {"train.steps=1000", "train.schedule=constant"}));
     Store store(2, {.job = job::canonical_text(job)});
     const metrics::LockedRunFolder directory(job.output);
-    // A rank is asked after each step: see above.
+    // A rank is asked after each step, as an earlier case checks.
     const auto run = [&](int rank) {
       std::atomic<std::int64_t> steps_done = 0;
       return run::run_as_rank(job, context_of(store, rank), false,

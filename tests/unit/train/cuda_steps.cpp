@@ -71,7 +71,7 @@ std::vector<train::StepResult> at_once(OnGpu& at, std::int64_t steps) {
   return results;
 }
 
-/// Each step is begun before the one before is ended.
+/// Runs steps as a run does: each is begun before the one before is ended.
 std::vector<train::StepResult> late(OnGpu& at, std::int64_t steps) {
   std::vector<train::StepResult> results;
   for (std::int64_t step = 0; step < steps; ++step) {
@@ -148,7 +148,7 @@ TEST_CASE("a step creates no CUDA objects and allocates nothing", "[train][cuda]
 }
 
 TEST_CASE("a failing kernel is reported with its step, though the host has begun the next", "[train][cuda]") {
-  std::vector<std::int64_t> begins;  // works given before each step
+  std::vector<std::int64_t> begins;  // the work given to the GPU before each step
   const auto train = [&](std::int64_t fail_at) {
     fake_cuda::set({.fail_at = fail_at});
     begins.clear();
@@ -239,7 +239,7 @@ TEST_CASE("a gradient's norm that is not finite is found one step later with the
 
 namespace {
 
-/// Transfers that bring the same number always, until one is started for the third time, which fails.
+/// Transfers that always bring the same number, until one is started for the third time, which fails.
 class SameNumber final : public runtime::Communicator, private runtime::QueuedTransfers {
  public:
   explicit SameNumber(float number) : number_(number) {}

@@ -298,7 +298,7 @@ TEST_CASE("NaN in the data is found when the data is read through", "[data]") {
 
   CHECK_THAT(error_of([&] { data::open_dataset(job_in(folder, arrays_job))->check(2); }),
              StartsWith(at + "/x.npy' has NaN in row 2, column 1"));
-  // A run says so before it writes anything.
+  // A run reports that before it writes anything.
   const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
   CHECK_THAT(
       error_of([&] { static_cast<void>(run::run_job(job, {.progress = screen::descriptor_sink(-1, nullptr)})); }),
@@ -330,7 +330,7 @@ TEST_CASE("data that cannot be read is reported as the user's error, whatever th
 
 namespace {
 
-/// The first evaluation rows of tokens, or what was refused.
+/// The error of filling one training row with tokens; "nothing" if there is none.
 std::string filled(const data::Dataset& dataset, std::int64_t context) {
   std::vector<std::int32_t> inputs(static_cast<std::size_t>(context));
   std::vector<std::int32_t> targets(inputs.size());

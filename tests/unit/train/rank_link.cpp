@@ -24,7 +24,7 @@ using launch::Rank;
 
 Rank::Deadline in(int milliseconds) { return Rank::Clock::now() + std::chrono::milliseconds(milliseconds); }
 
-/// Two ranks of one job in this process; between them [job] timeout has passed many times before rank 0 does anything.
+/// Two ranks of one job in this process. [job] timeout passes many times before rank 0 does anything.
 struct Pair {
   TemporaryFolder folder;
   job::Job job = text_job_in(folder);
@@ -35,7 +35,7 @@ struct Pair {
 
   Pair() { job.timeout = 0.01; }
 
-  /// What `act` throws on rank 1, whose first rank comes late.
+  /// What `act` throws on rank 1 if rank 0 comes late.
   template <typename Act>
   std::string outcome(const Act& act) {
     train::RankLink late(job, compiled, &first);

@@ -11,7 +11,7 @@ using namespace shardrun::test;
 
 namespace {
 
-/// Of each set its axes, how many of the stages hold it, and whether a parameter is in it.
+/// A set of states with copies: its axes, how many of the stages hold it, and the kinds of its states.
 struct Set {
   std::vector<std::string> axes;
   std::int64_t stages = 0;
@@ -106,7 +106,7 @@ TEST_CASE("replicas that differ because of other kernels are told apart from cha
   CHECK(cause(false) ==
         "A memory, a processor or a transport (chaos, shm) has changed data: run the job again, and without that "
         "machine if it happens again");
-  // Libraries of GPUs multiply float32 too.
+  // Libraries of GPUs multiply float32, too: their kernels may differ even without mixed precision.
   narrow.kind = wide.kind = "cuda";
   CHECK(cause(false) == cause(true));
 }

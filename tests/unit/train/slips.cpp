@@ -12,15 +12,15 @@ using namespace shardrun::test;
 using Catch::Contains;
 using Catch::StartsWith;
 
-// What people write who come from PyTorch, nanoGPT, Megatron, DeepSpeed, Hugging Face or JAX, or who mistype: each is
-// refused, with what it is called here.
+// What people write who come from PyTorch, nanoGPT, Megatron, DeepSpeed, Hugging Face or JAX, or who mistype. Each is
+// refused, and the message gives the name used here.
 
 namespace {
 
 /// "section: key = value" puts a line in place of that key's, or adds it; "section: -key" takes it away.
 struct Slip {
   std::vector<std::string> edits;
-  std::string phrase;  ///< of the message
+  std::string phrase;  ///< a part of the message
 };
 
 void edit(std::string& text, std::string_view what) {
@@ -76,7 +76,7 @@ const std::vector<Slip> slips = {
     {{"train: lerning_rate = 1"}, "no key 'lerning_rate' (did you mean 'learning_rate'?)"},
     {{"train: Steps = 5"}, "no key 'Steps' (did you mean 'steps'?)"},
     {{"train: steps = 1e5"}, ":14: [train] steps = 1e5: is not an integer; write its digits alone"},
-    // Its values.
+    // The values of [train].
     {{"train: optimizer = AdamW"}, "[train] optimizer = AdamW: is not one of adamw, sgd (did you mean 'adamw'?)"},
     {{"train: optimizer = Adam"}, "is not one of adamw, sgd (it is 'adamw' here)"},
     {{"train: optimizer = SGD"}, "is not one of adamw, sgd (did you mean 'sgd'?)"},

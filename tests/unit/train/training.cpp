@@ -163,7 +163,7 @@ TEST_CASE("a parameter that is not finite is named", "[train]") {
 
 namespace {
 
-/// The other rank, whose parts are zero; `bad` transfers, from number `first` on, come back as NaN.
+/// The other rank, whose parts are zero. Only `bad` transfers, from number `first` on, come back as NaN.
 class Other final : public runtime::Communicator {
  public:
   explicit Other(std::size_t bad, std::size_t first = 0) : first_(first), end_(first + bad) {}
@@ -194,8 +194,8 @@ struct FirstOfTwo {
   TemporaryFolder folder;
   job::Job job = text_job_in(folder, {"data.microbatches=3"});
   compile::Compiled compiled = compile_ready(job);
-  std::vector<std::int32_t> given;  ///< to agree on
-  std::vector<std::string> found;   ///< told of what is not finite, in each microbatch
+  std::vector<std::int32_t> given;  ///< what this rank gave to agree on
+  std::vector<std::string> found;   ///< what it told of what is not finite, in each microbatch
 
   FirstOfTwo() {
     compiled.partition = partition::split(compiled.graph, tensor_parallel(2));
@@ -207,7 +207,7 @@ struct FirstOfTwo {
     return compiled.graph.states.next().number() - compiled.graph.find_state(state).number();
   }
 
-  /// Transfers of all microbatches, or of the first.
+  /// The number of transfers of the first `microbatches` microbatches.
   [[nodiscard]] std::size_t transfers(std::size_t microbatches) const {
     std::size_t count = 0;
     for (std::size_t m = 0; m < microbatches; ++m) {
@@ -216,7 +216,7 @@ struct FirstOfTwo {
     return count;
   }
 
-  /// What the step throws; `others`: what the other rank gives to agree on, one after the other, then 0;
+  /// What the step throws. `others`: what the other rank gives to agree on, one after the other, then 0.
   /// `others_found`: what it tells in each microbatch of what is not finite, then nothing.
   std::string step(Other& other, const std::vector<std::int32_t>& others, const char* bad_parameter = nullptr,
                    const std::vector<std::string>& others_found = {}) {
@@ -282,7 +282,7 @@ TEST_CASE("if two ranks find bad tensors, the earlier one in the microbatch is r
     Other always(1000);
     return first.step(always, {}, nullptr, {others_found}).find("sum of rank 1, microbatch 0") != std::string::npos;
   };
-  // This one finds the embedding, a sum over both, before the layers.
+  // This rank finds the embedding, a sum over both ranks, before the layers.
   CHECK(is_heard("0 0 -1 0 0 sum"));
   CHECK_FALSE(is_heard("0 0 -1 0 1000 sum"));
   CHECK_FALSE(is_heard("0 0 -1 1 0 sum"));
@@ -310,7 +310,7 @@ TEST_CASE("a compiled job knows its microbatches, memory and FLOPs before it run
   CHECK(one.microbatch_rows == std::vector<std::int64_t>{7});
   CHECK(three.microbatch_rows == std::vector<std::int64_t>{3, 2, 2});
   CHECK(three.programs.memory.activations < one.programs.memory.activations);
-  // Forward, and twice as much backward, of the products alone: 2 FLOPs for each weight and token.
+  // The FLOPs of the products alone: forward 2 for each weight and token, and backward twice as many.
   const double products = 6.0 * 7 * 16 * 2 * 12 * 16 * 16;
   CHECK(compile::flops_per_step(one) > products);
   CHECK(compile::flops_per_step(one) < 3 * products);
@@ -324,7 +324,7 @@ TEST_CASE("a negative loss is impossible if its op cannot give one, except for r
   CHECK(training.is_impossible(-1.12));
   CHECK_FALSE(training.is_impossible(-1e-6));
   CHECK_FALSE(training.is_impossible(2.5));
-  // Of an op that may give less than zero nothing is known.
+  // Nothing is known of an op that may give less than zero.
   compile::Compiled other = compile_ready(job);
   for (graph::Function& function : other.graph.functions) {
     for (graph::Node& node : function.nodes) {

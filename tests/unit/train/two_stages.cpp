@@ -1,4 +1,4 @@
-// What the two stages of a pipeline say of numbers that are not finite: the ranks are threads.
+// What the two stages of a pipeline say of numbers that are not finite. The ranks are threads.
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// Between two ranks: what one puts in on a channel the other takes out, in this order.
+/// A connection of two ranks: what one puts in on a channel, the other takes out, in the same order.
 class Wire {
  public:
   void put(int channel, int from, Bytes bytes) {
@@ -45,7 +45,7 @@ class Wire {
     return bytes;
   }
 
-  /// A rank puts nothing in any more.
+  /// Called once a rank puts in nothing any more.
   void end() {
     const std::lock_guard lock(mutex_);
     ended_ = true;
@@ -137,7 +137,8 @@ std::string made_of_both(Wire& wire, int rank, const std::string& given,
   return made;
 }
 
-/// One forward, one backward of three microbatches; layer 0 is on stage 0 and layer 1 on stage 1.
+/// Each stage has one forward and one backward in turn, for three microbatches. Layer 0 is on stage 0, and layer 1 on
+/// stage 1.
 plan::Plan two_stages() {
   using enum Action::Kind;
   plan::Plan plan = plan_of({{"pipe", 2}}, {});
@@ -159,7 +160,7 @@ compile::Compiled compile_stage(const job::Job& job, std::int64_t rank) {
   return compiled;
 }
 
-/// A first element of a parameter.
+/// A value for the first element of a parameter.
 struct Planted {
   const char* parameter;
   float value;

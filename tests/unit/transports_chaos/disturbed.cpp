@@ -22,7 +22,7 @@ using Catch::Contains;
 
 namespace {
 
-/// Of a job of four ranks.
+/// The error about these options in a job of four ranks.
 std::string refusal(OptionValues options) {
   Transport chaos = Transport::load({SHARDRUN_BUILT_PLUGINS}, "chaos");
   return test::error_of([&] { chaos.configure({.options = std::move(options), .world_size = 4}); });
@@ -72,7 +72,7 @@ namespace {
 
 constexpr std::int64_t victim = 1;
 
-/// Runs ranks over chaos over each of the transports of this tree.
+/// Runs ranks over chaos, which itself runs over shm and then over tcp.
 void run_over(OptionValues options, std::uint32_t n, const std::function<void(Rank&)>& act) {
   options.set("over", GENERATE(std::string("shm"), std::string("tcp")));
   INFO(options.text("over"));
@@ -149,7 +149,7 @@ TEST_CASE("chaos: one bit is flipped, on one rank, by one op") {
       run(op);
       const bool is_spoilt = rank.rank() == victim && round == 0;
       std::vector<float> expected(101, 3.0F);
-      expected[50] = is_spoilt ? 12.0F : 3.0F;  // the second bit of the exponent
+      expected[50] = is_spoilt ? 12.0F : 3.0F;  // the second lowest bit of the exponent is flipped
       CHECK(data == expected);
     }
     rank.meet("end");
@@ -166,7 +166,7 @@ TEST_CASE("chaos: a flipped bit lies in data of another member, in an element th
     request.recv = buffer_of(all);
     TransportOp op = group.prepare({request}, after(30));
     run(op);
-    const std::size_t changed = 5;  // of rank 0's: its fourth, from the middle on, is zero
+    const std::size_t changed = 5;  // rank 0's element in the middle, 4, is zero
     std::vector<float> expected(16, 1.0F);
     expected[2] = expected[4] = 0.0F;
     expected[changed] = rank.rank() == victim ? 0.25F : 1.0F;
@@ -282,7 +282,7 @@ TEST_CASE("chaos: a wait within the inner transport keeps its own deadline") {
       op.start(after(600));
       const auto begin = std::chrono::steady_clock::now();
       CHECK_FALSE(op.wait(after(1)));
-      // Not a limit of time: with a clock that looked once a wait, this was 5.5 times as long as asked for.
+      // 4 s only tell a right wait from a wrong one: with a clock that looked once a wait, it took 5.5 s.
       CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(4));
     }
     rank.meet("end");

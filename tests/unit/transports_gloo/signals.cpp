@@ -13,7 +13,7 @@ using namespace shardrun;
 using namespace shardrun::test;
 using Catch::Contains;
 
-/// Whether a peer has just died is a matter of luck; whether a thread that writes to it is ready for that is not.
+/// Whether a peer has just died is a matter of luck. Whether the thread that writes to it is ready for that is not.
 TEST_CASE("gloo: every thread that writes to a socket blocks SIGPIPE") {
   REQUIRE_FALSE(is_sigpipe_blocked());
   writes().count = writes().exposed = 0;
@@ -37,7 +37,7 @@ TEST_CASE("gloo: a connection broken within a message fails the other side witho
   const struct sigaction by_default = {};
   REQUIRE(sigaction(SIGPIPE, &by_default, nullptr) == 0);
   constexpr std::size_t begins = 1'000'000;
-  const std::uint32_t breaks = GENERATE(0U, 1U);  // the sender or the receiver
+  const std::uint32_t breaks = GENERATE(0U, 1U);  // the rank that breaks the connection: the sender or the receiver
   writes().room = 2 * begins * sizeof(float);
   std::string error;
   run_ranks("gloo", 2, [&](Rank& rank) {

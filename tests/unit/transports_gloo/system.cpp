@@ -52,7 +52,7 @@ void HeldConnection::release() {
 
 }  // namespace shardrun::test
 
-/// In the place of the C library's.
+/// Replaces the C library's function.
 extern "C" ssize_t writev(int descriptor, const iovec* parts, int count) {
   using namespace shardrun::test;
   static const auto real = reinterpret_cast<decltype(&writev)>(dlsym(RTLD_NEXT, "writev"));
@@ -86,7 +86,7 @@ extern "C" ssize_t writev(int descriptor, const iovec* parts, int count) {
   return written;
 }
 
-/// In the place of the C library's, too.
+/// Replaces the C library's function, too.
 extern "C" int getpeername(int descriptor, sockaddr* address, socklen_t* bytes) noexcept {
   using namespace shardrun::test;
   static const auto real = reinterpret_cast<decltype(&getpeername)>(dlsym(RTLD_NEXT, "getpeername"));

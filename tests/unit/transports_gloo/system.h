@@ -5,20 +5,20 @@
 
 namespace shardrun::test {
 
-// Gloo's calls of the C library go through this program's own.
+// This program replaces functions of the C library that Gloo calls.
 
 /// What this program's threads write to sockets by `writev`, as Gloo does.
 struct Writes {
   std::atomic<int> count = 0;
-  std::atomic<int> exposed = 0;  ///< of them: with SIGPIPE not blocked
+  std::atomic<int> exposed = 0;  ///< those made with SIGPIPE not blocked
   std::atomic<std::int64_t> room =
       INT64_MAX;  ///< bytes that long writes still get through; then they have to be retried
 };
 
 [[nodiscard]] Writes& writes() noexcept;
 
-/// Holds the first thread that asks for the peer of a socket, as Gloo does when a connection has been made, until
-/// released.
+/// Holds the first thread that asks for the peer of a socket, as Gloo does when a connection has been made, until it
+/// is released.
 class HeldConnection {
  public:
   HeldConnection();
@@ -27,7 +27,7 @@ class HeldConnection {
   HeldConnection& operator=(const HeldConnection&) = delete;
 
   void release();
-  /// Whether it has one and has not released it.
+  /// Whether a thread is being held.
   [[nodiscard]] bool holds() const;
 };
 

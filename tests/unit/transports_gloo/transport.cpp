@@ -16,7 +16,7 @@ using namespace shardrun::test;
 using Catch::Contains;
 using Catch::EndsWith;
 
-/// LeakSanitizer asks the program for this. Gloo's lookup of an address that it then refuses forgets its 64 bytes.
+/// Called by LeakSanitizer. Gloo leaks 64 bytes when it looks up an address and then refuses it.
 extern "C" const char* __lsan_default_suppressions() { return "leak:gloo::transport::tcp::CreateDevice"; }
 
 namespace {
@@ -112,7 +112,7 @@ TEST_CASE("gloo: no member has its group before all members have completed their
     while (!held.holds() && !is_over.stop_requested()) {
       std::this_thread::yield();
     }
-    // Sleeps because no event tells that a group is not made: in this time a member would have it.
+    // No event tells that a group is not made, so this sleeps: by then a member would have its group.
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     before = with_group;
     held.release();

@@ -120,7 +120,7 @@ TEST_CASE("nccl: an abort from another thread ends running ops and the communica
 
 TEST_CASE("nccl: an op past its deadline fails its group, whether it is polled or not") {
   const bool looked_at = GENERATE(false, true);
-  const int polls = GENERATE(0, 1'000'000'000);  // with the second NCCL never hands its calls to the stream
+  const int polls = GENERATE(0, 1'000'000'000);  // with the second, NCCL never hands its calls to the stream
   const Fakes fakes;
   check_first_of_two(fakes, [&](plugins::TransportOp& op, const plugins::TransportGroup& group) {
     fakes.set_polls(polls);
@@ -174,7 +174,7 @@ TEST_CASE("nccl: connecting ends at its deadline, and an absent first member is 
                  (void)rank.transport().group({.rank = here,
                                                .members = {0, 1},
                                                .name = "alone",
-                                               .id = 40 + here,  // so that they do not meet
+                                               .id = 40 + here,  // different ids, so that the ranks do not meet
                                                .deadline = sdk::Deadline::from_border(after(0.05))});
                }),
                Contains("connecting group alone: past the deadline") &&
@@ -285,7 +285,7 @@ TEST_CASE("nccl: the fakes notice sends and receives of two groups started in di
     plugins::TransportGroup back = rank.group(2);
     const DeviceFloats data(rank, std::vector<float>(10));
     const DeviceFloats got(rank, std::vector<float>(10));
-    // Each first starts what it sends.
+    // Each rank starts its send first.
     plugins::TransportOp send =
         (rank.rank() == 0 ? there : back).prepare({device_request(SR_OP_SEND, 1, data, other)}, after(30));
     plugins::TransportOp recv =

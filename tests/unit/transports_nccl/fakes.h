@@ -13,7 +13,7 @@
 
 namespace shardrun::test {
 
-/// A function of the fake libnccl.so.2, or of the fake libcuda.so.1, which it is linked with.
+/// A function of the fake libnccl.so.2, or of the fake libcuda.so.1, with which it is linked.
 template <class Function>
 [[nodiscard]] Function fake(const char* name) {
   void* const library = dlopen("libnccl.so.2", RTLD_NOW);
@@ -24,12 +24,12 @@ template <class Function>
   return reinterpret_cast<Function>(found);
 }
 
-// The name of a function of the driver, which may be a macro with a version.
+// The name of a driver's function may be a macro that adds a version. It is expanded before it becomes a text.
 #define SHARDRUN_TEXT_OF(name) #name
 #define SHARDRUN_TEXT(name) SHARDRUN_TEXT_OF(name)
 #define SHARDRUN_DRIVER(name) shardrun::test::fake<decltype(&name)>(SHARDRUN_TEXT(name))
 
-/// A time during which the fakes behave in some way; at its end all is as it was.
+/// Sets how the fakes behave while this object exists. At its end all is as it was.
 class Fakes {
  public:
   explicit Fakes(int polls = 0) : misuses_before_(fake<FakeNcclMisuses>("fake_nccl_misuses")()) {
@@ -109,7 +109,7 @@ class DeviceMemory {
   CUdeviceptr at_ = 0;
 };
 
-/// float32 on a rank's device.
+/// Floats in the memory of a rank's device.
 class DeviceFloats : public DeviceMemory {
  public:
   DeviceFloats(const Rank& rank, const std::vector<float>& values)
@@ -124,7 +124,7 @@ class DeviceFloats : public DeviceMemory {
   }
 };
 
-/// Of float32, in place where it has two buffers.
+/// A request for float32, in place if its op has two buffers.
 [[nodiscard]] inline sdk::OpSpec device_request(std::uint32_t opcode, std::uint64_t id, const DeviceMemory& data,
                                                 std::uint32_t peer = 0) {
   sdk::OpSpec request;

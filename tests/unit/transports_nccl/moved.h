@@ -41,7 +41,7 @@ class Moved {
     op_.push_back(group.prepare({request}, after(30)));
   }
 
-  /// What is wrong with what arrived, or nothing.
+  /// What is wrong with what arrived; "" if nothing is.
   std::string run(std::uint32_t round) {
     std::vector<unsigned char> sent(sends_);
     const std::vector<sdk::OpSpec> ops = conformance::ops_of(shape_);

@@ -56,7 +56,7 @@ class StreamQueue final : public plugins::TransportQueue {
   CUstream stream_;
 };
 
-/// A queue of a kind that no one takes.
+/// A queue of a kind that no transport takes.
 class OtherQueue final : public plugins::TransportQueue {
  public:
   OtherQueue() : TransportQueue(3) {}
@@ -171,7 +171,7 @@ TEST_CASE("nccl: time in which a queue is held up does not count toward the time
     if (rank.rank() == 0) {
       before.enqueue(queue, 30'000'000'000);
       op.enqueue(queue, time);
-      CHECK_FALSE(op.wait(after(3)));  // longer than its time
+      CHECK_FALSE(op.wait(after(3)));  // longer than the op may take
       CHECK_FALSE(two.error());
     }
     rank.meet("held");

@@ -103,7 +103,7 @@ float sum_in_order(std::uint32_t members, std::size_t i) {
   return sum;
 }
 
-/// The same bits as another request's.
+/// The sum of all ranks' numbers, as this rank gets it.
 std::vector<float> summed(Rank& rank, plugins::TransportGroup& group, std::uint64_t id, std::size_t count,
                           bool in_order) {
   std::vector<float> numbers;

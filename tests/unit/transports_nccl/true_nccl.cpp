@@ -17,7 +17,7 @@ using Catch::Contains;
 
 namespace {
 
-/// Why the tests do not run here. Nothing: they do.
+/// Why the tests do not run here; "" if they do.
 std::string reason_to_skip() {
   void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {

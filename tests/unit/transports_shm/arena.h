@@ -12,7 +12,7 @@ namespace shardrun::test {
 /// Floats that other processes can map.
 class Arena {
  public:
-  /// As a rule too much to be enclosed or to go through slots at once.
+  /// The default is too much to be enclosed, or to go through slots at once.
   explicit Arena(std::uint64_t bytes = 65'536) : bytes_(bytes), descriptor_(memfd_create("arena", MFD_CLOEXEC)) {
     if (descriptor_ < 0 || ftruncate(descriptor_, static_cast<off_t>(bytes_)) != 0) {
       throw Error(ErrorCode::internal, "no memory for an arena");

@@ -24,7 +24,7 @@ using Catch::Contains;
 
 namespace {
 
-/// What op_test alone says of an op that does not become complete.
+/// The error of polling, without ever waiting, an op that does not become complete.
 std::string polled_error_of(plugins::TransportOp& op) {
   return error_of([&] {
     while (!op.test()) {
@@ -78,7 +78,7 @@ TEST_CASE("shm: each of several polled ops reports its own peers") {
       rank.meet("one has failed");
       const std::int64_t latest = after(5);
       error = error_of([&] {
-        // The message's sender is well, and it is always the receive that is looked at first.
+        // The message's sender is well, and each time the receive is polled first.
         while (!receive.test() && !barrier.test() && plugins::transport_clock() < latest) {
           std::this_thread::yield();
         }
@@ -129,7 +129,7 @@ TEST_CASE("shm: a batch that another start carries out does not count as its las
       request.flags = i == 0 ? 0 : SR_OP_FLAG_BLOCKING;
       ops.push_back(group.prepare({request}, after(30)));
     }
-    // While the first is under way on the worker, so is the second, which is complete there.
+    // While the first op is under way on the worker, the second one is there too, and is completed there.
     ops[0].start(after(30));
     ops[1].start(after(30));
     finish(ops[0]);
@@ -159,13 +159,13 @@ TEST_CASE("shm: a peer that ends after doing its part is not reported") {
     auto group = rank.group();
     std::vector<float> none;
     const std::uint32_t own = opcode == SR_OP_SEND && rank.rank() == 1 ? SR_OP_RECV : opcode;
-    // Too much to be enclosed: the sender waits until it was read.
+    // The data is too much to be enclosed: the sender waits until it has been read.
     auto request = request_of(own, 1, arena.bytes() / sizeof(float), none, 1 - rank.rank());
     request.send = request.recv = sdk::Buffer{arena.data(), arena.bytes(), registration};
     auto op = group.prepare({request}, after(30));
     rank.meet("all is prepared");
     if (rank.rank() == 0) {
-      // It has seen that the op is not complete, and is about to look whether its peer is there.
+      // Rank 0 has seen that the op is not complete, and is about to look whether its peer is there.
       host.at_next_look([&] {
         (void)error_of([&] {
           host.meet("rank 0 looks", 2);
@@ -206,7 +206,7 @@ TEST_CASE("shm: sends and receives go on when a third member fails") {
     rank.meet("all is prepared");
     rank.meet("one has left");
     if (sends) {
-      host.await_looks(2);  // the receiver's: by the second, the first has found nothing
+      host.await_looks(2);  // the receiver's: before its second look, it has found nothing
     }
     run(transfer);
     if (!sends) {
@@ -217,7 +217,7 @@ TEST_CASE("shm: sends and receives go on when a third member fails") {
     rank.meet("end");
   });
   CHECK(got == 1);
-  // Whoever finds out first has failed too.
+  // The member that notices first has failed too, so the other one may name it.
   const std::string& told = errors[1].find("member 0") != std::string::npos ? errors[1] : errors[2];
   CHECK_THAT(told, Contains("group all: member 0 (rank 0") && Contains(ends ? "is gone" : "has failed"));
   CHECK_THAT(errors[1] + errors[2], !Contains("nothing"));
@@ -229,13 +229,13 @@ TEST_CASE("shm: a peer that ends after doing its part is not reported while anot
   StandInHost host(1);
   run_ranks(host, "shm", 3, [&](Rank& rank) {
     auto group = rank.group();
-    rank.meet("all are connected");  // what ends before is gone for whoever still connects
+    rank.meet("all are connected");  // a rank that ended earlier would be gone for one that still connects
     std::array<std::vector<float>, 2> data = {std::vector<float>(10, static_cast<float>(rank.rank())),
                                               std::vector<float>(10)};
     if (rank.rank() == 0) {
       auto both = group.prepare({request_of(SR_OP_RECV, 1, 10, data[0], 1), request_of(SR_OP_RECV, 1, 10, data[1], 2)},
                                 after(30));
-      // It has seen that nothing has come, and is about to look whether its peers are there.
+      // Rank 0 has seen that nothing has come, and is about to look whether its peers are there.
       host.at_next_look([&] {
         (void)error_of([&] {
           host.meet("rank 0 looks", 2);
@@ -281,8 +281,8 @@ TEST_CASE("shm: a peer that has ended is lost, even if the kernel reports anothe
     auto transfer = group.prepare({request}, after(30));
     if (rank.rank() == 1) {
       transfer.start(after(30));
-      host.await_looks(1);  // its own: it has posted the message
-      // A socket is not to be opened by name, as a zombie's files are not for its user.
+      host.await_looks(1);  // this rank's own: by then the message is posted
+      // A socket cannot be opened by name, just as its user cannot open a zombie's files.
       const shardrun::shm_transport::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM, 0));
       if (dup2(socket.number(), arena.descriptor()) != arena.descriptor()) {
         throw Error(ErrorCode::internal, "no socket");
@@ -306,7 +306,7 @@ TEST_CASE("shm: a peer that has ended is lost, even if the kernel reports anothe
 
 namespace {
 
-/// What rank 0 announces is another process's.
+/// A store in which the memory that rank 0 announces seems to be another process's.
 class AnnouncingHost final : public SharedHost {
  public:
   explicit AnnouncingHost(pid_t process) : process_(process) {}
@@ -333,7 +333,7 @@ TEST_CASE("shm: a first member that ended before sharing its memory is named as 
 }
 
 TEST_CASE("shm: freeing a running sum waits until no peer writes its memory") {
-  // More members than cores: some have yet to write their shares when others have written theirs.
+  // There are more members than cores: some have yet to write their shares when others have written theirs.
   constexpr std::uint32_t n = 6;
   constexpr int rounds = 72;
   constexpr auto count = depth<std::size_t>(1'000'000, 1'000'000, 200'000);

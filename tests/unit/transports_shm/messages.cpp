@@ -17,7 +17,7 @@ using Catch::Contains;
 
 namespace {
 
-/// Sends or receives of one float each, prepared as one.
+/// Sends or receives of one float each, prepared as one batch.
 class Messages {
  public:
   Messages(plugins::TransportGroup& group, std::uint32_t opcode, std::uint32_t peer,

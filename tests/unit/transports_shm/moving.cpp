@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t large = 10'000;
 
-/// What member 1 gets of a buffer that member 0 overwrites once its op is started, which an op's owner may not.
+/// What member 1 gets of a buffer that member 0 overwrites once its op is started. The owner of an op may not do that.
 float overwritten_before_it_is_read(const sdk::OpSpec& sent, const sdk::OpSpec& received, bool is_registered) {
   float got = 0;
   const std::array<Arena, 2> arenas;
@@ -28,7 +28,7 @@ float overwritten_before_it_is_read(const sdk::OpSpec& sent, const sdk::OpSpec& 
     float* const buffer = arena.data() + (large + 100 - sent.count);
     *buffer = 1;
     sdk::OpSpec request = rank.rank() == 0 ? sent : received;
-    request.flags = SR_OP_FLAG_BLOCKING;  // what is done at the start is done by the caller
+    request.flags = SR_OP_FLAG_BLOCKING;  // what is done at the start is done in the caller's thread
     request.send = request.recv = sdk::Buffer{buffer, sent.count * sizeof(float), registration};
     auto group = rank.group();
     auto op = group.prepare({request}, after(30));
@@ -125,7 +125,7 @@ TEST_CASE("shm: a blocking batch keeps its place among batches that do not block
     const std::uint32_t opcode = rank.rank() == 0 ? SR_OP_SEND : SR_OP_RECV;
     std::array<std::vector<float>, 4> data;
     std::vector<plugins::TransportOp> ops;
-    // One id: what is sent first is received first, whoever carries it out.
+    // All messages have one id: what is sent first is received first, whichever thread carries it out.
     for (std::size_t i = 0; i < data.size(); ++i) {
       data[i].resize(i == 2 ? 20'000 : 3);
       auto request = request_of(opcode, 1, data[i].size(), data[i], 1 - rank.rank());
@@ -160,7 +160,7 @@ TEST_CASE("shm: memory that cannot be mapped moves in pieces, both ways at once,
     const std::uint64_t registration =
         rank.transport().register_memory(arena.data(), arena.bytes(), arena.descriptor());
     auto group = rank.group();
-    // To each of the others: two messages of one id in pieces, and one that is mapped.
+    // Each member sends to each of the others two messages of one id in pieces, and one that is mapped.
     std::vector<std::vector<float>> sent(3, std::vector<float>(70'000));
     std::vector<std::vector<float>> received(9, std::vector<float>(70'000));
     std::vector<sdk::OpSpec> requests;

@@ -29,7 +29,7 @@ using Catch::Contains;
 
 namespace {
 
-/// What this process has open or mapped, and how much memory without a name there is behind it.
+/// What this process has open or mapped, and how much unnamed memory is behind it.
 struct Held {
   std::multiset<std::string> descriptors;
   std::multiset<std::string> mappings;
@@ -73,7 +73,7 @@ std::vector<T> added(const std::multiset<T>& before, const std::multiset<T>& aft
   return more;
 }
 
-/// What two ranks hold more after preparing, carrying out and freeing as often again.
+/// Checks that two ranks hold no more once they have prepared, carried out and freed ops as often again.
 void require_nothing_stays(const std::function<void(Rank&, plugins::TransportGroup&)>& use) {
   Held before;
   Held after;
@@ -182,7 +182,7 @@ TEST_CASE("shm: members may free ops in different orders") {
     std::vector<std::vector<float>> data(8, std::vector<float>(100));
     std::vector<std::optional<plugins::TransportOp>> ops(data.size());
     for (std::uint64_t round = 0; round < 200; ++round) {
-      // Of the ops of the round before, each member frees others first.
+      // Each member first frees a different op of the round before.
       for (std::size_t i = 0; i < ops.size(); ++i) {
         const std::size_t slot = round % 2 == 0 ? i : ops.size() - 1 - i;
         const std::size_t freed_early = (slot + rank.rank()) % ops.size();
@@ -280,7 +280,7 @@ TEST_CASE("shm: groups make no file with a name") {
 
 namespace {
 
-/// Says something else of rank 2 than it would itself.
+/// A store that replaces what rank 2 says of itself.
 class OddHost final : public SharedHost {
  public:
   explicit OddHost(std::string value) : value_(std::move(value)) {}
@@ -293,7 +293,7 @@ class OddHost final : public SharedHost {
   std::string value_;
 };
 
-/// Of a group that is not connected because of what is said of rank 2.
+/// The error of a group that cannot connect because of what is said of rank 2.
 std::string connecting_error(const std::string& said) {
   OddHost host(said);
   Rank rank(host, "shm", 0, 3);

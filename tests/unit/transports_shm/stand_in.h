@@ -35,13 +35,13 @@ class IdleProcess {
   ~IdleProcess() { end(); }
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
-  /// Returns once it has ended, and is a zombie until `end`.
+  /// Ends the process. Once this returns, it is a zombie until `end`.
   void die() const noexcept {
     siginfo_t ended;
     kill(pid_, SIGKILL);
     waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOWAIT);
   }
-  /// Returns once it has ended.
+  /// Ends the process. Once this returns, it is gone.
   void end() noexcept {
     if (pid_ > 0) {
       kill(pid_, SIGKILL);
@@ -54,7 +54,8 @@ class IdleProcess {
   pid_t pid_;
 };
 
-/// One of the ranks, which are threads of one process, seems to the others to be a process of its own that can end.
+/// A store for ranks that are threads of one process. One of them seems to the others to be a process of its own, which
+/// can end.
 class StandInHost final : public SharedHost {
  public:
   explicit StandInHost(std::uint32_t rank) : suffix_("/" + std::to_string(rank)) {}
@@ -63,7 +64,7 @@ class StandInHost final : public SharedHost {
     SharedHost::store_set(key, key.ends_with(suffix_) ? std::to_string(process_.pid()) : std::move(value));
   }
 
-  /// Called by transports wherever they look whether to go on waiting, before they look at processes.
+  /// Called by transports whenever they look whether to go on waiting, before they look at processes.
   [[nodiscard]] bool aborted() const noexcept override {
     ++looks_;
     if (is_armed_.exchange(false)) {
@@ -72,14 +73,14 @@ class StandInHost final : public SharedHost {
     return SharedHost::aborted();
   }
 
-  /// Returns once that has happened `n` times more.
+  /// Returns once aborted() has been called `n` times more.
   void await_looks(std::uint64_t n) const noexcept {
     const std::uint64_t before = looks_;
     while (looks_ < before + n && !SharedHost::aborted()) {
       std::this_thread::yield();
     }
   }
-  /// `act`, which does not throw, is called by who looks next.
+  /// Whoever calls aborted() next calls `act`, which does not throw.
   void at_next_look(std::function<void()> act) {
     at_look_ = std::move(act);
     is_armed_ = true;

@@ -1,4 +1,4 @@
-// Others on the network: those who come to a member's listener, and those who stand between two members.
+// Attackers on the network: some come to a member's listener, and others stand between two members.
 
 #include <poll.h>
 #include <sys/mman.h>
@@ -47,7 +47,7 @@ bool sums_right(Rank& rank, double seconds) {
   return std::ranges::all_of(data, [&](float value) { return value == static_cast<float>(rank.size()); });
 }
 
-/// A number of ranks for which that is so.
+/// The number of ranks whose sum is right.
 int right_sums(SharedHost& host, std::uint32_t ranks, const std::string& protection, double seconds = 30) {
   std::atomic<int> right = 0;
   run_ranks(
@@ -66,7 +66,7 @@ void say(const Socket& socket, const std::string& bytes) {
   (void)::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
-/// The first words of TLS by somebody who has a key of his own.
+/// The first words of TLS by somebody who has another key.
 std::string client_hello() {
   std::array<int, 2> ends = {};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) == 0);
@@ -113,8 +113,8 @@ std::vector<Scan> scans() {
   };
 }
 
-/// A store in which each address is known to an attacker before it is to any member, and attacked on until nobody
-/// listens there any more.
+/// A store that shows each address to an attacker before any member sees it. The attack goes on until nobody listens
+/// there any more.
 class ScannedHost final : public SharedHost {
  public:
   explicit ScannedHost(Scan scan) : scan_(std::move(scan)) {}
@@ -160,7 +160,7 @@ class ScannedHost final : public SharedHost {
   std::atomic<int> attacks_meanwhile_ = 0;
 };
 
-/// What this process writes to standard error from here on.
+/// Collects what this process writes to standard error, until end().
 class StandardError {
  public:
   StandardError() : before_(::dup(STDERR_FILENO)), file_(::memfd_create("stderr", MFD_CLOEXEC)) {
@@ -205,13 +205,13 @@ TEST_CASE("tcp: strangers at a listener neither end a run nor take part in it, a
 
 namespace {
 
-/// A store in which rank 0's address stands only once rank 1 has dropped five strangers.
+/// A store that holds rank 0's address back until rank 1 has dropped five strangers.
 class LateHost final : public SharedHost {
  public:
   void store_set(const std::string& key, std::string value) override {
     if (key.ends_with("/0")) {
       const Endpoint address = endpoint_of(store_get(key.substr(0, key.size() - 1) + "1", after(30)));
-      // The first may come before rank 1 begins to wait.
+      // The first stranger may come before rank 1 begins to wait.
       for (int i = 0; i < 5; ++i) {
         const Socket stranger = connection_to(address);
         say(stranger, std::string(64, 'x'));
@@ -249,8 +249,8 @@ TEST_CASE("tcp: nothing is said of strangers where none came") {
 
 namespace {
 
-/// Passes on the bytes of connections to another address, in both directions, and alters the byte at `altered` of what
-/// the one who connects says.
+/// Passes on the bytes of connections to another address, in both directions. Of the bytes of the side that connects,
+/// it alters the one at `altered`.
 class Relay {
  public:
   Relay(Endpoint to, std::size_t altered)
@@ -268,7 +268,7 @@ class Relay {
  private:
   struct Line {
     std::array<Socket, 2> ends;
-    std::size_t said = 0;  ///< by the first
+    std::size_t said = 0;  ///< the number of bytes from the first end
   };
 
   void serve() {
@@ -327,7 +327,7 @@ class Relay {
   std::thread thread_;
 };
 
-/// A store that tells rank 1 the address of somebody else, who stands between it and rank 0.
+/// A store that gives rank 1 the address of a relay, which stands between it and rank 0.
 class RelayedHost final : public SharedHost {
  public:
   explicit RelayedHost(std::size_t altered) : altered_(altered) {}
@@ -347,7 +347,7 @@ class RelayedHost final : public SharedHost {
   std::unique_ptr<Relay> relay_;
 };
 
-constexpr std::size_t handshake_bytes = 1000;  // of the side that connects, at most
+constexpr std::size_t handshake_bytes = 1000;  // the most that the side that connects needs
 
 }  // namespace
 
@@ -357,7 +357,7 @@ TEST_CASE("tcp: nobody between two members alters what they sum") {
     const std::size_t place = handshake_bytes + count * 3 * static_cast<std::size_t>(i) / static_cast<std::size_t>(n);
     INFO("byte " << place);
     RelayedHost host(place);
-    std::string error;  // of rank 0, to whom the altered bytes come
+    std::string error;  // the error of rank 0, to which the altered bytes come
     run_ranks(
         host, "tcp", 2,
         [&](Rank& rank) {
@@ -386,7 +386,7 @@ TEST_CASE("tcp: where bytes are protected they may be passed on, as networks do"
 
 namespace {
 
-/// A store that tells rank 1 that rank 0 listens where rank 1 itself does.
+/// A store that gives rank 1 its own address in place of rank 0's.
 class ReflectingHost final : public SharedHost {
  public:
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override {
@@ -395,7 +395,7 @@ class ReflectingHost final : public SharedHost {
   }
 };
 
-/// What a member needs to be met.
+/// A member of a group, with all that it needs to meet others.
 struct Member {
   Member(std::uint32_t rank, std::uint32_t members, double seconds)
       : group{.rank = rank,
@@ -432,7 +432,7 @@ struct Member {
   }
 
   sdk::GroupSpec group;
-  std::atomic<bool> is_ending = false;  ///< the job
+  std::atomic<bool> is_ending = false;  ///< whether the job is ending
   sr_transport_host raw = {};
   sdk::TransportHost host;
   tls::Key secret = {7};
@@ -443,7 +443,7 @@ struct Member {
   Rendezvous::Met met;
 };
 
-/// What two members say who try to meet.
+/// What meet() gives for two members that try to meet.
 std::array<std::string, 2> meeting_of(Member& one, Member& other) {
   const std::vector<std::string> addresses = {one.address, other.address};
   auto first = std::async(std::launch::async, [&] { return one.meet(addresses); });
@@ -512,7 +512,7 @@ bool is_dropped(const Socket& socket, int milliseconds) {
   return ::poll(&watched, 1, milliseconds) == 1;
 }
 
-/// Returns once the listener has accepted all that came before.
+/// Connects and is dropped. Once this returns, the listener has accepted all that came before.
 void pass_by(const Endpoint& address) {
   const Socket passer_by = connection_to(address);
   say(passer_by, std::string(64, 'x'));

@@ -93,7 +93,7 @@ struct Between {
   std::unique_ptr<Connection> receiver;
   Socket at_sender;
   Socket at_receiver;
-  std::string recorded;  ///< that the sender has said
+  std::string recorded;  ///< what the sender has said
 };
 
 /// Whether two ends of one socket prove themselves to each other.
@@ -110,7 +110,7 @@ std::size_t say(Connection& to, const std::string& text) {
   return to.send({&part, 1});
 }
 
-/// As many bytes as `text` has, where so many have come.
+/// Receives up to as many bytes as `text` has. Returns their number.
 std::size_t hear(Connection& from, std::string& text) {
   const iovec part = {text.data(), text.size()};
   return from.receive({&part, 1});
@@ -184,7 +184,7 @@ TEST_CASE("tcp: bytes that follow the handshake at once are not lost") {
   const Protection protection = GENERATE(Protection::tls, Protection::none);
   Between ends(protection);
   ends.pass_on();
-  // The next ones go directly: the sender says its first words before the receiver looks.
+  // The next two ends are connected directly: the sender says its first words before the receiver looks.
   std::array<Socket, 2> direct = two_ends();
   Connection sender(std::move(direct[0]), client(), protection);
   Connection receiver(std::move(direct[1]), server(), protection);

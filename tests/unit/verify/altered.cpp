@@ -51,7 +51,7 @@ std::vector<double>& values_of(verify::Snapshot& snapshot, const VerifyCase& che
   return snapshot.parts[checked.model.graph.find_state(state)]->values;
 }
 
-/// Null where this was not compared.
+/// The difference of this tensor; null if there was none to compare.
 const verify::Difference* find(const std::vector<verify::Difference>& worst, std::string_view tensor, What what) {
   for (const verify::Difference& difference : worst) {
     if (difference.tensor == tensor && difference.what == what) {
@@ -191,8 +191,9 @@ TEST_CASE("a wrong update, loss, norm or evaluation is found", "[verify]") {
 
 namespace {
 
-/// Classes from logits = x·W + (x·v)·w. Where all of w is one, v adds the same number to each of a sample's logits,
-/// which softmax does not see: its true gradient is zero. Where w is small, v's gradient is as small, but not zero.
+/// What v's gradient is in a model with logits = x·W + (x·v)·w. If all of w is one, v adds the same number to each of a
+/// sample's logits, which softmax does not see: the true gradient is zero. If w is small, v's gradient is as small, but
+/// not zero.
 enum class Gradient { zero, small };
 
 void add_parameter(graph::Graph& graph, const char* name, std::vector<std::int64_t> shape,
@@ -239,7 +240,7 @@ VerifyCase blind_case(std::int64_t batch, std::int64_t classes) {
                      .vocabulary = static_cast<std::int32_t>(classes)});
 }
 
-/// With another gradient of v, from its values and the largest of W's.
+/// The report if v's gradient is altered. `altered` gets each of its values and the largest of W's gradient.
 verify::Report report_of_v(const VerifyCase& checked, const std::function<double(double v, double largest)>& altered) {
   return report_of(
       checked, data_parallel(2),
@@ -293,7 +294,7 @@ VerifyCase gpt_with_biases() {
       {.vocab = 65}, {.batch = 4, .optimizer = {.weight_decay = 0.1, .clip = 1.0}}));
 }
 
-/// The first of 2000 steps of warm-up.
+/// A workload whose steps are the first of 2000 steps of warm-up.
 verify::Workload warming_up(const VerifyCase& checked) {
   verify::Workload workload = checked.workload();
   workload.learning_rate = [](std::int64_t step) { return 6e-4 * static_cast<double>(step + 1) / 2000; };
@@ -374,7 +375,7 @@ TEST_CASE("an update as small as in warm-up is judged by its own size", "[verify
 
 TEST_CASE("rounding that makes numbers that are not finite excuses nothing", "[verify]") {
   graph::Graph graph;
-  constexpr double value = 1 + 0x1p-21;  // of more than 20 bits, and its triple of no more than 24
+  constexpr double value = 1 + 0x1p-21;  // it has more than 20 bits, and its triple no more than 24
   const graph::StateId u = graph.add_state({.name = "u",
                                             .type = {.shape = {64}, .axes = {"x"}},
                                             .kind = graph::StateKind::field,

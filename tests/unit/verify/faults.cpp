@@ -20,7 +20,8 @@ VerifyCase small_mlp() {
 
 }  // namespace
 
-// Adam's first step moves every element by as much: blocks that change places show from the third on.
+// Adam's first step moves every element by the same amount, so blocks that change places show only from the third
+// step on.
 TEST_CASE("every fault in a transfer of a step fails the verification", "[verify]") {
   for (const VerifyCase& checked : {small_gpt(), small_mlp()}) {
     std::vector<NamedPlan> plans = stored_plans(checked.model.graph);

@@ -30,7 +30,7 @@ void check_matrix(const std::vector<VerifyCase>& cases) {
   }
 }
 
-/// The same, but nothing is written to the state: it keeps its first values.
+/// The graph without its writes to the state, which therefore keeps its first values.
 graph::Graph without_writes(graph::Graph graph, const std::string& state) {
   for (graph::Function& function : graph.functions) {
     std::erase_if(function.writes,

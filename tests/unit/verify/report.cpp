@@ -13,7 +13,7 @@ using verify::What;
 
 namespace {
 
-/// A screen, and a clock that goes when it is told to.
+/// A screen and a clock that the test controls.
 struct Screen {
   std::string text;
   screen::SteadyTime now;
@@ -66,7 +66,7 @@ TEST_CASE("on a terminal a meter rewrites one line that fits, and erases it at t
     screen.now += 2s;
     meter.add(500);
     CHECK(screen.text == "\rcomparing: step 1/2  0%\rcomparing: step 1/2  50%  ETA 2.0s");
-    meter.add(1);  // at most ten times a second
+    meter.add(1);  // not shown: at most ten times a second
     screen.text.clear();
     meter.print("of its own");
     CHECK(screen.text == "\r" + std::string(34, ' ') + "\rof its own\n");
@@ -82,7 +82,7 @@ namespace {
 
 constexpr double half = 0.5 * verify::limit;
 
-/// A difference of so many times the rounding, the same in mean and at its largest.
+/// A difference of `multiple` times the rounding, both in mean and at its largest.
 Difference times(double multiple, std::string tensor, What what, std::int64_t step = 1) {
   return {.tensor = std::move(tensor),
           .what = what,
@@ -171,7 +171,7 @@ TEST_CASE("a report as text and as JSON", "[verify]") {
               .step = 2,
               .ranks = {0, 3},
               .note = "element [1] is nan, should be 2"});
-  // A gradient goes by its parameter's name, and is a tensor of its own. First values are of no step.
+  // A gradient is listed by its parameter's name, as a tensor of its own. First values belong to no step.
   report.add({.tensor = "c", .state = "gradients/c", .what = What::gradient, .step = 1, .values = 100});
   report.add({.tensor = "c", .what = What::update, .step = 1, .values = 11});
   report.add({.tensor = "c", .what = What::initial, .step = 1, .values = 11});

@@ -22,7 +22,7 @@ VerifyCase mlp_of(const char* hidden = "9") {
                                   {.batch = 7, .microbatches = 3, .eval_rows = 3, .eval_samples = 5}));
 }
 
-/// Every rank's files of a run.
+/// Writes every rank's files of a run.
 void record(const VerifyCase& checked, const plan::Plan& plan, const char* device, const TemporaryFolder& folder) {
   const verify::Workload workload = checked.workload();
   verify::interpret(workload, partition::split(workload.graph, plan), {.device = device},
@@ -38,7 +38,7 @@ void record(const VerifyCase& checked, const plan::Plan& plan, const char* devic
 
 TEST_CASE("snapshots in files are compared like snapshots in memory", "[verify]") {
   const VerifyCase checked = mlp_of();
-  // Of 9 columns over 4 ranks some have 3 and some 2; of 3 rows over 4 ranks one has none.
+  // Over 4 ranks, 9 columns are split into parts of 3 and 2, and of 3 rows one rank has none.
   std::vector<NamedPlan> plans = stored_plans(checked.model.graph);
   plans.push_back({"model 4", tensor_parallel(4)});
   for (const NamedPlan& plan : plans) {

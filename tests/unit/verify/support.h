@@ -12,8 +12,8 @@
 
 namespace shardrun::test {
 
-/// Sizes that divide by nothing: 7 heads, 7 rows in 3 microbatches, a vocabulary of 65, 9 hidden columns. `mixed`: as
-/// of workload::TrainingSettings.
+/// Cases with sizes that divide by nothing: 7 heads, 7 rows in 3 microbatches, a vocabulary of 65, 9 hidden columns.
+/// `mixed`: as in workload::TrainingSettings.
 [[nodiscard]] inline std::vector<VerifyCase> verify_cases(std::optional<graph::DType> mixed = std::nullopt) {
   using workload::OptimizerSettings;
   const OptimizerSettings adamw{.weight_decay = 0.1, .clip = 0.5};
@@ -59,7 +59,7 @@ struct NamedPlan {
   plan::Plan plan;
 };
 
-/// Rows over `data`, and heads, hidden columns and vocabulary over `model`.
+/// Plans that split rows over `data`, and heads, hidden columns and vocabulary over `model`.
 [[nodiscard]] inline std::vector<NamedPlan> verify_plans() {
   std::vector<NamedPlan> plans;
   for (const std::uint32_t ranks : {1U, 2U, 3U, 4U}) {
@@ -72,7 +72,7 @@ struct NamedPlan {
   return plans;
 }
 
-/// Where a plan places tensors: those of the optimizer over `data`, or all that lasts between steps.
+/// Plans that split what is stored over `data`: the optimizer's states, or all that lasts between steps.
 [[nodiscard]] inline std::vector<NamedPlan> stored_plans(const graph::Graph& graph) {
   plan::Plan optimizer = data_parallel(3);
   plan::Plan stored = data_parallel(2);

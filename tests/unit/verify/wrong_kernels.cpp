@@ -17,7 +17,7 @@ using namespace shardrun::test;
 
 namespace {
 
-/// The op whose kernel is wrong; empty: none is.
+/// The op whose kernel is wrong; "" if none is.
 std::string& wrong_op() {
   static std::string name;
   return name;
@@ -53,7 +53,7 @@ class Wrong final : public device::AddedKernel {
   const device::Kernel right_;
 };
 
-/// Makes an op's kernel wrong while it lives.
+/// Makes an op's kernel wrong while this object exists.
 class WrongOp {
  public:
   explicit WrongOp(const std::string& op) {
@@ -106,7 +106,7 @@ graph::Losses plain_losses(graph::FunctionBuilder& builder, const workload::Mode
   return {.values = builder.call("token_loss", {highest, terms[0], terms[1]}, {}, "losses")};
 }
 
-/// 50 layers without norms or residuals.
+/// A network of 50 layers without norms or residuals.
 VerifyCase plain_network() {
   const workload::Model model{.name = "plain", .declare = declare_plain, .losses = plain_losses};
   const workload::ModelSettings settings{.options = {}, .data = {.vocab = 5, .features = 6}};
@@ -121,7 +121,7 @@ verify::Report report_of(const VerifyCase& checked, const plan::Plan& plan) {
   return verify::verify_interpreted(checked.workload(), partition::split(checked.model.graph, plan), {.steps = 3});
 }
 
-/// The ops of a step whose results matter: the highest logit only shifts exponents.
+/// The ops of a step whose results matter. The highest logit only shifts exponents, so its op is left out.
 std::set<std::string> ops_of(const graph::Graph& graph) {
   std::set<std::string> ops;
   for (const graph::Function& function : graph.functions) {

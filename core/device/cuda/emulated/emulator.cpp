@@ -38,7 +38,7 @@ constexpr std::size_t stack_bytes = 512 * 1024;  // instrumented code needs more
 constexpr std::size_t stack_bytes = 128 * 1024;
 #endif
 
-/// The largest number of bytes that a lane gives at once: its fragments of two matrices.
+/// The largest number of bytes that a lane gives in one exchange: its fragments of two matrices.
 constexpr std::size_t most_given_bytes = 24;
 
 /// Thrown in waiting threads of a block when another thread has failed, so that their stacks unwind.
@@ -179,7 +179,7 @@ class Running {
     try {
       launch_.body(launch_.function, strand, shared_.get());
     } catch (const Abandoned&) {
-      // This error is a consequence; that of another thread is thrown.
+      // This thread ends because another one failed, whose error is thrown.
     } catch (const Error& error) {
       fail(std::make_exception_ptr(Error(
           error.code(), fmt::format("cuda-emulated: {}, thread {}: {}", name(), strand.thread, error.message()))));
@@ -239,7 +239,8 @@ class Running {
   std::vector<Strand> strands_;
   std::vector<int> threads_;  ///< the order in which threads run
   std::unique_ptr<unsigned char[]> shared_;
-  /// The values of each lane in this exchange and the one before: a lane may be ahead by one of lanes that still read.
+  /// The values of each lane in this exchange and in the one before, because a lane may be one exchange ahead of lanes
+  /// that still read.
   std::vector<std::array<std::array<unsigned char, most_given_bytes>, 2>> exchanged_;
   std::vector<Fiber*> used_;
   std::exception_ptr error_;

@@ -5,8 +5,8 @@
 // The gradient of attention. Dao et al. 2022, arXiv:2205.14135, appendix B.4:
 //   P_ij = exp(score_ij - lse_i)     dP_ij = keep_ij (dO_i . v_j)     D_i = dO_i . O_i
 //   dS_ij = P_ij (dP_ij - D_i) scale
-//   dq_i = sum over j of dS_ij k_j     dk_j = sum over i of dS_ij q_i     dv_j = sum over i of keep_ij P_ij dO_i One
-// kernel loops over the queries for each tile of keys, another loops over the keys for each tile of queries. Both
+//   dq_i = sum over j of dS_ij k_j     dk_j = sum over i of dS_ij q_i     dv_j = sum over i of keep_ij P_ij dO_i
+// One kernel loops over the queries for each tile of keys, another loops over the keys for each tile of queries. Both
 // compute the scores again. So one thread sums each result, in a fixed order, without atomic additions.
 
 namespace shardrun::device::cuda::attention {

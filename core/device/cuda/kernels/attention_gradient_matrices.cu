@@ -154,8 +154,8 @@ class TilesOfGroup {
   int in_head_ = 0;  ///< the tile's number within its head
 };
 
-/// Computes dk and dv. Scores are computed transposed: a warp has `count` fragments of 16 keys. `step`: queries per
-/// tile.
+/// Computes dk and dv. Scores are computed transposed: a warp has `count` fragments of 16 keys. `step`:
+/// queries per tile.
 template <int width, int count, int step, bool is_plain>
 struct GradientKeysMatrices {
   static constexpr int warp_rows = count * fragment_rows;
@@ -229,8 +229,8 @@ struct GradientKeysMatrices {
   }
 
  private:
-  /// `query`: that of the tile's first column. `key`: that of the lane's first row. `at`: the tile's begin in shared
-  /// memory.
+  /// `query`: that of the tile's first column. `key`: that of the lane's first row. `at`:
+  /// the tile's begin in shared memory.
   template <bool all_visible>
   SHARDRUN_ON_DEVICE void differentiate(Block& block, const Head& head, std::int64_t query, std::int64_t key, int at,
                                         const Shared<float>& lses, const Shared<float>& dout_outs,

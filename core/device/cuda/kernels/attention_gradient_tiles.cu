@@ -71,7 +71,7 @@ SHARDRUN_ON_DEVICE inline QueryFacts facts_of(const GradientTensors& of, const H
   return {query, of.shape.visible(query), of.lse.get(at), of.dout_out[at]};
 }
 
-/// Turns a score into keep P, and dO . v into dS.
+/// Turns a score into `keep` times P, and dO . v into dS.
 SHARDRUN_ON_DEVICE inline void differentiate(const Shape& shape, const QueryFacts& at, std::int64_t key, float keep,
                                              float& score, float& gradient) {
   const bool is_visible = at.visible.begin <= key && key < at.visible.end;

@@ -86,8 +86,8 @@ class MatrixTile {
   Shared<Eight> data_;
 };
 
-/// sums[i] += a b^T, of the 16 rows of `a` from a_row + 16 i on, and of as many rows of `b` from b_row on as sums
-/// needs.
+/// sums[i] += a b^T, of the 16 rows of `a` from a_row + 16 i on, and of as many rows of `b` from b_row on
+/// as sums needs.
 template <int width, int a_rows, int b_rows, int count, int fragments>
 SHARDRUN_ON_DEVICE inline void add_row_products(Block& block, const MatrixTile<a_rows, width>& a, int a_row,
                                                 const MatrixTile<b_rows, width>& b, int b_row,

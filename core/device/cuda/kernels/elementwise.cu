@@ -112,7 +112,7 @@ struct GeluTanh {
     const float larger = 1.0F / (1.0F + power);
     const float smaller = power * larger;
     const float of_left = at < 0.0F ? smaller : larger;
-    // Far from zero one of the two is 0 while the other factors are large, perhaps infinite.
+    // Far from zero one of the two is 0, and another factor may be infinite. Their product would be NaN.
     const float both = larger * smaller;
     return of_left + (both == 0.0F ? 0.0F : 2.0F * x * both * inner_slope);
   }

@@ -1,7 +1,7 @@
 #include "core/device/cuda/loops.h"
 #include "core/device/cuda/rows.h"
 
-// Reads the rows of a table that tokens choose; and the gradient of that.
+// Reading the rows of a table that tokens choose, and the gradient of that op.
 // tokens: [L]   table, dtable: [O, V, E]   y, dy: [O, L, E]
 
 namespace shardrun::device::cuda {

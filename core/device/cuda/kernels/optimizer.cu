@@ -161,8 +161,8 @@ struct AdamW {
     Pack<pack> v = second.template get_pack<pack>(i);
     const Pack<pack> gradients = gradient.template get_pack<pack>(i);
     const bool held = is_held(guard);
-    // No branch on `held`: the compiler would move loads of the gradient behind it, where they would wait for the
-    // guard.
+    // No branch on `held`: the compiler would move loads of the gradient behind it,
+    // where they would wait for the guard.
     for (int k = 0; k < pack; ++k) {
       const float g = gradients[k] * factor;
       const float new_m = m[k] * beta1 + g * fresh1;

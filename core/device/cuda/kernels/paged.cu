@@ -125,7 +125,7 @@ struct AttendPages {
         weights[i] = FloatMath::exp(weights[i] - shift);
         added += weights[i];
       }
-      total = total * factor + block_sum(block, added);  // it waits for all weights
+      total = total * factor + block_sum(block, added);  // block_sum() waits until all weights are written
       add_values(block, rows, weights, count, factor, sums);
       block.sync();
     }

@@ -45,7 +45,7 @@ Pool pool_of(const std::array<Taps, 2>& taps, const TensorView& from, const Tens
   return {taps[0], taps[1], of_from.size(), of_from.columns, of_to.size(), of_to.columns};
 }
 
-/// Computes the number of an element in the last dimensions of the whole tensor.
+/// Computes the row-major index of an element over the last dimensions of the whole tensor.
 struct Numbers {
   Numbers(const TensorView& part, std::size_t dimensions)
       : first_row(dimensions == 2 ? part.origin[part.rank - 2] : 0),

@@ -44,7 +44,8 @@ CudnnTensor transposed(CudnnTensor tensor) {
 
 CudnnTensor one_value() { return {.shape = {1, 1, 1, 1}, .is_by_value = true}; }
 
-/// Adds the tensors that both graphs have, with the numbers 1 to 7. `v`: in the layout by which the graph multiplies.
+/// Adds the tensors that attention and its gradient both have, with the numbers 1 to 7. `v`: in the layout by which the
+/// graph multiplies.
 void add_operands(CudnnGraph& graph, const AttentionShapes& shapes, const CudnnTensor& v) {
   for (const CudnnTensor& each :
        {shapes.q(), transposed(shapes.k()), v, shapes.out(), shapes.log_sum_exp(), one_value(), one_value()}) {

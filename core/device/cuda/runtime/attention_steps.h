@@ -14,8 +14,8 @@ namespace shardrun::device::cuda {
 
 /// Attention in bfloat16 without mask tensor, window and dropout, with log-sum-exp in float32. Each head of keys and
 /// values serves heads / key_heads consecutive heads of queries.
-/// q, out: [batch, queries, heads, width]   k, v: [batch, keys, key_heads, width]   log-sum-exp: [batch, heads,
-/// queries]
+/// q, out: [batch, queries, heads, width]   k, v: [batch, keys, key_heads, width]
+/// log-sum-exp: [batch, heads, queries]
 struct FusedAttention {
   bool is_gradient = false;
   std::int64_t batch = 0;
@@ -24,8 +24,8 @@ struct FusedAttention {
   std::int64_t heads = 0;
   std::int64_t key_heads = 0;
   std::int64_t width = 0;
-  /// The number of parts into which the heads are divided. A row in memory has those of all parts. If not 1, batch is
-  /// 1.
+  /// The number of parts into which the heads are divided. A row in memory has those of all parts. If not 1,
+  /// batch is 1.
   std::int64_t parts_of_heads = 1;
   bool is_causal = true;   ///< query i sees the keys 0 to i
   bool is_packed = false;  ///< q, k and v are [batch, rows, 3, heads, width], and so are their gradients

@@ -26,8 +26,8 @@ struct FoundCudnn {
 [[nodiscard]] const FoundCudnn& find_cudnn();
 
 /// Starts cuDNN on a GPU, which outlives the result, with a handle of its own. Null: this process does not use cuDNN,
-/// or it was not asked for and does not start; then stderr says why. If it was asked for, throws Error{internal}
-/// instead.
+/// or it was not asked for and does not start; then stderr says why. If it was asked for,
+/// throws Error{internal} instead.
 [[nodiscard]] std::shared_ptr<CudnnTarget> start_cudnn(const Gpu& gpu);
 
 }  // namespace shardrun::device::cuda

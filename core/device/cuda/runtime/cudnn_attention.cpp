@@ -62,7 +62,7 @@ class CudnnAttention final : public LibraryAttention {
       with_sums.dq_sums = memory.workspace.data();
       with_sums.workspace = memory.workspace.subspan(sums);
       if (AttentionRun run = find(attention, scale, with_sums, AttentionOrder::any)) {
-        // Set to zero first, because blocks add to them.
+        // The sums are set to zero first, because blocks add to them.
         return [this, run = std::move(run), memory = with_sums.dq_sums, sums](cudaStream_t stream) {
           gpu_.check(cudaMemsetAsync(memory, 0, sums, stream), "clearing the sums of an attention's gradient");
           run(stream);

@@ -14,8 +14,8 @@ namespace shardrun::device::cuda {
 using ConvolutionAlignments = std::array<std::int64_t, 3>;
 
 /// Finds the first plan, in the order of cuDNN's heuristics, that multiplies exactly, sums in float32 in a fixed order,
-/// and needs no more workspace than allowed; null: none. Tensors x, w and y have the numbers 1, 2 and 3. Throws
-/// CudnnError.
+/// and needs no more workspace than allowed; null: none. Tensors x, w and y have the numbers 1, 2 and 3.
+/// Throws CudnnError.
 [[nodiscard]] std::shared_ptr<const CudnnPlan> find_convolution_plan(const CudnnTarget& target,
                                                                      const Convolution& convolution, bool adds,
                                                                      const ConvolutionAlignments& alignments,

@@ -40,7 +40,7 @@ void load_kernels(const Gpu& gpu) {
 }  // namespace
 
 CudaDevice::CudaDevice() : DeviceApart("cuda", "cuda") {
-  // These refuse invalid values of the variables that choose libraries, here already: even without a CUDA driver.
+  // Refuse invalid values of the environment variables that choose libraries, even if there is no CUDA driver.
   static_cast<void>(chosen_by_variable(choice_of_products()));
   static_cast<void>(chosen_by_variable(choice_of_dnn()));
 }
@@ -118,7 +118,7 @@ bool CudaDevice::is_pinned(const void* memory, std::size_t bytes) const {
 }
 
 std::shared_ptr<const Memory> CudaDevice::allocate(std::uint64_t bytes) const {
-  load_kernels(gpu());  // first, because they take memory too
+  load_kernels(gpu());  // first, because kernels take memory of the GPU too
   return std::make_shared<const CudaMemory>(gpu(), bytes);
 }
 

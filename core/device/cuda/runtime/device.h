@@ -65,8 +65,8 @@ class CudaDevice final : public DeviceApart {
   /// Null if the driver lacks them.
   [[nodiscard]] StreamValues stream_values() const;
 
-  /// The library's products. Null: our own kernels multiply. Throws Error{internal} if it was asked for and does not
-  /// start.
+  /// The library's products. Null: our own kernels multiply. Throws Error{internal} if it was asked for and
+  /// does not start.
   [[nodiscard]] LibraryProducts* products() const;
   /// Null: our own kernels compute attention. Throws Error{internal} as start_cudnn() does.
   [[nodiscard]] LibraryAttention* attention() const;

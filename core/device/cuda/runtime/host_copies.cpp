@@ -42,8 +42,7 @@ void HostCopies::prepare(const Gpu& gpu, cudaStream_t main) {
 HostCopies::~HostCopies() {
   abandon();
   if (host_ != nullptr) {
-    static_cast<void>(cudaStreamSynchronize(host_));  // host functions may be left over from a copy that was refused
-                                                      // halfway
+    static_cast<void>(cudaStreamSynchronize(host_));  // functions may be left of a copy that failed midway
     static_cast<void>(cudaStreamDestroy(host_));
   }
   for (const Buffer& buffer : buffers_) {
@@ -112,7 +111,7 @@ cudaError_t HostCopies::pass(std::size_t bytes, cudaStream_t first_stream, const
                       succeeds(second(buffers_[0].data, 0, bytes)));
     return result;
   }
-  for (const Buffer& buffer : buffers_) {  // the host's stream starts in order with the main one
+  for (const Buffer& buffer : buffers_) {  // the host's stream continues after the main one's work so far
     succeeds(result == cudaSuccess ? cudaEventRecord(buffer.done, main_) : result);
   }
   for (std::size_t at = 0; at < bytes && result == cudaSuccess; at += buffer_bytes) {

@@ -55,8 +55,8 @@ class VirtualMemory {
 };
 
 /// An arena in a GPU's memory: virtual memory if the GPU supports and grants it, else memory of cudaMalloc. It is
-/// filled with a pattern that is NaN in every type, so that written pages can be counted and reads of unwritten memory
-/// show.
+/// filled with a pattern that is NaN in every type, so that written pages can be counted and reads of
+/// unwritten memory show.
 class CudaMemory final : public Memory {
  public:
   /// `gpu` outlives it. Throws Error{io} if the GPU does not have so much memory.

@@ -352,7 +352,7 @@ std::optional<ProductSteps> product_steps(std::string_view op, const graph::OpSh
   if (op == "matmul") {
     return steps_of_product(product_of_matmul(shape.attributes, first, second, result), {0, 1, Place::result}, padding);
   }
-  const bool transposed = shape.attributes.integer("transpose") != 0;  // then its first operand is b
+  const bool transposed = shape.attributes.integer("transpose") != 0;  // then the op's first operand is b
   return steps_of_product(product_of_weight_gradient(shape.attributes, first, second, result),
                           {transposed ? 1U : 0U, transposed ? 0U : 1U, Place::result}, padding);
 }

@@ -57,8 +57,7 @@ struct ProductSteps {
 struct Padding {
   std::int64_t least_terms = std::int64_t{1} << 27;   ///< multiplications; smaller products are not worth it
   std::int64_t least_terms_a_copy = 256;              ///< multiplications per copied element
-  std::int64_t most_bytes = std::int64_t{128} << 20;  ///< bytes of copies at a time: larger products are computed in
-                                                      ///< parts
+  std::int64_t most_bytes = std::int64_t{128} << 20;  ///< bytes of copies at a time; larger products are made in parts
 };
 
 /// Whether the op is `matmul`, `matmul_gradient_weights` or `einsum`.

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t flags = 256;
 constexpr std::size_t events_at_once = 64;
-/// More runs than the host is ever ahead of a GPU.
+/// More runs of kernels than the host is ever ahead of a GPU.
 constexpr std::size_t remembered_runs = 1U << 14U;
 constexpr unsigned until_at_least = 0;  ///< CU_STREAM_WAIT_VALUE_GEQ
 
@@ -58,7 +58,7 @@ struct CudaQueue::Calls {
   std::mutex mutex;
   std::uint64_t given = 0;
   Ring<Call> waiting;           ///< not yet made, in the stream's order
-  std::unique_ptr<Calls> next;  ///< the next in the list of those that are kept
+  std::unique_ptr<Calls> next;  ///< the next of the calls that keep() keeps
 };
 
 CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
@@ -108,7 +108,7 @@ void CudaQueue::try_stream_values() {
 
 CudaQueue::~CudaQueue() {
   static_cast<void>(cudaSetDevice(gpu_.number()));
-  // Not an error here: whoever uses the results has waited for them, and got the error.
+  // Not an error here: the code that uses the results has waited for them, and got the error.
   const bool has_failed = cudaStreamSynchronize(stream_) != cudaSuccess;
   try {
     deliver();
@@ -153,9 +153,9 @@ std::string CudaQueue::suspects() const {
            "one that failed)";
   }
   const std::uint32_t low = std::atomic_ref(pinned_->progress).load(std::memory_order_acquire);
-  // The number of completed runs. The GPU writes its low 32 bits.
+  // The number of completed runs. The GPU writes its low 32 bits after every runs_a_note runs.
   const std::uint64_t done = runs_ - static_cast<std::uint32_t>(static_cast<std::uint32_t>(runs_) - low);
-  // The next note would come after these runs, so the failed run is one of them.
+  // The GPU has not written the next number, so the failed run is one of the runs up to it.
   const std::uint64_t end = std::min((done / runs_a_note + 1) * runs_a_note, runs_);
   const std::int64_t step = latest_[done % remembered_runs].step;
   std::vector<std::string> runs;
@@ -230,7 +230,7 @@ void CudaQueue::note_run(const PreparedKernel& kernel) {
 void CudaQueue::begin_step(std::int64_t step) {
   if (step != step_) {
     use();
-    write_progress();  // so that all unfinished runs after a note belong to one step
+    write_progress();  // so that all runs since the last note are of one step
     step_ = step;
   }
 }
@@ -378,7 +378,7 @@ void CudaQueue::deliver() {
       timers_.push_back(done.event);
       continue;
     }
-    // Measured from event to event, because CUDA gives the difference as a float of milliseconds.
+    // Measured from the event before, because CUDA gives a difference as a float, in milliseconds.
     float milliseconds = 0;
     if (cudaEventElapsedTime(&milliseconds, last_, done.event) == cudaSuccess) {
       last_time_ += static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6);
@@ -461,7 +461,7 @@ void CudaQueue::call(void (*act)(void* argument), void* argument) {
   if (result != cudaSuccess) {
     const std::lock_guard lock(calls_->mutex);
     if (calls_->waiting.empty() || calls_->waiting.back().number != number) {
-      return;  // a failure dropped it, and it was made then; the queue's next user gets the error
+      return;  // a failure has dropped this call and made it; the queue's next user gets the error
     }
     calls_->waiting.pop_back();
   }

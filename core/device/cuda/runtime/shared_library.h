@@ -17,8 +17,7 @@ namespace shardrun::device::cuda {
 struct LibraryChoice {
   const char* name;      ///< "cuBLASLt"
   const char* variable;  ///< the variable that chooses; not set or empty: the library if it is found
-  std::vector<std::string_view> values = {};  ///< accepted values of the variable: "own" for our own kernels, others
-                                              ///< for the library
+  std::vector<std::string_view> values = {};  ///< accepted values: "own" for our own kernels, others for the library
   std::vector<const char*> files = {};                        ///< in the order in which they are tried
   std::string lacks = {};                                     ///< why there is no library, if `files` is empty
   const char* remedy = "name its folder in LD_LIBRARY_PATH";  ///< what to do if it cannot be used
