@@ -65,10 +65,9 @@ std::string_view meaning_of(std::string_view word) {
   static const std::vector<OtherName> all = {
       {{"train", "fit", "start", "launch", "exec", "execute", "submit"}, "'shardrun JOB.ini' runs a job"},
       {{"resume", "continue", "restart"}, "'shardrun JOB.ini --resume' goes on from a job's newest checkpoint"},
-      {{"eval", "validate", "test"},
-       "'shardrun JOB.ini --set train.steps=0' evaluates a job's model as it begins; with 'checkpoint.resume' and as "
-       "many "
-       "steps as the checkpoint, a trained one"},
+      {{"eval", "validate", "test", "perplexity", "lm_eval"},
+       "'shardrun evaluate RUN --text FILE' measures a language model; 'shardrun JOB.ini --set train.steps=0' evaluates "
+       "any job's model as it begins, and with 'checkpoint.resume' and as many steps as the checkpoint a trained one"},
       {{"sample", "complete", "chat"},
        "'shardrun generate RUN' samples from a trained model, and 'shardrun generate FOLDER --message TEXT' answers"},
       {{"infer", "inference", "apply", "serve"},

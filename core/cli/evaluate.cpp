@@ -110,7 +110,8 @@ Evaluation of_questions(const std::filesystem::path& path, const infer::Language
 
 /// Computes the log-likelihood of each passage by a job that only reads prompts. Returns the job's exit code.
 int log_likelihoods(std::span<const std::string> words, const Parsed& parsed,
-                    const std::vector<infer::Passage>& passages, std::int64_t context, std::vector<double>& sums) {
+                    const std::vector<infer::Passage>& passages, std::int64_t context, bool is_hub,
+                    std::vector<double>& sums) {
   const files::ScratchFolder scratch("evaluate");
   const std::filesystem::path prompts = scratch.path() / "prompts.jsonl";
   const std::filesystem::path answers = scratch.path() / "answers.jsonl";
@@ -125,11 +126,16 @@ int log_likelihoods(std::span<const std::string> words, const Parsed& parsed,
   Overrides overrides(parsed);
   overrides.set_by(parsed, splitting_options);
   overrides.set_default("job.threads", "1");
-  overrides.set_default("infer.chunk", fmt::format("{}", std::min<std::int64_t>(128, context)));
+  // Each passage is read in whole chunks; those of questions are short, and share what they begin with.
+  overrides.set_default("infer.chunk",
+                        fmt::format("{}", std::min<std::int64_t>(parsed.has("text") ? 128 : 32, context)));
   overrides.set_default("infer.slots", "2");  // prompts are read one by one; a second slot keeps pages that they share
   overrides.set("infer.from", prompts.native());
   overrides.set("infer.to", answers.native());
   overrides.set("infer.context", fmt::format("{}", context));
+  if (is_hub) {  // such a model knows more tokens than a job gives it unasked
+    overrides.set_default("model.context", fmt::format("{}", context));
+  }
   overrides.set("infer.tokens", "1");
   overrides.set("infer.prompt_logprobs", "true");
   overrides.set("job.output", (scratch.path() / "run").native());
@@ -261,7 +267,7 @@ int evaluate(std::span<const std::string> words) {
                     parsed.integer("stride", std::max<std::int64_t>(context / 2, 1), 1, context))
           : of_questions(*parsed.get("choices"), language, parsed.get("delimiter").value_or(" "), context);
   std::vector<double> sums;
-  if (const int code = log_likelihoods(words, parsed, evaluation.passages, context, sums); code != 0) {
+  if (const int code = log_likelihoods(words, parsed, evaluation.passages, context, given.is_hub(), sums); code != 0) {
     return code;
   }
   std::string items;

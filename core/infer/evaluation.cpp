@@ -22,7 +22,7 @@ std::string shown_or_nothing(const boost::json::value* value) {
   return value == nullptr ? "nothing" : printable(boost::json::serialize(*value).substr(0, 60));
 }
 
-/// The text of a key.
+/// The text that a question has under a key. Throws Error{data} if there is none.
 std::string text_of(const boost::json::object& question, std::string_view key) {
   const boost::json::value* const value = question.if_contains(key);
   if (value == nullptr || !value->is_string()) {

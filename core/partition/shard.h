@@ -28,10 +28,11 @@ struct ShardedGraph {
 
 /// Propagates the placements through every function and inserts transitions where they differ.
 ///
-/// Each node's factors take mesh axes first from the placements that are wanted for its results (by a cut point,
-/// otherwise by the axes' rules), then from the placements of its operands, larger operands first. The operands are
-/// resharded to these axes, from which the results' placements follow. A partial value stays partial through ops that
-/// are linear in it, as long as it has one reader. With several readers it is reduced once for all of them.
+/// For each node, decides over which mesh axes the factors of its op's sharding rule are split. The placements of its
+/// results come first: the plan gives one for the result's cut point, or by its rules for named axes. Nodes of the
+/// update skip this. The placements of its operands come next, those of larger operands first. Then the operands are
+/// resharded to fit, and the placements of the results follow. A partial value that one node reads stays partial
+/// through ops that are linear in it. One that several nodes read is reduced once.
 [[nodiscard]] ShardedGraph shard(const graph::Graph& graph, const Placements& placements);
 
 [[nodiscard]] std::string to_string(const ShardedGraph& sharded, const graph::Graph& graph, const mesh::Mesh& mesh);

@@ -213,7 +213,8 @@ class StageBuilder {
     out_.nodes.push_back(std::move(added));
   }
 
-  /// The number of a gather in this stage's function. Gathers with the same number in one call share it.
+  /// The number of a gather in this stage's function. Gathers of one call that have the same number `old` keep a
+  /// common number; those of different calls get different ones.
   std::int32_t gather_number(std::size_t call, std::int32_t old) {
     return gathers_.emplace(std::pair{call, old}, static_cast<std::int32_t>(gathers_.size())).first->second;
   }

@@ -20,8 +20,9 @@ namespace shardrun::partition {
 [[nodiscard]] Finalization finalization_of(const graph::State& state, const mesh::Placement& stored,
                                            const mesh::Placement& update, std::vector<mesh::Partial> partial);
 
-/// In gradients that the plan's hook sync_gradients processes, replaces the all_reduce over the hook's axis by the
-/// hook, as the last step. Throws Error{job} if such a gradient has no such all_reduce.
+/// Adds the plan's hook sync_gradients, as the last step, to the finalizations of the gradients that it processes, in
+/// place of their all_reduce over the hook's axis. A gradient that varies over that axis has none. Throws Error{job} if
+/// another gradient has none.
 void hook_finalizations(const graph::Graph& graph, const Placements& placements,
                         IdVector<graph::StateId, Finalization>& finalizations);
 

@@ -156,7 +156,9 @@ class GenerateTask : private StreamTask {
     });
     record_.count_step(metrics::seconds_since(begin));
     record_.summary.steps = counted_;
-    tell_progress("generating token", session.drawn(), 0);
+    const bool is_reading = session.drawn() == 0;
+    tell_progress(is_reading ? "reading token" : "generating token", is_reading ? session.prefilled() : session.drawn(),
+                  0);
   }
 
   /// Throws Error{internal} if the ranks have drawn different tokens, as machines that round differently might.

@@ -72,7 +72,8 @@ class Trainer {
       const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {}) = 0;
   /// Finds out why evaluate() returned a number that is not finite. Called on all ranks.
   [[nodiscard]] virtual NonFiniteEvaluation why_not_finite(std::int64_t step) = 0;
-  /// Compares the states that several ranks hold. Throws Error{numerics} on all ranks. `step`: number of steps done.
+  /// For engines: compares the copies of each parameter that several ranks hold, and throws Error{numerics} on all
+  /// ranks if copies differ. `step`: number of steps done.
   virtual void check_copies(std::int64_t /*step*/) {}
   /// Whether `here` is true on this rank or, if tensors vary between ranks, on any. All ranks call it at
   /// the same point.

@@ -43,7 +43,7 @@ void write_inference(const EngineFolder& folder) {
                  "\n[engine]\nhidden = 5\n[infer]\nfrom = records.npy\nto = predictions.npy\n");
 }
 
-/// The numbers of a stream of .npy records. Their headers end in a newline at a multiple of 64.
+/// The numbers of a stream of .npy records. A record's header ends with its first newline.
 std::vector<float> values_of(const std::string& stream) {
   std::vector<float> values;
   for (std::size_t at = 0; at < stream.size();) {

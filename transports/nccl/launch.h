@@ -35,7 +35,8 @@ class Launch {
   // The following REQUIRE that the group's lock is held and the device is current. A failure throws TransportError and
   // fails the group.
 
-  /// Begins in the group's own stream. REQUIRES, like the others: the group's previous launch is in its stream.
+  /// Begins in the group's own stream. This function and the next two REQUIRE that all of the group's previous launch
+  /// has been given to its stream.
   void begin(sdk::Deadline deadline);
   /// The same, after the work that the queue has now.
   void begin_after(CUstream queue, sdk::Deadline deadline);

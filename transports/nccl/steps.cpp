@@ -78,7 +78,8 @@ class Builder {
   }
 
  private:
-  /// Sends and receives, for ops for which NCCL has no function.
+  /// Adds a send to each member, and a receive from each, that has a block: for messages, and for collectives that
+  /// NCCL lacks.
   void point_to_point() {
     for (std::uint32_t peer = 0; peer < n_; ++peer) {
       const sdk::Block sent = sdk::send_block(op_, rank_, peer);

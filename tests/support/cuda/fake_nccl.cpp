@@ -126,7 +126,8 @@ std::string problem_of(const ncclComm& comm, const Call& call) {
   return sent.empty() ? problem_of_memory(comm, call.recv, bytes_received(call, comm.rank, comm.world->size())) : sent;
 }
 
-/// How many calls the other communicators of the same devices were given so far. REQUIRES: the lock is held.
+/// For each other communicator on this one's device, and each of its members: how many calls that concern the member
+/// it was given so far. REQUIRES: the lock is held.
 std::vector<Description::Order> orders_of(const ncclComm& comm) {
   std::vector<Description::Order> orders;
   for (const auto& other : comms) {

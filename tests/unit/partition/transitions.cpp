@@ -89,7 +89,7 @@ TEST_CASE("each transition moves exactly the elements that it must", "[partition
            Transition{"replicated to split rows", Given::value, {}, {{"a"}, {}}, two, "slice", {0, 0}},
            Transition{"replicated to split columns", Given::value, {}, {{}, {"a"}}, two, "slice", {0, 0}},
            Transition{"rows to replicated", Given::value, {{"rows", {"a"}}}, {{}, {}}, two, "all_gather", {60, 60}},
-           // Blocks of 3 and 2 columns: each sends all but its neighbour's.
+           // Blocks of 3 and 2 columns of 6 rows: each of the two ranks sends its own block.
            Transition{
                "columns to replicated", Given::value, {{"columns", {"a"}}}, {{}, {}}, two, "all_gather", {72, 48}},
            // Each rank has 3 rows. The first sends the second's 2 columns of them, and the second the first's
