@@ -140,6 +140,7 @@ struct InferSettings {
   std::int64_t page{};     ///< tokens on a page of the caches
   RealType cache{};
   bool writes_text{};  ///< answers are written as they are, instead of as JSON objects
+  bool events{};       ///< answers are told piece by piece, as they come
   double temperature{};
   std::int64_t top_k{};
   double top_p{};
