@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/weights.h"
@@ -87,6 +88,64 @@ job::RawJob job_of_weights(const Parsed& parsed, const std::string& command, con
   const std::optional<job::RawJob> of_run = given.job();
   const job::RawJob raw = of_run ? *of_run : checkpoint::job_of(given.source());
   return job::read_job_text(text_of_predictions(parsed, raw, given.source().path), command, overrides);
+}
+
+job::RawJob generating_job(const Parsed& parsed, const std::string& command,
+                           const std::vector<std::pair<std::string, std::string>>& defaults) {
+  std::vector<std::string> overrides = parsed.all("set");
+  const auto set = [&](const std::string& setting, const std::string& value) {
+    overrides.push_back(fmt::format("{}={}", setting, value));
+  };
+  constexpr std::pair<const char*, const char*> settings[] = {{"prompts", "infer.from"},
+                                                              {"to", "infer.to"},
+                                                              {"slots", "infer.slots"},
+                                                              {"context", "infer.context"},
+                                                              {"temperature", "infer.temperature"},
+                                                              {"top-k", "infer.top_k"},
+                                                              {"top-p", "infer.top_p"},
+                                                              {"min-p", "infer.min_p"},
+                                                              {"seed", "job.seed"},
+                                                              {"threads", "job.threads"},
+                                                              {"ranks", "job.ranks"},
+                                                              {"strategy", "job.strategy"},
+                                                              {"transport", "job.transport"}};
+  for (const auto& [option, setting] : settings) {
+    if (const std::optional<std::string> value = parsed.get(option)) {
+      set(setting, *value);
+    }
+  }
+  if (const std::vector<std::filesystem::path> folders = given_plugins(parsed); !folders.empty()) {
+    std::string all;
+    for (const std::filesystem::path& folder : folders) {
+      all += (all.empty() ? "" : ", ") + folder.string();
+    }
+    set("plugins.path", all);
+  }
+  for (const auto& [setting, value] : defaults) {
+    if (std::ranges::none_of(overrides, [&](const std::string& each) { return each.starts_with(setting + "="); })) {
+      set(setting, value);
+    }
+  }
+  const std::filesystem::path path = parsed.positional.at(0);
+  return path.extension() == ".ini" ? job::read_job_file(path, overrides)
+                                    : job_of_weights(parsed, command, path, overrides);
+}
+
+void require_generating(const checkpoint::TrainedModel& trained, const std::string& path) {
+  if (!trained.model.decode) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("model {} has no function decode (shardrun/model.h, since 1.9), which continues prompts in a "
+                    "job: leave out --ranks, --strategy, --prompts and other options of jobs",
+                    trained.model.name));
+  }
+  if (trained.tokenizer && trained.settings.options.has("vocab") &&
+      trained.tokenizer->vocabulary() > trained.settings.options.integer("vocab")) {
+    throw Error(
+        ErrorCode::data,
+        fmt::format("'{}': the tokenizer has {} tokens, and the model has room for {}: they do not belong together",
+                    path, trained.tokenizer->vocabulary(), trained.settings.options.integer("vocab")));
+  }
 }
 
 }  // namespace shardrun::cli

@@ -2,8 +2,10 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/checkpoint/weights.h"
 #include "core/cli/options.h"
 #include "core/job/raw.h"
 
@@ -14,5 +16,14 @@ namespace shardrun::cli {
 /// command line, such as "infer.to=-". Throws Error{usage, data}.
 [[nodiscard]] job::RawJob job_of_weights(const Parsed& parsed, const std::string& command,
                                          const std::filesystem::path& path, const std::vector<std::string>& overrides);
+
+/// A job that continues prompts from standard input, unless the command line says otherwise: job_of_weights() with the
+/// command's options, such as --ranks and --temperature, as settings. `defaults`: settings that count unless the
+/// command line gives them.
+[[nodiscard]] job::RawJob generating_job(const Parsed& parsed, const std::string& command,
+                                         const std::vector<std::pair<std::string, std::string>>& defaults);
+
+/// Throws Error{usage, data} if a job cannot continue prompts with the model. `path`: of its weights.
+void require_generating(const checkpoint::TrainedModel& trained, const std::string& path);
 
 }  // namespace shardrun::cli

@@ -174,50 +174,16 @@ void take_as_input(const std::vector<std::int32_t>& tokens, bool echo) {
 /// Continues prompts by a job, which can be split over ranks. `tokens`: the prompt, without --prompts.
 int generate_by_job(std::span<const std::string> words, const Parsed& parsed, std::int64_t count,
                     const std::vector<std::int32_t>& tokens) {
-  std::vector<std::string> overrides = parsed.all("set");
-  const auto set = [&](const std::string& setting, const std::string& value) {
-    overrides.push_back(fmt::format("{}={}", setting, value));
-  };
-  const auto set_default = [&](const std::string& setting, const std::string& value) {
-    if (std::ranges::none_of(overrides, [&](const std::string& each) { return each.starts_with(setting + "="); })) {
-      set(setting, value);
-    }
-  };
-  constexpr std::pair<const char*, const char*> settings[] = {{"prompts", "infer.from"},
-                                                              {"to", "infer.to"},
-                                                              {"temperature", "infer.temperature"},
-                                                              {"top-k", "infer.top_k"},
-                                                              {"top-p", "infer.top_p"},
-                                                              {"min-p", "infer.min_p"},
-                                                              {"seed", "job.seed"},
-                                                              {"threads", "job.threads"},
-                                                              {"ranks", "job.ranks"},
-                                                              {"strategy", "job.strategy"},
-                                                              {"transport", "job.transport"}};
-  for (const auto& [option, setting] : settings) {
-    if (const std::optional<std::string> value = parsed.get(option)) {
-      set(setting, *value);
-    }
-  }
-  if (const std::vector<std::filesystem::path> folders = given_plugins(parsed); !folders.empty()) {
-    std::string all;
-    for (const std::filesystem::path& folder : folders) {
-      all += (all.empty() ? "" : ", ") + folder.string();
-    }
-    set("plugins.path", all);
-  }
-  set_default("infer.from", "-");
-  set_default("infer.to", "-");
-  set_default("infer.tokens", fmt::format("{}", count));
-  set_default("job.threads", "1");
-  set_default("job.seed", fmt::format("{}", usual_seed));
+  std::vector<std::pair<std::string, std::string>> defaults = {{"infer.from", "-"},
+                                                               {"infer.to", "-"},
+                                                               {"infer.tokens", fmt::format("{}", count)},
+                                                               {"job.threads", "1"},
+                                                               {"job.seed", fmt::format("{}", usual_seed)}};
   if (!parsed.has("prompts")) {
-    set_default("infer.text", "true");
-    set_default("infer.slots", "1");
+    defaults.insert(defaults.end(), {{"infer.text", "true"}, {"infer.slots", "1"}});
     take_as_input(tokens, !parsed.has("message"));
   }
-  return run_job("generate", words, parsed,
-                 checked_job(parsed, job_of_weights(parsed, "generate", parsed.positional[0], overrides)));
+  return run_job("generate", words, parsed, checked_job(parsed, generating_job(parsed, "generate", defaults)));
 }
 
 /// Throws Error{usage} for options that contradict a job, or that it cannot follow.
@@ -231,20 +197,7 @@ void require_job(const Parsed& parsed, const checkpoint::TrainedModel& trained, 
   if (count == 0) {
     throw Error(ErrorCode::usage, "--tokens 0: expected at least one token, if the prompts are continued by a job");
   }
-  if (!trained.model.decode) {
-    throw Error(
-        ErrorCode::usage,
-        fmt::format("model {} has no function decode (shardrun/model.h, since 1.9), which continues prompts in a "
-                    "job: leave out --ranks, --strategy, --prompts and other options of jobs",
-                    trained.model.name));
-  }
-  if (trained.tokenizer && trained.settings.options.has("vocab") &&
-      trained.tokenizer->vocabulary() > trained.settings.options.integer("vocab")) {
-    throw Error(
-        ErrorCode::data,
-        fmt::format("'{}': the tokenizer has {} tokens, and the model has room for {}: they do not belong together",
-                    parsed.positional[0], trained.tokenizer->vocabulary(), trained.settings.options.integer("vocab")));
-  }
+  require_generating(trained, parsed.positional[0]);
   if (const std::optional<std::string> to = parsed.get("to"); to && !job::is_standard(*to)) {
     require_new(parsed, *to);
   }

@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "core/base/utf8.h"
 #include "core/files/json.h"
 
 namespace shardrun::infer {
@@ -391,7 +392,7 @@ std::string Answer::to_json(std::int64_t line) const {
   if (!prompt_.id.empty()) {
     json["id"] = boost::json::parse(prompt_.id);
   }
-  json["text"] = text_;
+  json["text"] = with_replacements(text_);
   json["prompt_tokens"] = prompt_.request.prompt.size();
   add_tokens(json, 0);
   json["finish_reason"] = finish_reason();
@@ -399,7 +400,7 @@ std::string Answer::to_json(std::int64_t line) const {
 }
 
 std::string Answer::event(std::string_view text, std::optional<std::string_view> reason) {
-  boost::json::object json = {{"id", boost::json::parse(prompt_.id)}, {"text", text}};
+  boost::json::object json = {{"id", boost::json::parse(prompt_.id)}, {"text", with_replacements(text)}};
   add_tokens(json, told_);
   told_ = tokens_.size();
   if (reason) {

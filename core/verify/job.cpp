@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -18,6 +15,7 @@
 #include "core/base/stop.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/compile.h"
+#include "core/files/scratch_folder.h"
 #include "core/run/launched.h"
 #include "core/run/prepare.h"
 #include "core/run/rank_reports.h"
@@ -36,36 +34,6 @@
 
 namespace shardrun::verify {
 namespace {
-
-/// A temporary folder. The destructor removes it with its content.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::error_code failed;
-    const std::filesystem::path above = std::filesystem::temp_directory_path(failed);
-    std::string name = (above / "shardrun-verify-XXXXXX").string();
-    if (failed || mkdtemp(name.data()) == nullptr) {
-      const char* const given = std::getenv("TMPDIR");
-      throw Error(
-          ErrorCode::usage,
-          fmt::format("no folder for the ranks' states can be made in '{}': {}: let TMPDIR name a folder that may "
-                      "be written to",
-                      given != nullptr ? given : "/tmp", failed ? failed.message() : std::strerror(errno)));
-    }
-    path_ = name;
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// How many steps a rank records, and whether it records an evaluation.
 struct Extent {
@@ -405,7 +373,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
   compile::Compiled& reference = verification->reference();
   const Selection& selection = verification->selection;
   const bool evaluates = verification->evaluates;
-  const ScratchFolder folder;
+  const files::ScratchFolder folder("shardrun-verify", "the ranks' states");
   job::Job copy = job;
   copy.output = folder.path();
   copy.checkpoints.used = false;
