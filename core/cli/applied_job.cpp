@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <initializer_list>
 #include <optional>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "core/compile/plugins.h"
 #include "core/files/folder.h"
 #include "core/job/ini.h"
+#include "core/job/job.h"
 
 namespace shardrun::cli {
 namespace {
@@ -146,6 +148,32 @@ void require_generating(const checkpoint::TrainedModel& trained, const std::stri
         fmt::format("'{}': the tokenizer has {} tokens, and the model has room for {}: they do not belong together",
                     path, trained.tokenizer->vocabulary(), trained.settings.options.integer("vocab")));
   }
+}
+
+EventJob::EventJob(const Parsed& parsed, const std::string& command,
+                   std::vector<std::pair<std::string, std::string>> defaults)
+    : folder_(fmt::format("shardrun-{}", command), "the job's records") {
+  defaults.insert(defaults.end(), {{"infer.from", "-"},
+                                   {"infer.to", "-"},
+                                   {"infer.events", "true"},
+                                   {"job.threads", "1"},
+                                   {"job.output", (folder_.path() / "run").string()}});
+  const job::Job job = checked_job(parsed, generating_job(parsed, command, defaults));
+  if (!job::generates(job) || !job.infer.events || !job::is_standard(job.infer.from) ||
+      !job::is_standard(job.infer.to) || job.checkpoint.empty()) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{}: '{}' is no job that continues prompts: it needs [job] task = infer and weights, and "
+                            "[infer] from = -, to = - and events = true, or none of these three",
+                            command, parsed.positional[0]));
+  }
+  const workload::Models models = compile::models_in(compile::directories_of(job.plugins.path));
+  const checkpoint::GivenWeights given(job.checkpoint, models);
+  const checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), models);
+  require_generating(trained, job.checkpoint.string());
+  language_.emplace(trained.tokenizer, given.is_hub() ? job.checkpoint : std::filesystem::path());
+  const std::filesystem::path file = folder_.path() / "job.ini";
+  std::ofstream(file) << job::canonical_text(job);
+  words_ = {"run", file.string(), "--replace", "--launch", "here"};
 }
 
 }  // namespace shardrun::cli

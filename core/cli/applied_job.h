@@ -1,12 +1,15 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/checkpoint/weights.h"
 #include "core/cli/options.h"
+#include "core/files/scratch_folder.h"
+#include "core/infer/prompts.h"
 #include "core/job/raw.h"
 
 namespace shardrun::cli {
@@ -25,5 +28,22 @@ namespace shardrun::cli {
 
 /// Throws Error{usage, data} if a job cannot continue prompts with the model. `path`: of its weights.
 void require_generating(const checkpoint::TrainedModel& trained, const std::string& path);
+
+/// A job that continues prompts and tells events, for a process of this program that another one writes prompts to.
+class EventJob {
+ public:
+  /// Checks the job: generating_job(), with the settings that events need. Throws Error{usage, job, data}.
+  EventJob(const Parsed& parsed, const std::string& command, std::vector<std::pair<std::string, std::string>> defaults);
+
+  /// The words with which this program runs the job. Its records are in a folder that this object removes.
+  [[nodiscard]] const std::vector<std::string>& words() const noexcept { return words_; }
+  /// Of the job's model.
+  [[nodiscard]] const infer::Language& language() const noexcept { return *language_; }
+
+ private:
+  files::ScratchFolder folder_;
+  std::vector<std::string> words_;
+  std::optional<infer::Language> language_;
+};
 
 }  // namespace shardrun::cli

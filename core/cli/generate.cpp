@@ -24,6 +24,7 @@
 #include "core/job/raw.h"
 #include "core/metrics/run_files.h"
 #include "core/partition/partition.h"
+#include "core/serve/chat.h"
 #include "core/template/chat.h"
 #include "core/workload/program.h"
 
@@ -106,8 +107,13 @@ bool take_caches(checkpoint::TrainedModel& trained, std::size_t prompted, std::i
 
 /// Throws Error{usage} if --message or --system are given without effect.
 void require_chat(const Parsed& parsed, bool is_hub, bool has_tokenizer) {
-  if (parsed.has("system") && !parsed.has("message")) {
-    throw Error(ErrorCode::usage, "--system has no effect without --message: give the message, too");
+  if (parsed.has("system") && !parsed.has("message") && !parsed.has("chat")) {
+    throw Error(ErrorCode::usage, "--system has no effect without --message or --chat: give one of them, too");
+  }
+  for (const char* const option : {"message", "prompt", "prompts", "to", "json", "profile", "launch"}) {
+    if (parsed.has("chat") && parsed.has(option)) {
+      throw Error(ErrorCode::usage, fmt::format("--{} has no effect with --chat: leave out one of them", option));
+    }
   }
   if (parsed.has("message") && parsed.get("message")->empty()) {
     throw Error(ErrorCode::usage, "--message: expected what the user says, found an empty text: give a text");
@@ -115,10 +121,13 @@ void require_chat(const Parsed& parsed, bool is_hub, bool has_tokenizer) {
   if (parsed.has("message") && parsed.has("prompt")) {
     throw Error(ErrorCode::usage, "--message and --prompt both say what the model reads: leave out one of them");
   }
-  if (parsed.has("message") && !(is_hub && has_tokenizer)) {
-    throw Error(ErrorCode::usage,
-                "--message needs a folder of Hugging Face's libraries, or a GGUF file, with a tokenizer and a chat "
-                "template: give other models their text with --prompt");
+  const bool is_chat = parsed.has("chat");
+  if ((is_chat || parsed.has("message")) && !(is_hub && has_tokenizer)) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("{} needs a folder of Hugging Face's libraries, or a GGUF file, with a tokenizer and a chat "
+                    "template: give other models their text with --prompt",
+                    is_chat ? "--chat" : "--message"));
   }
 }
 
@@ -131,7 +140,8 @@ std::vector<OptionSyntax> generate_options() {
       {.name = "message",
        .value = "TEXT",
        .help = "what the user says, in the words of the model's chat template; the answer is printed"},
-      {.name = "system", .value = "TEXT", .help = "with --message, what the model is told before"},
+      {.name = "chat", .help = "talk: each line of standard input is answered; /reset begins anew, /exit ends"},
+      {.name = "system", .value = "TEXT", .help = "with --message or --chat, what the model is told before"},
       {.name = "prompts",
        .value = "FILE",
        .help = "prompts as JSON objects, one in a line; - is standard input. The answers are such objects, in order"},
@@ -239,8 +249,15 @@ int generate(std::span<const std::string> words) {
   checkpoint::TrainedModel trained =
       checkpoint::read_model(given.source(), compile::models_in(compile::directories_of(folders)));
   require_chat(parsed, given.is_hub(), trained.tokenizer && trained.tokenizer->file() != nullptr);
-  if (is_job) {
+  if (is_job || parsed.has("chat")) {
     require_job(parsed, trained, count);
+  }
+  if (parsed.has("chat")) {
+    const EventJob job(parsed, "generate",
+                       {{"infer.tokens", fmt::format("{}", count)},
+                        {"infer.slots", "1"},
+                        {"job.seed", fmt::format("{}", usual_seed)}});
+    return serve::chat(job.words(), job.language(), parsed.get("system").value_or(""));
   }
   const infer::Language language(trained.tokenizer, given.is_hub() ? parsed.positional[0] : "");
   const std::vector<std::int32_t> tokens = parsed.has("message") ? language.encode(conversation_of(parsed))

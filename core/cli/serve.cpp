@@ -7,23 +7,16 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <optional>
 #include <string>
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
 #include "core/base/standard_error.h"
-#include "core/checkpoint/given_weights.h"
-#include "core/checkpoint/weights.h"
 #include "core/cli/applied_job.h"
 #include "core/cli/options.h"
-#include "core/compile/model.h"
-#include "core/compile/plugins.h"
 #include "core/files/descriptor.h"
-#include "core/files/scratch_folder.h"
 #include "core/files/text_file.h"
-#include "core/job/job.h"
 
 namespace shardrun::cli {
 namespace {
@@ -136,49 +129,23 @@ class ServeLog {
   files::FileDescriptor file_;
 };
 
-/// The language of the model whose weights a job names.
-infer::Language language_of(const job::Job& job) {
-  const workload::Models models = compile::models_in(compile::directories_of(job.plugins.path));
-  const checkpoint::GivenWeights given(job.checkpoint, models);
-  const checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), models);
-  require_generating(trained, job.checkpoint.string());
-  return {trained.tokenizer, given.is_hub() ? job.checkpoint : std::filesystem::path()};
-}
-
 int serve_command(std::span<const std::string> words) {
   const Parsed parsed = parse("serve", words, serve_options(), 1, 1);
   if (parsed.help_shown) {
     return 0;
   }
   serve::ServerSettings settings = server_settings(parsed);
-  const files::ScratchFolder folder("shardrun-serve", "the job's records");
-  const job::Job job =
-      checked_job(parsed, generating_job(parsed, "serve",
-                                         {{"infer.from", "-"},
-                                          {"infer.to", "-"},
-                                          {"infer.events", "true"},
-                                          {"infer.tokens", parsed.get("tokens").value_or(fmt::format("{}", 1 << 30))},
-                                          {"infer.temperature", "1"},
-                                          {"job.threads", "1"},
-                                          {"job.output", (folder.path() / "run").string()}}));
-  if (!job::generates(job) || !job.infer.events || !job::is_standard(job.infer.from) ||
-      !job::is_standard(job.infer.to) || job.checkpoint.empty()) {
-    throw Error(ErrorCode::usage,
-                fmt::format("serve: '{}' is no job that continues prompts: it needs [job] task = infer "
-                            "and weights, and [infer] from, to and events are the server's",
-                            parsed.positional[0]));
-  }
-  const infer::Language language = language_of(job);
-  const std::filesystem::path file = folder.path() / "serve.ini";
-  std::ofstream(file) << job::canonical_text(job);
-  settings.job = {"run", file.string(), "--replace", "--launch", "here"};
+  const EventJob job(
+      parsed, "serve",
+      {{"infer.tokens", parsed.get("tokens").value_or(fmt::format("{}", 1 << 30))}, {"infer.temperature", "1"}});
+  settings.job = job.words();
   const ServeLog log(parsed.get("log"));
   settings.log = [&](std::string_view line, bool is_access) { log.write(line, is_access); };
   settings.listens = [&](const std::string& address) {
     fmt::print("serving {} at {}\n", printable(settings.name), printable(address));
     std::fflush(stdout);
   };
-  return serve::serve(settings, language);
+  return serve::serve(settings, job.language());
 }
 
 const RegisterCommand serve_registered({.name = "serve",
