@@ -394,8 +394,9 @@ std::string Answer::to_json(std::int64_t line) const {
   }
   json["text"] = with_replacements(text_);
   json["prompt_tokens"] = prompt_.request.prompt.size();
-  add_tokens(json, 0);
+  json["tokens"] = nullptr;  // its place
   json["finish_reason"] = finish_reason();
+  add_tokens(json, 0);
   return boost::json::serialize(json);
 }
 

@@ -62,7 +62,7 @@ struct Prompt {
 
 /// The JSON of ID, if the line is {"cancel": ID}; nothing if it has no `cancel`. Throws Error{data}.
 [[nodiscard]] std::optional<std::string> read_cancel(std::string_view line);
-/// The JSON of the line's `id` or `cancel`, if it can be read; otherwise "null".
+/// The JSON of the line's `id` or `cancel`; "" if it has neither, and "null" if it cannot be read.
 [[nodiscard]] std::string id_of_line(std::string_view line) noexcept;
 
 /// An event about a line that is not answered: {"id":…,"error":{"message":…,"code":…}}. `id`: JSON.

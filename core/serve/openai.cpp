@@ -152,14 +152,15 @@ json::value message_of(const json::value& given, std::size_t index) {
   if (const json::value* const role = message.if_contains("role"); role != nullptr && *role == "developer") {
     message["role"] = "system";
   }
-  if (json::value* const content = message.if_contains("content")) {
-    if (content->is_null()) {
-      message.erase("content");
-    } else {
-      *content = content_of(*content, fmt::format("messages[{}].content", index));
-    }
-  }
   json::value* const calls = message.if_contains("tool_calls");
+  json::value& content = message["content"];
+  if (!content.is_null()) {
+    content = content_of(content, fmt::format("messages[{}].content", index));
+  } else if (calls != nullptr) {
+    content = "";
+  } else {
+    message.erase("content");  // checked_messages() misses it
+  }
   if (calls != nullptr && calls->is_array()) {
     for (json::value& call : calls->get_array()) {
       json::object* const object = call.if_object();

@@ -144,7 +144,8 @@ class GenerateTask : private StreamTask {
 
   /// Tells that the line is not answered. Called on the first rank.
   void refuse(std::string_view message, std::string_view code) {
-    write(infer::error_event(infer::id_of_line(std::exchange(line_, "")), message, code));
+    const std::string id = infer::id_of_line(std::exchange(line_, ""));
+    write(infer::error_event(id.empty() ? fmt::format("{}", line_number()) : id, message, code));
   }
 
   void skip(const Error& malformed) override {
