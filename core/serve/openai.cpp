@@ -152,15 +152,16 @@ json::value message_of(const json::value& given, std::size_t index) {
   if (const json::value* const role = message.if_contains("role"); role != nullptr && *role == "developer") {
     message["role"] = "system";
   }
-  json::value* const calls = message.if_contains("tool_calls");
+  const bool has_calls = message.contains("tool_calls");
   json::value& content = message["content"];
   if (!content.is_null()) {
     content = content_of(content, fmt::format("messages[{}].content", index));
-  } else if (calls != nullptr) {
+  } else if (has_calls) {
     content = "";
   } else {
     message.erase("content");  // checked_messages() misses it
   }
+  json::value* const calls = message.if_contains("tool_calls");
   if (calls != nullptr && calls->is_array()) {
     for (json::value& call : calls->get_array()) {
       json::object* const object = call.if_object();
