@@ -123,9 +123,10 @@ job::RawJob generating_job(const Parsed& parsed, const std::string& command,
     }
     set("plugins.path", all);
   }
-  for (const auto& [setting, value] : defaults) {
-    if (std::ranges::none_of(overrides, [&](const std::string& each) { return each.starts_with(setting + "="); })) {
-      set(setting, value);
+  for (const auto& each : defaults) {
+    const auto gives = [&](const std::string& setting) { return setting.starts_with(each.first + "="); };
+    if (std::ranges::none_of(overrides, gives)) {
+      set(each.first, each.second);
     }
   }
   const std::filesystem::path path = parsed.positional.at(0);

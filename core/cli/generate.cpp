@@ -24,7 +24,7 @@
 #include "core/job/raw.h"
 #include "core/metrics/run_files.h"
 #include "core/partition/partition.h"
-#include "core/serve/chat.h"
+#include "core/serve/server.h"
 #include "core/template/chat.h"
 #include "core/workload/program.h"
 

@@ -1,4 +1,4 @@
-#include "core/serve/chat.h"
+#include "core/serve/server.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "core/serve/job_process.h"
+#include "core/serve/dispatcher.h"
 
 #include <fmt/format.h>
 #include <sys/wait.h>

@@ -26,7 +26,6 @@
 #include "core/serve/connection.h"
 #include "core/serve/dispatcher.h"
 #include "core/serve/openai.h"
-#include "core/serve/page.h"
 #include "core/serve/statistics.h"
 
 namespace shardrun::serve {

@@ -39,4 +39,13 @@ struct ServerSettings {
 /// signal ends it at once. `language`: of the job's model. Throws Error{usage} if it cannot listen.
 int serve(const ServerSettings& settings, const infer::Language& language);
 
+/// Talks with a person, or a program: answers each line of standard input on standard output. /reset begins a new
+/// conversation, and /exit or the end of the input ends. SIGINT ends the answer that is being written. `job`: the words
+/// with which this program runs a job with [infer] events. `language`: of its model; it has a chat template. `system`:
+/// what the model is told before; "": nothing. Returns the exit code.
+int chat(const std::vector<std::string>& job, const infer::Language& language, const std::string& system);
+
+/// page.html, the page on which a person talks with the model.
+extern const std::string_view page;
+
 }  // namespace shardrun::serve
