@@ -119,4 +119,18 @@ void append_utf8(std::string& text, char32_t character) {
   }
 }
 
+std::string with_replacements(std::string_view text) {
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t valid = first_invalid_utf8(text.substr(at)).value_or(text.size() - at);
+    result += text.substr(at, valid);
+    at += valid;
+    if (at < text.size()) {
+      append_utf8(result, 0xFFFD);
+      at += bad_utf8_bytes(text, at);
+    }
+  }
+  return result;
+}
+
 }  // namespace shardrun

@@ -30,4 +30,8 @@ struct Utf8Character {
 /// Appends a character. REQUIRES: it is a Unicode scalar value.
 void append_utf8(std::string& text, char32_t character);
 
+/// Replaces invalid UTF-8 by U+FFFD: one for each invalid byte or truncated character, as Python's
+/// bytes.decode(errors="replace") does.
+[[nodiscard]] std::string with_replacements(std::string_view text);
+
 }  // namespace shardrun

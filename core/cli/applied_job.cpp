@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <initializer_list>
 #include <optional>
 #include <string_view>
 
+#include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/weights.h"
@@ -14,6 +16,7 @@
 #include "core/compile/plugins.h"
 #include "core/files/folder.h"
 #include "core/job/ini.h"
+#include "core/job/job.h"
 
 namespace shardrun::cli {
 namespace {
@@ -70,25 +73,6 @@ std::string text_of_predictions(const Parsed& parsed, const job::RawJob& of_run,
 
 }  // namespace
 
-void Overrides::set(std::string_view setting, std::string_view value) {
-  all_.push_back(fmt::format("{}={}", setting, value));
-}
-
-void Overrides::set_default(std::string_view setting, std::string_view value) {
-  const std::string begin = fmt::format("{}=", setting);
-  if (std::ranges::none_of(all_, [&](const std::string& each) { return each.starts_with(begin); })) {
-    set(setting, value);
-  }
-}
-
-void Overrides::set_by(const Parsed& parsed, std::span<const std::pair<const char*, const char*>> options) {
-  for (const auto& [option, setting] : options) {
-    if (const std::optional<std::string> value = parsed.get(option)) {
-      set(setting, *value);
-    }
-  }
-}
-
 job::RawJob job_of_weights(const Parsed& parsed, const std::string& command, const std::filesystem::path& path,
                            const std::vector<std::string>& overrides) {
   // A model reads a Hugging Face folder, and --set plugins.path may name the folder of its plugin.
@@ -106,6 +90,90 @@ job::RawJob job_of_weights(const Parsed& parsed, const std::string& command, con
   const std::optional<job::RawJob> of_run = given.job();
   const job::RawJob raw = of_run ? *of_run : checkpoint::job_of(given.source());
   return job::read_job_text(text_of_predictions(parsed, raw, given.source().path), command, overrides);
+}
+
+job::RawJob generating_job(const Parsed& parsed, const std::string& command,
+                           const std::vector<std::pair<std::string, std::string>>& defaults) {
+  std::vector<std::string> overrides = parsed.all("set");
+  const auto set = [&](const std::string& setting, const std::string& value) {
+    overrides.push_back(fmt::format("{}={}", setting, value));
+  };
+  constexpr std::pair<const char*, const char*> settings[] = {{"prompts", "infer.from"},
+                                                              {"to", "infer.to"},
+                                                              {"slots", "infer.slots"},
+                                                              {"context", "infer.context"},
+                                                              {"temperature", "infer.temperature"},
+                                                              {"top-k", "infer.top_k"},
+                                                              {"top-p", "infer.top_p"},
+                                                              {"min-p", "infer.min_p"},
+                                                              {"seed", "job.seed"},
+                                                              {"threads", "job.threads"},
+                                                              {"ranks", "job.ranks"},
+                                                              {"strategy", "job.strategy"},
+                                                              {"transport", "job.transport"}};
+  for (const auto& [option, setting] : settings) {
+    if (const std::optional<std::string> value = parsed.get(option)) {
+      set(setting, *value);
+    }
+  }
+  if (const std::vector<std::filesystem::path> folders = given_plugins(parsed); !folders.empty()) {
+    std::string all;
+    for (const std::filesystem::path& folder : folders) {
+      all += (all.empty() ? "" : ", ") + folder.string();
+    }
+    set("plugins.path", all);
+  }
+  for (const auto& each : defaults) {
+    const auto gives = [&](const std::string& setting) { return setting.starts_with(each.first + "="); };
+    if (std::ranges::none_of(overrides, gives)) {
+      set(each.first, each.second);
+    }
+  }
+  const std::filesystem::path path = parsed.positional.at(0);
+  return path.extension() == ".ini" ? job::read_job_file(path, overrides)
+                                    : job_of_weights(parsed, command, path, overrides);
+}
+
+void require_generating(const checkpoint::TrainedModel& trained, const std::string& path) {
+  if (!trained.model.decode) {
+    throw Error(ErrorCode::usage,
+                fmt::format("model {} has no function decode (shardrun/model.h, since 1.9), which reads prompts and "
+                            "continues them in a job: its author has to add it",
+                            trained.model.name));
+  }
+  if (trained.tokenizer && trained.settings.options.has("vocab") &&
+      trained.tokenizer->vocabulary() > trained.settings.options.integer("vocab")) {
+    throw Error(
+        ErrorCode::data,
+        fmt::format("'{}': the tokenizer has {} tokens, and the model has room for {}: they do not belong together",
+                    path, trained.tokenizer->vocabulary(), trained.settings.options.integer("vocab")));
+  }
+}
+
+EventJob::EventJob(const Parsed& parsed, const std::string& command,
+                   std::vector<std::pair<std::string, std::string>> defaults)
+    : folder_(fmt::format("shardrun-{}", command), "the job's records") {
+  defaults.insert(defaults.end(), {{"infer.from", "-"},
+                                   {"infer.to", "-"},
+                                   {"infer.events", "true"},
+                                   {"job.threads", "1"},
+                                   {"job.output", (folder_.path() / "run").string()}});
+  const job::Job job = checked_job(parsed, generating_job(parsed, command, defaults));
+  if (!job::generates(job) || !job.infer.events || !job::is_standard(job.infer.from) ||
+      !job::is_standard(job.infer.to) || job.checkpoint.empty()) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{}: '{}' is no job that continues prompts: it needs [job] task = infer and weights, and "
+                            "[infer] from = -, to = - and events = true, or none of these three",
+                            command, parsed.positional[0]));
+  }
+  const workload::Models models = compile::models_in(compile::directories_of(job.plugins.path));
+  const checkpoint::GivenWeights given(job.checkpoint, models);
+  const checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), models);
+  require_generating(trained, job.checkpoint.string());
+  language_.emplace(trained.tokenizer, given.is_hub() ? job.checkpoint : std::filesystem::path());
+  const std::filesystem::path file = folder_.path() / "job.ini";
+  std::ofstream(file) << job::canonical_text(job);
+  words_ = {"run", file.string(), "--replace", "--launch", "here"};
 }
 
 }  // namespace shardrun::cli

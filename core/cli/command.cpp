@@ -69,8 +69,10 @@ std::string_view meaning_of(std::string_view word) {
        "'shardrun evaluate RUN --text FILE' measures a language model; 'shardrun JOB.ini --set train.steps=0' evaluates "
        "any job's model as it begins, and with 'checkpoint.resume' and as many steps as the checkpoint a trained one"},
       {{"sample", "complete", "chat"},
-       "'shardrun generate RUN' samples from a trained model, and 'shardrun generate FOLDER --message TEXT' answers"},
-      {{"infer", "inference", "apply", "serve"},
+       "'shardrun generate RUN' samples from a trained model, 'shardrun generate FOLDER --message TEXT' answers, and "
+       "'shardrun generate FOLDER --chat' talks"},
+      {{"server", "api", "http"}, "'shardrun serve FOLDER' answers over HTTP"},
+      {{"infer", "inference", "apply"},
        "'shardrun predict RUN --from x.npy' applies a trained model to arrays, and 'shardrun JOB.ini' runs a job with "
        "[job] task = infer"},
       {{"iterate", "simulate"}, "a job with [job] task = iterate simulates, and 'shardrun JOB.ini' runs it"},

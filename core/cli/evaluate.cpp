@@ -52,7 +52,9 @@ std::vector<OptionSyntax> evaluate_options() {
       {.name = "delimiter",
        .value = "TEXT",
        .help = "with --choices, what is between context and choice (default ' ')"},
-      {.name = "to", .value = "FILE", .help = "write the log-likelihoods of each window or question, as JSON objects"},
+      {.name = "scores",
+       .value = "FILE",
+       .help = "write the log-likelihoods of each window or question, as JSON objects"},
       replace_option(),
       {.name = "threads", .value = "N", .help = "threads of each rank to compute with (default 1)"},
       {.name = "ranks", .value = "N", .help = "ranks to compute with, in place of the run's"},
@@ -112,7 +114,7 @@ Evaluation of_questions(const std::filesystem::path& path, const infer::Language
 int log_likelihoods(std::span<const std::string> words, const Parsed& parsed,
                     const std::vector<infer::Passage>& passages, std::int64_t context, bool is_hub,
                     std::vector<double>& sums) {
-  const files::ScratchFolder scratch("evaluate");
+  const files::ScratchFolder scratch("shardrun-evaluate", "prompts");
   const std::filesystem::path prompts = scratch.path() / "prompts.jsonl";
   const std::filesystem::path answers = scratch.path() / "answers.jsonl";
   std::ofstream file(prompts);
@@ -123,25 +125,22 @@ int log_likelihoods(std::span<const std::string> words, const Parsed& parsed,
   if (!file) {
     throw Error(ErrorCode::io, fmt::format("cannot write '{}'", prompts.native()));
   }
-  Overrides overrides(parsed);
-  overrides.set_by(parsed, splitting_options);
-  overrides.set_default("job.threads", "1");
-  // Each passage is read in whole chunks; those of questions are short, and share what they begin with.
-  overrides.set_default("infer.chunk",
-                        fmt::format("{}", std::min<std::int64_t>(parsed.has("text") ? 128 : 32, context)));
-  overrides.set_default("infer.slots", "2");  // prompts are read one by one; a second slot keeps pages that they share
-  overrides.set("infer.from", prompts.native());
-  overrides.set("infer.to", answers.native());
-  overrides.set("infer.context", fmt::format("{}", context));
+  const std::string tokens = fmt::format("{}", context);
+  std::vector<std::pair<std::string, std::string>> settings = {
+      {"infer.from", prompts.native()},
+      {"infer.to", answers.native()},
+      {"infer.context", tokens},
+      {"infer.tokens", "1"},
+      {"infer.prompt_logprobs", "true"},
+      // Each passage is read in whole chunks; those of questions are short, and share what they begin with.
+      {"infer.chunk", fmt::format("{}", std::min<std::int64_t>(parsed.has("text") ? 128 : 32, context))},
+      {"infer.slots", "2"},  // prompts are read one by one; a second slot keeps pages that they share
+      {"job.threads", "1"},
+      {"job.output", (scratch.path() / "run").native()}};
   if (is_hub) {  // such a model knows more tokens than a job gives it unasked
-    overrides.set_default("model.context", fmt::format("{}", context));
+    settings.emplace_back("model.context", tokens);
   }
-  overrides.set("infer.tokens", "1");
-  overrides.set("infer.prompt_logprobs", "true");
-  overrides.set("job.output", (scratch.path() / "run").native());
-  const int code =
-      run_quietly("evaluate", words,
-                  checked_job(parsed, job_of_weights(parsed, "evaluate", parsed.positional[0], overrides.all())));
+  const int code = run_quietly("evaluate", words, checked_job(parsed, generating_job(parsed, "evaluate", settings)));
   if (code == 0) {
     for (const auto& [number, line] : lines_of(answers)) {
       sums.push_back(infer::log_likelihood(line));
@@ -237,8 +236,8 @@ void require_sense(const Parsed& parsed) {
       throw Error(ErrorCode::usage, fmt::format("--{} has no effect without --{}: leave it out", option, other));
     }
   }
-  if (const std::optional<std::string> to = parsed.get("to")) {
-    require_new(parsed, *to);
+  if (const std::optional<std::string> scores = parsed.get("scores")) {
+    require_new(parsed, *scores);
   }
 }
 
@@ -253,11 +252,7 @@ int evaluate(std::span<const std::string> words) {
   given.check();
   const checkpoint::TrainedModel trained =
       checkpoint::read_model(given.source(), compile::models_in(compile::directories_of(folders)));
-  if (!trained.model.decode) {
-    throw Error(ErrorCode::usage, fmt::format("model {} has no function decode (shardrun/model.h, since 1.9), by which "
-                                              "texts are read: its author has to add it",
-                                              trained.model.name));
-  }
+  require_generating(trained, parsed.positional[0]);
   const infer::Language language(trained.tokenizer, given.is_hub() ? parsed.positional[0] : "");
   const std::int64_t most = trained.settings.options.integer("context");
   const std::int64_t context = parsed.integer("context", std::min(most, usual_context), 2, most);
@@ -274,8 +269,8 @@ int evaluate(std::span<const std::string> words) {
   const bool as_json = parsed.has("json");
   fmt::print("{}\n", parsed.has("text") ? tell_text(evaluation, sums, context, as_json, items)
                                         : tell_questions(evaluation, sums, as_json, items));
-  if (const std::optional<std::string> to = parsed.get("to")) {
-    files::AtomicFile file(*to);
+  if (const std::optional<std::string> scores = parsed.get("scores")) {
+    files::AtomicFile file(*scores);
     file.write(std::as_bytes(std::span(items)));
     file.commit();
   }

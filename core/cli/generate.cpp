@@ -24,6 +24,7 @@
 #include "core/job/raw.h"
 #include "core/metrics/run_files.h"
 #include "core/partition/partition.h"
+#include "core/serve/server.h"
 #include "core/template/chat.h"
 #include "core/workload/program.h"
 
@@ -106,8 +107,13 @@ bool take_caches(checkpoint::TrainedModel& trained, std::size_t prompted, std::i
 
 /// Throws Error{usage} if --message or --system are given without effect.
 void require_chat(const Parsed& parsed, bool is_hub, bool has_tokenizer) {
-  if (parsed.has("system") && !parsed.has("message")) {
-    throw Error(ErrorCode::usage, "--system has no effect without --message: give the message, too");
+  if (parsed.has("system") && !parsed.has("message") && !parsed.has("chat")) {
+    throw Error(ErrorCode::usage, "--system has no effect without --message or --chat: give one of them, too");
+  }
+  for (const char* const option : {"message", "prompt", "prompts", "to", "json", "profile", "launch"}) {
+    if (parsed.has("chat") && parsed.has(option)) {
+      throw Error(ErrorCode::usage, fmt::format("--{} has no effect with --chat: leave out one of them", option));
+    }
   }
   if (parsed.has("message") && parsed.get("message")->empty()) {
     throw Error(ErrorCode::usage, "--message: expected what the user says, found an empty text: give a text");
@@ -115,10 +121,13 @@ void require_chat(const Parsed& parsed, bool is_hub, bool has_tokenizer) {
   if (parsed.has("message") && parsed.has("prompt")) {
     throw Error(ErrorCode::usage, "--message and --prompt both say what the model reads: leave out one of them");
   }
-  if (parsed.has("message") && !(is_hub && has_tokenizer)) {
-    throw Error(ErrorCode::usage,
-                "--message needs a folder of Hugging Face's libraries, or a GGUF file, with a tokenizer and a chat "
-                "template: give other models their text with --prompt");
+  const bool is_chat = parsed.has("chat");
+  if ((is_chat || parsed.has("message")) && !(is_hub && has_tokenizer)) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("{} needs a folder of Hugging Face's libraries, or a GGUF file, with a tokenizer and a chat "
+                    "template: give other models their text with --prompt",
+                    is_chat ? "--chat" : "--message"));
   }
 }
 
@@ -131,7 +140,8 @@ std::vector<OptionSyntax> generate_options() {
       {.name = "message",
        .value = "TEXT",
        .help = "what the user says, in the words of the model's chat template; the answer is printed"},
-      {.name = "system", .value = "TEXT", .help = "with --message, what the model is told before"},
+      {.name = "chat", .help = "talk: each line of standard input is answered; /reset begins anew, /exit ends"},
+      {.name = "system", .value = "TEXT", .help = "with --message or --chat, what the model is told before"},
       {.name = "prompts",
        .value = "FILE",
        .help = "prompts as JSON objects, one in a line; - is standard input. The answers are such objects, in order"},
@@ -174,50 +184,16 @@ void take_as_input(const std::vector<std::int32_t>& tokens, bool echo) {
 /// Continues prompts by a job, which can be split over ranks. `tokens`: the prompt, without --prompts.
 int generate_by_job(std::span<const std::string> words, const Parsed& parsed, std::int64_t count,
                     const std::vector<std::int32_t>& tokens) {
-  std::vector<std::string> overrides = parsed.all("set");
-  const auto set = [&](const std::string& setting, const std::string& value) {
-    overrides.push_back(fmt::format("{}={}", setting, value));
-  };
-  const auto set_default = [&](const std::string& setting, const std::string& value) {
-    if (std::ranges::none_of(overrides, [&](const std::string& each) { return each.starts_with(setting + "="); })) {
-      set(setting, value);
-    }
-  };
-  constexpr std::pair<const char*, const char*> settings[] = {{"prompts", "infer.from"},
-                                                              {"to", "infer.to"},
-                                                              {"temperature", "infer.temperature"},
-                                                              {"top-k", "infer.top_k"},
-                                                              {"top-p", "infer.top_p"},
-                                                              {"min-p", "infer.min_p"},
-                                                              {"seed", "job.seed"},
-                                                              {"threads", "job.threads"},
-                                                              {"ranks", "job.ranks"},
-                                                              {"strategy", "job.strategy"},
-                                                              {"transport", "job.transport"}};
-  for (const auto& [option, setting] : settings) {
-    if (const std::optional<std::string> value = parsed.get(option)) {
-      set(setting, *value);
-    }
-  }
-  if (const std::vector<std::filesystem::path> folders = given_plugins(parsed); !folders.empty()) {
-    std::string all;
-    for (const std::filesystem::path& folder : folders) {
-      all += (all.empty() ? "" : ", ") + folder.string();
-    }
-    set("plugins.path", all);
-  }
-  set_default("infer.from", "-");
-  set_default("infer.to", "-");
-  set_default("infer.tokens", fmt::format("{}", count));
-  set_default("job.threads", "1");
-  set_default("job.seed", fmt::format("{}", usual_seed));
+  std::vector<std::pair<std::string, std::string>> defaults = {{"infer.from", "-"},
+                                                               {"infer.to", "-"},
+                                                               {"infer.tokens", fmt::format("{}", count)},
+                                                               {"job.threads", "1"},
+                                                               {"job.seed", fmt::format("{}", usual_seed)}};
   if (!parsed.has("prompts")) {
-    set_default("infer.text", "true");
-    set_default("infer.slots", "1");
+    defaults.insert(defaults.end(), {{"infer.text", "true"}, {"infer.slots", "1"}});
     take_as_input(tokens, !parsed.has("message"));
   }
-  return run_job("generate", words, parsed,
-                 checked_job(parsed, job_of_weights(parsed, "generate", parsed.positional[0], overrides)));
+  return run_job("generate", words, parsed, checked_job(parsed, generating_job(parsed, "generate", defaults)));
 }
 
 /// Throws Error{usage} for options that contradict a job, or that it cannot follow.
@@ -231,20 +207,7 @@ void require_job(const Parsed& parsed, const checkpoint::TrainedModel& trained, 
   if (count == 0) {
     throw Error(ErrorCode::usage, "--tokens 0: expected at least one token, if the prompts are continued by a job");
   }
-  if (!trained.model.decode) {
-    throw Error(
-        ErrorCode::usage,
-        fmt::format("model {} has no function decode (shardrun/model.h, since 1.9), which continues prompts in a "
-                    "job: leave out --ranks, --strategy, --prompts and other options of jobs",
-                    trained.model.name));
-  }
-  if (trained.tokenizer && trained.settings.options.has("vocab") &&
-      trained.tokenizer->vocabulary() > trained.settings.options.integer("vocab")) {
-    throw Error(
-        ErrorCode::data,
-        fmt::format("'{}': the tokenizer has {} tokens, and the model has room for {}: they do not belong together",
-                    parsed.positional[0], trained.tokenizer->vocabulary(), trained.settings.options.integer("vocab")));
-  }
+  require_generating(trained, parsed.positional[0]);
   if (const std::optional<std::string> to = parsed.get("to"); to && !job::is_standard(*to)) {
     require_new(parsed, *to);
   }
@@ -286,8 +249,15 @@ int generate(std::span<const std::string> words) {
   checkpoint::TrainedModel trained =
       checkpoint::read_model(given.source(), compile::models_in(compile::directories_of(folders)));
   require_chat(parsed, given.is_hub(), trained.tokenizer && trained.tokenizer->file() != nullptr);
-  if (is_job) {
+  if (is_job || parsed.has("chat")) {
     require_job(parsed, trained, count);
+  }
+  if (parsed.has("chat")) {
+    const EventJob job(parsed, "generate",
+                       {{"infer.tokens", fmt::format("{}", count)},
+                        {"infer.slots", "1"},
+                        {"job.seed", fmt::format("{}", usual_seed)}});
+    return serve::chat(job.words(), job.language(), parsed.get("system").value_or(""));
   }
   const infer::Language language(trained.tokenizer, given.is_hub() ? parsed.positional[0] : "");
   const std::vector<std::int32_t> tokens = parsed.has("message") ? language.encode(conversation_of(parsed))

@@ -21,22 +21,6 @@
 namespace shardrun::cli {
 namespace {
 
-/// Replaces invalid UTF-8 by U+FFFD: one for each invalid byte or truncated character, as Python's
-/// bytes.decode(errors="replace") does.
-std::string with_replacements(std::string_view text) {
-  std::string result;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t valid = first_invalid_utf8(text.substr(at)).value_or(text.size() - at);
-    result += text.substr(at, valid);
-    at += valid;
-    if (at < text.size()) {
-      append_utf8(result, 0xFFFD);
-      at += bad_utf8_bytes(text, at);
-    }
-  }
-  return result;
-}
-
 /// Calls `use(text)` for each document of a file: the whole file, or a field of each JSON line. Adds the document's
 /// place to errors.
 template <typename Use>

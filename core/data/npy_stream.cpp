@@ -89,6 +89,12 @@ bool InputStream::fill_with_what_is_there() {
 }
 
 std::optional<std::string> LineReader::next() {
+  while (skips_ && stream_.fill_to(1) > 0) {
+    const std::span<const std::byte> bytes = stream_.waiting();
+    const auto end = std::ranges::find(bytes, std::byte{'\n'});
+    skips_ = end == bytes.end();
+    stream_.take(static_cast<std::size_t>(end - bytes.begin()) + (skips_ ? 0 : 1));
+  }
   for (std::size_t looked = 0; stream_.fill_to(looked + 1) > looked;) {
     const std::span<const std::byte> bytes = stream_.waiting();
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -97,6 +103,8 @@ std::optional<std::string> LineReader::next() {
       looked = text.size();
       if (looked > most_) {
         ++number_;
+        stream_.take(text.size());
+        skips_ = true;
         throw Error(ErrorCode::data, fmt::format("{}: the line has more than {} bytes", place(), most_));
       }
       continue;

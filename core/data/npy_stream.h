@@ -70,7 +70,7 @@ class LineReader {
   LineReader(InputStream stream, std::size_t most) : stream_(std::move(stream)), most_(most) {}
 
   /// The next line that is not empty, without its end; nothing at the end of the stream. Throws Error{data} if it is
-  /// too long, and Error{io}.
+  /// too long, and Error{io}. After a line that is too long, the next call goes on behind it.
   [[nodiscard]] std::optional<std::string> next();
   /// Whether next() returns without waiting.
   [[nodiscard]] bool has_next();
@@ -83,6 +83,7 @@ class LineReader {
   InputStream stream_;
   std::size_t most_;
   std::int64_t number_ = 0;
+  bool skips_ = false;  ///< the rest of a line that is too long
 };
 
 /// Reads arrays from a file or pipe with one .npy after the other, as numpy.save writes them to one open file. Keeps

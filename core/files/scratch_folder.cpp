@@ -5,24 +5,23 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <string>
+#include <system_error>
 
 #include "core/base/error.h"
 
 namespace shardrun::files {
 
-ScratchFolder::ScratchFolder(std::string_view purpose) {
+ScratchFolder::ScratchFolder(std::string_view name, std::string_view what) {
   std::error_code failed;
   const std::filesystem::path above = std::filesystem::temp_directory_path(failed);
-  std::string name = (above / fmt::format("shardrun-{}-XXXXXX", purpose)).string();
-  if (failed || mkdtemp(name.data()) == nullptr) {
+  std::string made = (above / fmt::format("{}-XXXXXX", name)).string();
+  if (failed || ::mkdtemp(made.data()) == nullptr) {
     const char* const given = std::getenv("TMPDIR");
     throw Error(ErrorCode::usage,
-                fmt::format("no folder for temporary files can be made in '{}': {}: let TMPDIR name a folder that may "
-                            "be written to",
-                            given != nullptr ? given : "/tmp", failed ? failed.message() : std::strerror(errno)));
+                fmt::format("no folder for {} can be made in '{}': {}: let TMPDIR name a folder that may be written to",
+                            what, given != nullptr ? given : "/tmp", failed ? failed.message() : std::strerror(errno)));
   }
-  path_ = name;
+  path_ = made;
 }
 
 ScratchFolder::~ScratchFolder() {

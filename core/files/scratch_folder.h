@@ -1,15 +1,17 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 namespace shardrun::files {
 
-/// A folder in the directory for temporary files. The destructor removes it with its content.
+/// A temporary folder. The destructor removes it with its content.
 class ScratchFolder {
  public:
-  /// `purpose`: part of its name. Throws Error{usage} if no folder can be made.
-  explicit ScratchFolder(std::string_view purpose);
+  /// `name`: the beginning of its name. `what`: what is kept there, for messages. Throws Error{usage} if none can be
+  /// made.
+  ScratchFolder(std::string_view name, std::string_view what);
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
   ~ScratchFolder();

@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "core/base/utf8.h"
 #include "core/files/json.h"
 
 namespace shardrun::infer {
@@ -178,6 +179,19 @@ std::optional<std::int64_t> scored_from(Keys& keys, std::int64_t count) {
   return first;
 }
 
+/// The JSON of an id; "" if there is none.
+std::string id_of(Keys& keys, std::string_view key) {
+  const boost::json::value* const id = keys.find(key);
+  if (id == nullptr) {
+    return "";
+  }
+  constexpr std::size_t most_bytes = 256;
+  if (!id->is_int64() && !(id->is_string() && id->get_string().size() <= most_bytes)) {
+    Keys::refuse(key, fmt::format("a text of at most {} bytes, or an integer", most_bytes), *id);
+  }
+  return boost::json::serialize(*id);
+}
+
 }  // namespace
 
 Language::Language(std::optional<data::Tokenizer> tokenizer, const std::filesystem::path& model)
@@ -249,12 +263,42 @@ std::vector<std::int64_t> Language::ends() const {
   return ends;
 }
 
-std::string with_tokens(std::string_view line, const Request& request) {
+std::string with_tokens(std::string_view line, const Prompt& prompt) {
   boost::json::object object = files::parse_json_strictly(line, "the prompt").as_object();
   object.erase("messages");
-  object["prompt"] = boost::json::array(request.prompt.begin(), request.prompt.end());
-  object["max_tokens"] = request.tokens;
+  object["prompt"] = boost::json::array(prompt.request.prompt.begin(), prompt.request.prompt.end());
+  object["max_tokens"] = prompt.request.tokens;
+  if (!prompt.id.empty()) {
+    object["id"] = boost::json::parse(prompt.id);
+  }
   return boost::json::serialize(object);
+}
+
+std::optional<std::string> read_cancel(std::string_view line) {
+  const boost::json::value json = files::parse_json_strictly(line, "the prompt");
+  if (!json.is_object() || !json.get_object().contains("cancel")) {
+    return std::nullopt;
+  }
+  Keys keys(json.get_object());
+  const std::string id = id_of(keys, "cancel");
+  keys.require_no_others();
+  return id;
+}
+
+std::string id_of_line(std::string_view line) noexcept {
+  try {
+    const boost::json::value json = files::parse_json_strictly(line, "the prompt");
+    Keys keys(json.as_object());
+    const std::string id = id_of(keys, "id");
+    return id.empty() ? id_of(keys, "cancel") : id;
+  } catch (const std::exception&) {
+    return "null";
+  }
+}
+
+std::string error_event(std::string_view id, std::string_view message, std::string_view code) {
+  const boost::json::object error = {{"message", message}, {"code", code}};
+  return fmt::format("{{\"id\":{},\"error\":{}}}\n", id, boost::json::serialize(error));
 }
 
 Prompt read_prompt(std::string_view line, const Language& language, const Request& usual) {
@@ -286,6 +330,8 @@ Prompt read_prompt(std::string_view line, const Language& language, const Reques
   made.stops = stops_of(keys);
   keys.read("echo", made.echo);
   keys.read("logprobs", made.logprobs);
+  keys.read("top_logprobs", 0, most_top_logprobs, made.top_logprobs);
+  made.id = id_of(keys, "id");
   bool ignores_end = false;
   keys.read("ignore_eos", ignores_end);
   if (ignores_end) {
@@ -330,6 +376,9 @@ std::string Answer::take(const Drawn& drawn) {
   if (prompt_.logprobs) {
     log_probabilities_.push_back(log_probability(drawn.logits, drawn.token));
   }
+  if (prompt_.top_logprobs > 0) {
+    likely_.push_back(likeliest(drawn.logits, prompt_.top_logprobs));
+  }
   tokens_.push_back(drawn.token);
   has_ended_ = drawn.is_end;
   if (!drawn.is_end) {
@@ -359,22 +408,59 @@ std::string Answer::release(bool is_last) {
   return shown;
 }
 
-std::string Answer::to_json(std::int64_t line) const {
-  boost::json::object json = {{"line", line},
-                              {"text", text_},
-                              {"prompt_tokens", prompt_.request.prompt.size()},
-                              {"tokens", boost::json::array(tokens_.begin(), tokens_.end())},
-                              {"finish_reason", has_ended_ || is_stopped_ ? "stop" : "length"}};
+void Answer::add_tokens(boost::json::object& json, std::size_t first) const {
+  const auto from = static_cast<std::ptrdiff_t>(first);
+  json["tokens"] = boost::json::array(tokens_.begin() + from, tokens_.end());
   if (prompt_.logprobs) {
-    json["logprobs"] = boost::json::array(log_probabilities_.begin(), log_probabilities_.end());
+    json["logprobs"] = boost::json::array(log_probabilities_.begin() + from, log_probabilities_.end());
   }
+  if (prompt_.top_logprobs > 0) {
+    boost::json::array all;
+    for (const Likely& each : std::span(likely_).subspan(first)) {
+      boost::json::array pairs;
+      for (const auto& [token, logarithm] : each) {
+        pairs.push_back(boost::json::array{token, logarithm});
+      }
+      all.push_back(std::move(pairs));
+    }
+    json["top_logprobs"] = std::move(all);
+  }
+}
+
+void Answer::add_scores(boost::json::object& json) const {
   if (prompt_.request.scored_from) {
     boost::json::array& of_prompt = json["prompt_logprobs"].emplace_array();
     for (const std::optional<double>& each : of_prompt_) {
       of_prompt.push_back(each ? boost::json::value(*each) : nullptr);
     }
   }
+}
+
+std::string Answer::to_json(std::int64_t line) const {
+  boost::json::object json = {{"line", line}};
+  if (!prompt_.id.empty()) {
+    json["id"] = boost::json::parse(prompt_.id);
+  }
+  json["text"] = with_replacements(text_);
+  json["prompt_tokens"] = prompt_.request.prompt.size();
+  json["tokens"] = nullptr;  // its place
+  json["finish_reason"] = finish_reason();
+  add_tokens(json, 0);
+  add_scores(json);
   return boost::json::serialize(json);
+}
+
+std::string Answer::event(std::string_view text, std::optional<std::string_view> reason) {
+  boost::json::object json = {{"id", boost::json::parse(prompt_.id)}, {"text", with_replacements(text)}};
+  add_tokens(json, told_);
+  told_ = tokens_.size();
+  if (reason) {
+    json["finish_reason"] = *reason;
+    json["prompt_tokens"] = prompt_.request.prompt.size();
+    json["answer_tokens"] = tokens_.size();
+    add_scores(json);
+  }
+  return boost::json::serialize(json) + "\n";
 }
 
 }  // namespace shardrun::infer

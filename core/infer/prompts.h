@@ -47,23 +47,36 @@ class Language {
   std::optional<templates::ChatFormat> format_;
 };
 
+/// The most tokens whose probabilities are told at each token of an answer.
+inline constexpr std::int64_t most_top_logprobs = 20;
+
 /// A line of a file of prompts.
 struct Prompt {
   Request request;
+  std::string id;                  ///< JSON of `id`, a text or an integer; empty: none
   std::vector<std::string> stops;  ///< texts at which the answer ends, without them
   bool echo = false;               ///< the prompt precedes the answer
   bool logprobs = false;           ///< the logarithm of each token's probability is told
+  std::int64_t top_logprobs = 0;   ///< the same for so many of the likeliest tokens, at each token
 };
 
 /// Reads a JSON object with one of `prompt` (a text, or a list of tokens) and `messages` (as in read_messages()), and
 /// any of max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed,
-/// stop (a text or a list), echo, logprobs, prompt_logprobs (true, or the number of the first token), ignore_eos.
-/// `usual`: what a prompt has that does not say otherwise.
-/// Throws Error{data}, which names the key.
+/// stop (a text or a list), echo, logprobs, top_logprobs, prompt_logprobs (true, or the number of the first token),
+/// ignore_eos, id. `usual`: what a prompt has that does not say otherwise. Throws Error{data}, which names the key.
 [[nodiscard]] Prompt read_prompt(std::string_view line, const Language& language, const Request& usual);
 
-/// The line of a prompt with the request's tokens in place of `prompt` or `messages`, and with its `max_tokens`.
-[[nodiscard]] std::string with_tokens(std::string_view line, const Request& request);
+/// The line of a prompt with the request's tokens in place of `prompt` or `messages`, with its `max_tokens`, and with
+/// its `id` if it has one.
+[[nodiscard]] std::string with_tokens(std::string_view line, const Prompt& prompt);
+
+/// The JSON of ID, if the line is {"cancel": ID}; nothing if it has no `cancel`. Throws Error{data}.
+[[nodiscard]] std::optional<std::string> read_cancel(std::string_view line);
+/// The JSON of the line's `id` or `cancel`; "" if it has neither, and "null" if it cannot be read.
+[[nodiscard]] std::string id_of_line(std::string_view line) noexcept;
+
+/// An event about a line that is not answered: {"id":…,"error":{"message":…,"code":…}}. `id`: JSON.
+[[nodiscard]] std::string error_event(std::string_view id, std::string_view message, std::string_view code);
 
 /// The text of an answer while its tokens are drawn.
 class Answer {
@@ -79,9 +92,21 @@ class Answer {
   [[nodiscard]] bool is_stopped() const noexcept { return is_stopped_; }
   /// The answer as a JSON object, once it is complete. `line`: the number of the prompt's line.
   [[nodiscard]] std::string to_json(std::int64_t line) const;
+  /// An event: `text`, which take() has returned, and the tokens since the last event. `reason`: why the answer ends
+  /// ("cancelled", or else that of to_json()); nothing: it goes on.
+  [[nodiscard]] std::string event(std::string_view text, std::optional<std::string_view> reason);
+  /// JSON of the prompt's id.
+  [[nodiscard]] const std::string& id() const noexcept { return prompt_.id; }
+  /// "stop" or "length".
+  [[nodiscard]] std::string_view finish_reason() const noexcept {
+    return has_ended_ || is_stopped_ ? "stop" : "length";
+  }
 
  private:
   [[nodiscard]] std::string text_of(std::int32_t token);
+  /// What both kinds of answers have about tokens from the one with index `first` on.
+  void add_tokens(boost::json::object& json, std::size_t first) const;
+  void add_scores(boost::json::object& json) const;
   /// Moves the text that can no longer be part of a stop from `held_` to the answer, and returns it.
   std::string release(bool is_last);
 
@@ -93,6 +118,8 @@ class Answer {
   std::vector<std::int32_t> tokens_;
   std::vector<double> log_probabilities_;
   std::vector<std::optional<double>> of_prompt_;  ///< log probabilities of tokens of the prompt; none for its first
+  std::vector<Likely> likely_;                    ///< top_logprobs of each token
+  std::size_t told_ = 0;                          ///< tokens of events
   bool is_stopped_ = false;
   bool has_ended_ = false;
 };

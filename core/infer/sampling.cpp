@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <unordered_map>
 
 #include "core/base/error.h"
@@ -64,6 +65,16 @@ double sum_of(const std::vector<Candidate>& candidates) {
   return sum;
 }
 
+/// What is subtracted from a logit for the logarithm of its probability.
+double log_of_sum(std::span<const float> logits) {
+  const double highest = static_cast<double>(*std::ranges::max_element(logits));
+  double sum = 0;
+  for (const float logit : logits) {
+    sum += std::exp(static_cast<double>(logit) - highest);
+  }
+  return highest + std::log(sum);
+}
+
 }  // namespace
 
 std::int32_t draw_token(std::span<const float> logits, const Sampling& how, const Sequence& sequence, double random) {
@@ -112,12 +123,22 @@ std::int32_t draw_token(std::span<const float> logits, const Sampling& how, cons
 }
 
 double log_probability(std::span<const float> logits, std::int32_t token) {
-  const double highest = static_cast<double>(*std::ranges::max_element(logits));
-  double sum = 0;
-  for (const float logit : logits) {
-    sum += std::exp(static_cast<double>(logit) - highest);
-  }
-  return static_cast<double>(logits[static_cast<std::size_t>(token)]) - highest - std::log(sum);
+  return static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_of_sum(logits);
+}
+
+Likely likeliest(std::span<const float> logits, std::int64_t count) {
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto logit = [&](std::int32_t token) { return logits[static_cast<std::size_t>(token)]; };
+  const auto end = order.begin() + std::min<std::ptrdiff_t>(count, std::ssize(order));
+  std::partial_sort(order.begin(), end, order.end(), [&](std::int32_t a, std::int32_t b) {
+    return logit(a) > logit(b) || (logit(a) == logit(b) && a < b);
+  });
+  Likely found;
+  const double subtracted = log_of_sum(logits);
+  std::for_each(order.begin(), end,
+                [&](std::int32_t token) { found.emplace_back(token, static_cast<double>(logit(token)) - subtracted); });
+  return found;
 }
 
 std::vector<std::int32_t> first_tokens(const data::Tokenizer& tokenizer) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/data/tokenizer.h"
@@ -37,6 +38,11 @@ struct Sequence {
 
 /// The logarithm of the probability of a token.
 [[nodiscard]] double log_probability(std::span<const float> logits, std::int32_t token);
+
+/// Tokens with the logarithms of their probabilities.
+using Likely = std::vector<std::pair<std::int32_t, double>>;
+/// The `count` likeliest tokens, the likeliest first; of equal ones, the one with the lower number.
+[[nodiscard]] Likely likeliest(std::span<const float> logits, std::int64_t count);
 
 /// The tokens with which a sample without a prompt starts: a line's end if the text has lines, else its first
 /// character.

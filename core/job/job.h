@@ -141,6 +141,7 @@ struct InferSettings {
   RealType cache{};
   bool prompt_logprobs{};  ///< prompts may ask for the logarithms of the probabilities of their own tokens
   bool writes_text{};      ///< answers are written as they are, instead of as JSON objects
+  bool events{};           ///< answers are told piece by piece, as they come
   double temperature{};
   std::int64_t top_k{};
   double top_p{};

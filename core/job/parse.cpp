@@ -411,6 +411,13 @@ Job parse_job(const RawJob& given, const SchemaProviders& providers) {
               "[infer] batch has no effect with tokens above 0: slots is the number of prompts that are continued at "
               "once; remove it");
   }
+  if (job.infer.events && (job.infer.writes_text || job.is_given("infer", "malformed"))) {
+    const char* const key = job.infer.writes_text ? "text" : "malformed";
+    refuse_at(job.where("infer", key),
+              fmt::format("[infer] {} has no effect with events = true, which tells answers and malformed lines in "
+                          "objects of their own; remove it",
+                          key));
+  }
   if (job.task == Task::infer && !job.weights.empty()) {
     if (!job.checkpoint.empty()) {
       refuse_at(job.where("job", "checkpoint"), "[job] checkpoint and [model] from both name weights; remove one");

@@ -224,6 +224,13 @@ Section infer_section() {
                 .default_value = "false",
                 .help = "Write the answers' texts alone, each followed by an end of line, while they are made."},
                into(&Job::infer, &InferSettings::writes_text)},
+              {{.name = "events",
+                .type = boolean,
+                .default_value = "false",
+                .help = "Tell each piece of an answer as soon as it is there, in an object of its own; prompts have an "
+                        "`id` and can be cancelled, and a malformed one does not end the job. For programs that "
+                        "write prompts to a pipe and read answers from another."},
+               into(&Job::infer, &InferSettings::events)},
               {{.name = "temperature",
                 .type = real,
                 .default_value = "0.8",
@@ -435,6 +442,7 @@ const Rules& rules() {
               {{"infer", "cache"}, {"infer", "tokens"}, "0"},
               {{"infer", "prompt_logprobs"}, {"infer", "tokens"}, "0"},
               {{"infer", "text"}, {"infer", "tokens"}, "0"},
+              {{"infer", "events"}, {"infer", "tokens"}, "0"},
               {{"infer", "temperature"}, {"infer", "tokens"}, "0"},
               {{"infer", "top_k"}, {"infer", "tokens"}, "0"},
               {{"infer", "top_p"}, {"infer", "tokens"}, "0"},

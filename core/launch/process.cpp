@@ -145,7 +145,7 @@ StartedProcess start_process(const ProcessStart& start) {
   if (!nothing.is_open()) {
     throw refused("open /dev/null", errno);
   }
-  const files::FileDescriptor input = out_of_the_way(nothing.get());
+  const files::FileDescriptor input = out_of_the_way(start.input >= 0 ? start.input : nothing.get());
   Pipe output = make_pipe();
   Pipe errors = make_pipe();
   Pipe handed_over = make_pipe();

@@ -16,7 +16,8 @@ struct ProcessStart {
   std::string program;                   ///< path of the program
   std::vector<std::string> arguments;    ///< argv, including argv[0]
   std::vector<std::string> environment;  ///< "NAME=value" each
-  std::string_view handed_over;          ///< what the child can read on handed_over_descriptor; at most 4096 bytes
+  std::string_view handed_over = {};     ///< what the child can read on handed_over_descriptor; at most 4096 bytes
+  int input = -1;                        ///< becomes its standard input; -1: that is empty
 };
 
 struct StartedProcess {
@@ -27,7 +28,7 @@ struct StartedProcess {
 };
 
 /// Starts a program as a child process; the caller reaps it.
-///  - Standard input is empty. Standard output and standard error are pipes.
+///  - Standard output and standard error are pipes.
 ///  - It has its own process group, so a terminal's Ctrl-C does not reach it.
 ///  - The system kills it when the calling *thread* ends.
 ///  - It inherits no other close-on-exec descriptors and no signal mask. Signals that SignalPipe catches have default

@@ -43,6 +43,11 @@ class GenerateTask : private StreamTask {
       if (record_.is_first()) {
         predictions_->open_file();
       }
+      if (job_.infer.events) {
+        write(fmt::format("{{\"ready\":{{\"context\":{},\"vocabulary\":{},\"slots\":{}}}}}\n", context(), vocabulary(),
+                          job_.infer.slots));
+        await_writing();
+      }
       generate(executor, language);
       end_streams();
       return signal_;
@@ -72,6 +77,10 @@ class GenerateTask : private StreamTask {
         if (!line || line->empty()) {
           break;
         }
+        if (const std::optional<std::string> id = cancelled_by(*line)) {
+          cancel(session, *id);
+          continue;
+        }
         add(session, language, infer::read_prompt(*line, language, usual(language)));
       }
       if (session.requests() > 0 && signal_ == 0) {
@@ -83,41 +92,85 @@ class GenerateTask : private StreamTask {
 
   /// Whether another prompt is to be read: one waits beside those in work, so that a slot which becomes free is used at
   /// once. Only so many answers are kept that wait for earlier ones.
+  /// With events, those in work may be cancelled by a line behind others, so more are read.
   [[nodiscard]] bool has_room(const infer::Session& session) const {
     constexpr std::int64_t kept_for_a_slot = 64;
-    return session.requests() <= job_.infer.slots && std::ssize(answers_) < kept_for_a_slot * job_.infer.slots;
+    return (job_.infer.events || session.requests() <= job_.infer.slots) &&
+           std::ssize(answers_) < kept_for_a_slot * job_.infer.slots;
   }
 
   [[nodiscard]] std::int64_t context() const {
     return job_.infer.context > 0 ? job_.infer.context : compiled_.settings.options.integer("context");
   }
 
-  /// A line as all ranks get it: with tokens in place of a text, so that no rank reads a clock for a template. Throws
-  /// Error{data} for a malformed line.
-  [[nodiscard]] std::string prepared(const std::string& line, const infer::Language& language) const {
+  /// A line as all ranks get it: with tokens in place of a text, so that no rank reads a clock for a template. "": it
+  /// was refused by an event, or cancels nothing. Throws Error{data} for a malformed line.
+  [[nodiscard]] std::string prepared(const std::string& line, const infer::Language& language) {
+    line_ = line;
+    if (const std::optional<std::string> id = cancelled_by(line)) {
+      return find(*id) == answers_.end() ? "" : line;
+    }
     infer::Prompt prompt = infer::read_prompt(line, language, usual(language));
     infer::Request& request = prompt.request;
+    if (job_.infer.events) {
+      prompt.id = prompt.id.empty() ? fmt::format("{}", line_number()) : prompt.id;
+      if (find(prompt.id) != answers_.end()) {
+        refuse("the id is that of a prompt in work: give each another", "duplicate_id");
+        return "";
+      }
+    }
     const std::int64_t room = context() - static_cast<std::int64_t>(request.prompt.size());
     if (request.scored_from && !job_.infer.prompt_logprobs) {
       throw Error(ErrorCode::data,
                   "\"prompt_logprobs\": the job is not made for it: set [infer] prompt_logprobs = true");
     }
     if (room < std::min<std::int64_t>(request.tokens, 1)) {
-      throw Error(
-          ErrorCode::data,
-          fmt::format("the prompt has {}, and at most {} leave room for an answer: shorten it, or raise [infer] "
-                      "context up to the model's",
-                      counted(static_cast<std::int64_t>(request.prompt.size()), "token"), context() - 1));
+      const std::string message = fmt::format(
+          "the prompt has {}, and at most {} leave room for an answer: shorten it, or raise [infer] context up to the "
+          "model's",
+          counted(static_cast<std::int64_t>(request.prompt.size()), "token"), context() - 1);
+      if (job_.infer.events) {
+        refuse(message, "context_length_exceeded");
+        return "";
+      }
+      throw Error(ErrorCode::data, message);
     }
     request.tokens = std::min(request.tokens, room);
     require_tokens(request);
-    return infer::with_tokens(line, request);
+    line_.clear();
+    return infer::with_tokens(line, prompt);
+  }
+
+  /// JSON of the id of the prompt that a line cancels; nothing if it is a prompt itself.
+  [[nodiscard]] std::optional<std::string> cancelled_by(const std::string& line) const {
+    return job_.infer.events ? infer::read_cancel(line) : std::nullopt;
+  }
+
+  /// Tells that the line is not answered. Called on the first rank.
+  void refuse(std::string_view message, std::string_view code) {
+    const std::string id = infer::id_of_line(std::exchange(line_, ""));
+    write(infer::error_event(id.empty() ? fmt::format("{}", line_number()) : id, message, code));
+  }
+
+  void skip(const Error& malformed) override {
+    if (!job_.infer.events || malformed.code() != ErrorCode::data) {
+      StreamTask::skip(malformed);
+    } else {
+      refuse(malformed.message(), "malformed");
+    }
   }
 
   void add(infer::Session& session, const infer::Language& language, infer::Prompt prompt) {
     prompt.request.id = ++added_;
     session.add(prompt.request);
     answers_.emplace_back(added_, line_number(), std::make_unique<infer::Answer>(language, std::move(prompt)));
+  }
+
+  void cancel(infer::Session& session, const std::string& id) {
+    const auto found = find(id);
+    session.cancel(found->id);
+    write(found->answer->event(found->text, "cancelled"));
+    answers_.erase(found);
   }
 
   /// The settings of a prompt that gives none itself.
@@ -132,9 +185,14 @@ class GenerateTask : private StreamTask {
             .ends = language.ends()};
   }
 
-  void require_tokens(const infer::Request& request) const {
+  /// The number of the model's tokens.
+  [[nodiscard]] std::int64_t vocabulary() const {
     const graph::Function& function = compiled_.graph.functions.back();
-    const std::int64_t vocab = function.values[function.outputs.front().value].type.shape.back();
+    return function.values[function.outputs.front().value].type.shape.back();
+  }
+
+  void require_tokens(const infer::Request& request) const {
+    const std::int64_t vocab = vocabulary();
     for (const std::int32_t token : request.prompt) {
       if (token < 0 || token >= vocab) {
         throw Error(ErrorCode::data,
@@ -151,7 +209,11 @@ class GenerateTask : private StreamTask {
       session.step({.drawn = [&](const infer::Drawn& drawn) { take(session, drawn); },
                     .scored = [&](const infer::Scored& scored) { take(scored); }});
       require_same_tokens();
-      write_answers();
+      if (job_.infer.events) {
+        write_events();
+      } else {
+        write_answers();
+      }
       await_writing();
     });
     record_.count_step(metrics::seconds_since(begin));
@@ -175,6 +237,7 @@ class GenerateTask : private StreamTask {
                                         std::numeric_limits<std::int32_t>::max());
     Waiting& waiting = *std::ranges::find(answers_, drawn.id, &Waiting::id);
     waiting.text += waiting.answer->take(drawn);
+    waiting.is_told = false;
     waiting.is_complete = drawn.is_last || waiting.answer->is_stopped();
     if (waiting.answer->is_stopped() && !drawn.is_last) {
       session.cancel(drawn.id);
@@ -185,6 +248,7 @@ class GenerateTask : private StreamTask {
     Waiting& waiting = *std::ranges::find(answers_, scored.id, &Waiting::id);
     waiting.answer->take_scored(scored);
     waiting.is_complete = scored.is_last;
+    waiting.is_told = !scored.is_last;
   }
 
   void write(const std::string& text) {
@@ -210,6 +274,22 @@ class GenerateTask : private StreamTask {
     }
   }
 
+  /// Tells what the step has added to answers.
+  void write_events() {
+    std::string events;
+    std::erase_if(answers_, [&](Waiting& each) {
+      if (!std::exchange(each.is_told, true)) {
+        const auto reason = each.is_complete ? std::optional(each.answer->finish_reason()) : std::nullopt;
+        events += each.answer->event(std::exchange(each.text, ""), reason);
+      }
+      if (each.is_complete) {
+        count_record();
+      }
+      return each.is_complete;
+    });
+    write(events);
+  }
+
   struct Waiting {
     Waiting(std::int64_t of, std::int64_t in, std::unique_ptr<infer::Answer> its)
         : id(of), line(in), answer(std::move(its)) {}
@@ -219,8 +299,14 @@ class GenerateTask : private StreamTask {
     std::unique_ptr<infer::Answer> answer;
     std::string text = {};  ///< of the answer, not written yet
     bool is_complete = false;
+    bool is_told = true;  ///< whether events have all of it
   };
 
+  [[nodiscard]] std::deque<Waiting>::iterator find(const std::string& id) {
+    return std::ranges::find_if(answers_, [&](const Waiting& each) { return each.answer->id() == id; });
+  }
+
+  std::string line_;             ///< that is being prepared, on the first rank
   std::deque<Waiting> answers_;  ///< in the order of their prompts
   std::int64_t added_ = 0;       ///< prompts
   std::int64_t steps_ = 0;

@@ -56,12 +56,15 @@ class StreamTask : protected RankTask {
   /// The number of samples in a record. Throws Error{data} if its shape or a value is wrong.
   [[nodiscard]] virtual std::int64_t samples_of(const data::NpyRecord& record) const;
   /// Goes on to the next line. All ranks get what `prepare` makes of it on the first rank; a line for which it throws
-  /// Error{data} is malformed. Nothing at the end, or if all ranks are asked to stop. Unless it `waits`, returns "" if
-  /// there is no line yet.
+  /// Error{data} is malformed. Nothing at the end, or if all ranks are asked to stop. Returns "" if `prepare` does, or,
+  /// unless it `waits`, if there is no line yet.
   [[nodiscard]] std::optional<std::string> next_line(const std::function<std::string(const std::string& line)>& prepare,
                                                      bool waits);
   /// The number of the line that next_line() has returned, on the first rank.
   [[nodiscard]] std::int64_t line_number() const { return lines_ ? lines_->number() : 0; }
+  /// Reports a malformed record, which is skipped, or throws the error: see [infer] malformed. Called on the first
+  /// rank.
+  virtual void skip(const Error& malformed);
   /// Waits until the first rank has written. Afterwards all ranks may be asked to stop.
   void await_writing();
   /// Counts a record whose predictions have been written.
@@ -82,8 +85,6 @@ class StreamTask : protected RankTask {
   [[nodiscard]] std::int32_t read_next();
 
   [[nodiscard]] data::InputStream open_input();
-  /// Reports a malformed record, which is skipped, or throws the error: see [infer] malformed.
-  void skip(const Error& malformed);
   /// Gives all ranks a number from the first rank, which calls `read` for it. end_of_records if they are to stop.
   template <typename Read>
   [[nodiscard]] std::int32_t next_number(const Read& read);

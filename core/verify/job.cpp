@@ -371,7 +371,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
   compile::Compiled& reference = verification->reference();
   const Selection& selection = verification->selection;
   const bool evaluates = verification->evaluates;
-  const files::ScratchFolder folder("verify");
+  const files::ScratchFolder folder("shardrun-verify", "the ranks' states");
   job::Job copy = job;
   copy.output = folder.path();
   copy.checkpoints.used = false;

@@ -1,6 +1,7 @@
 // Continuing prompts. The answers are the same under each strategy, and come in the order of the prompts.
 
 #include <cmath>
+#include <map>
 
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
@@ -167,7 +168,7 @@ TEST_CASE("a model is evaluated by a text and by questions", "[generate]") {
   write_file(job.path() / "questions.jsonl", R"({"context": "the old", "choices": ["qqq", "man"], "answer": 1}
 {"context": "the old", "choices": ["xzx", "man"], "answer": "xzx"}
 )");
-  const boost::json::object chosen = evaluate({"--choices", "questions.jsonl", "--to", "chosen.jsonl"});
+  const boost::json::object chosen = evaluate({"--choices", "questions.jsonl", "--scores", "chosen.jsonl"});
   CHECK(chosen.at("questions") == 2);
   CHECK(chosen.at("accuracy") == 0.5);
   CHECK(answers_of(read_file(job.path() / "chosen.jsonl")).at(1).at("choice") == 1);
@@ -276,4 +277,49 @@ TEST_CASE("a plan says what caches need, for the heads of keys that a rank has",
   const Ended long_context = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.context=33"});
   CHECK(long_context.code == 2);
   CHECK_THAT(long_context.err, Contains("[infer] context = 33 is more than the model's context of 32"));
+}
+
+TEST_CASE("events tell answers as they come, cancel prompts and outlive malformed lines", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1", "model.context=64"}).code == 0);
+  write_file(job.path() / "prompts.jsonl", R"({"prompt": "a", "id": "x", "max_tokens": 3}
+{"prompt": "the ", "id": 77, "max_tokens": 50}
+{"prompt": "a", "id": 77}
+{"promt": "a", "id": "z"}
+{"cancel": 8}
+{"cancel": 77}
+{"prompt": ")" + std::string(70, 'a') + R"("}
+)" + std::string(17 << 20, 'x') + R"(
+{"prompt": "b", "max_tokens": 2}
+)");
+  const auto told = [&](std::vector<std::string> split) {
+    split.insert(split.end(), {"--set", "infer.events=true"});
+    const Ended ended = generate(job, split);
+    INFO(ended.err);
+    CHECK(ended.code == 0);
+    return answers_of(ended.out);
+  };
+  const std::vector<boost::json::object> events = told({"--ranks", "2", "--strategy", "tp"});
+  CHECK(events == told({"--ranks", "1"}));
+  REQUIRE(events.size() > 6);
+  CHECK(events[0] ==
+        boost::json::parse(R"({"ready":{"context":64,"vocabulary":)" +
+                           boost::json::serialize(events[0].at("ready").at("vocabulary")) + R"(,"slots":2}})"));
+  std::map<std::string, std::vector<boost::json::object>> of;
+  for (const boost::json::object& event : events) {
+    if (event.contains("id")) {
+      of[boost::json::serialize(event.at("id"))].push_back(event);
+    }
+  }
+  const auto code = [](const boost::json::object& event) { return event.at("error").at("code").as_string(); };
+  CHECK(of.at("\"x\"").back().at("finish_reason") == "length");
+  CHECK(of.at("\"x\"").back().at("answer_tokens") == 3);
+  REQUIRE(of.at("77").size() >= 2);
+  CHECK(code(of.at("77").front()) == "duplicate_id");
+  CHECK(of.at("77").back().at("finish_reason") == "cancelled");
+  CHECK(code(of.at("\"z\"").front()) == "malformed");
+  CHECK(code(of.at("7").front()) == "context_length_exceeded");  // the number of its line
+  CHECK(code(of.at("null").back()) == "malformed");
+  CHECK_THAT(std::string(of.at("null").back().at("error").at("message").as_string()), Contains("more than 16777216"));
+  CHECK(of.at("9").back().at("finish_reason") == "length");
 }

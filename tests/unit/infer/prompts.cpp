@@ -85,8 +85,8 @@ TEST_CASE("an empty prompt begins a text, and one of numbers needs no tokenizer"
 TEST_CASE("a line with tokens in place of its text reads the same", "[infer]") {
   infer::Prompt prompt = read(R"({"prompt": "ab", "stop": "x", "seed": 3, "ignore_eos": true, "max_tokens": 90})");
   prompt.request.tokens = 5;
-  const infer::Prompt again = read(infer::with_tokens(
-      R"({"prompt": "ab", "stop": "x", "seed": 3, "ignore_eos": true, "max_tokens": 90})", prompt.request));
+  const infer::Prompt again = read(
+      infer::with_tokens(R"({"prompt": "ab", "stop": "x", "seed": 3, "ignore_eos": true, "max_tokens": 90})", prompt));
   CHECK(again.request.prompt == tokens_of("ab"));
   CHECK(again.request.tokens == 5);
   CHECK(again.request.ends.empty());
@@ -111,8 +111,8 @@ TEST_CASE("a malformed prompt is refused by its key", "[infer]") {
       {R"({"prompt": "a", "echo": 1})", "2: \"echo\": expected true or false, found 1"},
       {R"({"prompt": "a", "messages": null, "max_token": 3})",
        "2: there is no \"max_token\" in a prompt: known are prompt, messages, prompt_logprobs, max_tokens, "
-       "temperature, top_k, top_p, "
-       "min_p, repetition_penalty, frequency_penalty, presence_penalty, seed, stop, echo, logprobs, ignore_eos"},
+       "temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed, stop, echo, "
+       "logprobs, top_logprobs, id, ignore_eos"},
       {R"({"messages": [{"role": "user", "content": "a"}]})",
        "2: \"messages\" needs a folder of Hugging Face's libraries, or a GGUF file, with a tokenizer and a chat "
        "template: give other models a \"prompt\""}};
@@ -145,4 +145,45 @@ TEST_CASE("an answer without a stop gives back all its text", "[infer]") {
   CHECK(
       of_numbers.to_json(1) ==
       R"({"line":1,"text":"4 ","prompt_tokens":1,"tokens":[1],"finish_reason":"stop","logprobs":[-6.931471805599453E-1]})");
+}
+
+TEST_CASE("events tell each token of an answer once, and its end", "[infer]") {
+  infer::Answer answer(bytes(), read(R"({"prompt": "a", "stop": "yz", "id": "q\"1"})"));
+  const auto told = [&](std::int32_t token, std::optional<std::string_view> reason = {}) {
+    return answer.event(answer.take({.token = token}), reason);
+  };
+  CHECK(told('x') == "{\"id\":\"q\\\"1\",\"text\":\"x\",\"tokens\":[120]}\n");
+  CHECK(told('y') == "{\"id\":\"q\\\"1\",\"text\":\"\",\"tokens\":[121]}\n");
+  CHECK(told('z', "stop") ==
+        "{\"id\":\"q\\\"1\",\"text\":\"\",\"tokens\":[122],\"finish_reason\":\"stop\",\"prompt_tokens\":1,"
+        "\"answer_tokens\":3}\n");
+  infer::Answer invalid(bytes(), read(R"({"prompt": "a", "id": 5})"));
+  CHECK(invalid.event(invalid.take({.token = 0xFF}), {}) == "{\"id\":5,\"text\":\"\xEF\xBF\xBD\",\"tokens\":[255]}\n");
+}
+
+TEST_CASE("a line cancels a prompt by its id", "[infer]") {
+  CHECK(infer::read_cancel(R"({"prompt": "a", "id": 4})") == std::nullopt);
+  CHECK(infer::read_cancel(R"({"cancel": 4})") == "4");
+  CHECK(infer::read_cancel(R"({"cancel": "x"})") == "\"x\"");
+  CHECK_THAT(error_of([&] { static_cast<void>(infer::read_cancel(R"({"cancel": [4]})")); }),
+             Catch::Contains("\"cancel\": expected a text of at most 256 bytes, or an integer, found [4]"));
+  CHECK_THAT(error_of([&] { static_cast<void>(infer::read_cancel(R"({"cancel": 4, "prompt": "a"})")); }),
+             Catch::Contains("there is no \"prompt\" in a prompt: known are cancel"));
+  CHECK(infer::id_of_line(R"({"id": "x", "promt": 3})") == "\"x\"");
+  CHECK(infer::id_of_line(R"({"id": {}})") == "null");
+  CHECK(infer::id_of_line("[") == "null");
+  CHECK(infer::id_of_line(R"({"promt": 3})").empty());
+}
+
+TEST_CASE("the likeliest tokens come first, and have the logarithms of their probabilities", "[infer]") {
+  const std::vector<float> logits = {1, 3, 3, 2};
+  const infer::Likely found = infer::likeliest(logits, 3);
+  REQUIRE(found.size() == 3);
+  CHECK(found[0].first == 1);
+  CHECK(found[1].first == 2);
+  CHECK(found[2].first == 3);
+  for (const auto& [token, logarithm] : found) {
+    CHECK(logarithm == infer::log_probability(logits, token));
+  }
+  CHECK(infer::likeliest(logits, 9).size() == 4);
 }

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/serve/stream.h"
+
+namespace shardrun::serve {
+
+struct HttpRequest {
+  std::string method;
+  std::string path;  ///< without a query
+  boost::beast::http::fields fields;
+  std::string body;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string type = "application/json";
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> fields = {};  ///< beside those of every response
+};
+
+/// What connections have in common.
+struct HttpSettings {
+  std::size_t most_body_bytes = 0;                        ///< of a request
+  std::size_t most_bodies_bytes = 0;                      ///< of all requests that are being received
+  std::chrono::milliseconds receiving{30'000};            ///< from a request's first byte to its last
+  std::chrono::milliseconds idle{75'000};                 ///< between requests
+  std::chrono::milliseconds sending{30'000};              ///< without the client taking a byte
+  std::size_t most_unsent_bytes = std::size_t{1} << 20U;  ///< of events that the client has not taken
+
+  /// Called when a request's header is there. A response refuses the request, and the connection then ends.
+  std::function<std::optional<HttpResponse>(const HttpRequest& request)> admit;
+};
+
+/// A client's connection: HTTP/1.0 and 1.1, one request after the other. Functions and callbacks are called only on the
+/// io_context's thread.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  struct Events {
+    /// Called with a request. It is answered by respond(), or by begin_events() to end_events().
+    std::function<void(const std::shared_ptr<Connection>& connection, HttpRequest request)> asked;
+    /// Called when a response is complete or given up, for the log. `status`: 0: the client was gone before.
+    std::function<void(const HttpRequest& request, const std::string& peer, int status, std::size_t bytes,
+                       std::chrono::steady_clock::duration took)>
+        answered;
+    std::function<void(Connection& connection)> closed;  ///< called once, last
+  };
+
+  /// `settings` outlives this object. `bodies`: bytes of all requests that are being received.
+  Connection(boost::asio::io_context& io, std::unique_ptr<Stream> stream, std::string peer,
+             const HttpSettings& settings, std::size_t& bodies, Events events);
+
+  void start();
+  /// Closes the connection without waiting.
+  void close();
+  /// Closes it once no request is in work.
+  void close_when_idle();
+
+  void respond(const HttpResponse& response);
+  /// Begins a response of server-sent events.
+  void begin_events();
+  /// Sends an event with this data.
+  void send_event(std::string_view data);
+  void end_events();
+  [[nodiscard]] bool has_begun_events() const noexcept { return is_streaming_; }
+
+  /// Sets what is called when the client is gone while its request is in work. Empty afterwards.
+  void on_gone(std::function<void()> gone) { gone_ = std::move(gone); }
+
+ private:
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+
+  void read();
+  void take(std::string_view bytes);
+  /// Parses what has arrived until a request is complete.
+  void parse();
+  [[nodiscard]] bool admit_header();
+  void refuse(int status, std::string_view message);
+  void begin_request();
+  void end_response();
+  void send(std::string bytes);
+  void write();
+  void linger();
+  void arm(boost::asio::steady_timer& timer, std::chrono::milliseconds time, std::function<void()> late);
+  void count_body(std::size_t bytes);
+
+  std::unique_ptr<Stream> stream_;
+  std::string peer_;
+  const HttpSettings& settings_;
+  std::size_t& bodies_;
+  std::size_t body_ = 0;  ///< bytes of bodies_ that are this connection's
+  Events events_;
+  boost::asio::steady_timer deadline_;  ///< of what is received
+  boost::asio::steady_timer stall_;     ///< of what is sent
+  std::optional<Parser> parser_;
+  HttpRequest request_;
+  std::string buffer_;    ///< into which is read
+  std::string received_;  ///< not parsed yet
+  std::deque<std::string> unsent_;
+  std::size_t written_ = 0;  ///< bytes of the first of unsent_
+  std::size_t unsent_bytes_ = 0;
+  std::size_t sent_bytes_ = 0;  ///< of this response
+  int status_ = 0;
+  std::chrono::steady_clock::time_point asked_at_;
+  std::function<void()> gone_;
+  bool is_open_ = true;
+  bool is_reading_ = false;
+  bool is_writing_ = false;
+  bool is_in_work_ = false;   ///< a request is being answered, and none is parsed
+  bool is_answered_ = false;  ///< its response is complete
+  bool is_streaming_ = false;
+  bool is_chunked_ = false;
+  bool keeps_alive_ = true;
+  bool is_head_ = false;
+  bool is_lingering_ = false;  ///< the last response is sent, and what arrives is dropped
+};
+
+/// The reason of a status, such as "Not Found".
+[[nodiscard]] std::string_view reason_of(int status);
+
+}  // namespace shardrun::serve

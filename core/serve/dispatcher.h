@@ -1,0 +1,172 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/json.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/infer/sampling.h"
+
+namespace shardrun::serve {
+
+/// A job with [infer] events, from standard input to standard output, as a child process. Functions and callbacks are
+/// called only on the thread that runs the io_context. The child does not outlive that thread.
+class JobProcess : public std::enable_shared_from_this<JobProcess> {
+ public:
+  struct Events {
+    std::function<void(const boost::json::object& event)> told;
+    std::function<void(std::string_view line)> said;    ///< on standard error
+    std::function<void(const std::string& how)> ended;  ///< called once, last, unless kill() was called before
+  };
+
+  JobProcess(boost::asio::io_context& io, Events events)
+      : input_(io), output_(io), errors_(io), events_(std::move(events)) {}
+  JobProcess(const JobProcess&) = delete;
+  JobProcess& operator=(const JobProcess&) = delete;
+  ~JobProcess() { kill(); }
+
+  /// Runs this program with these words. The object must be owned by a shared pointer. Throws Error{io}.
+  void start(const std::vector<std::string>& words);
+  /// Writes a line, without its end, to the job.
+  void send(std::string_view line);
+  /// Ends the job's input once all lines are written: it answers them and ends.
+  void end_input();
+  /// Ends the process and its ranks at once. No callback is called afterwards.
+  void kill() noexcept;
+
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+
+ private:
+  /// A stream of the child that is read in lines.
+  struct Lines {
+    explicit Lines(boost::asio::io_context& io) : stream(io) {}
+
+    boost::asio::posix::stream_descriptor stream;
+    std::string buffer = {};
+    std::string begun = {};
+  };
+
+  void read(Lines& from, const std::function<void(std::string_view line)>& take, const std::function<void()>& at_end);
+  void write();
+  void hear(std::string_view line);
+  void reap();
+
+  boost::asio::posix::stream_descriptor input_;
+  Lines output_;
+  Lines errors_;
+  Events events_;
+  pid_t pid_ = -1;
+  std::string unsent_;  ///< lines behind those that are being written
+  std::string writing_;
+  bool is_ending_ = false;
+  bool is_silent_ = false;  ///< standard error has ended
+};
+
+/// What a step has added to an answer.
+struct Piece {
+  std::string text;
+  std::vector<std::int32_t> tokens;
+  std::vector<double> logprobs;             ///< of each token, if they were asked for
+  std::vector<infer::Likely> top_logprobs;  ///< the same
+  std::string finish_reason;                ///< of the last piece; otherwise empty
+  std::int64_t answer_tokens = 0;           ///< of the last piece
+};
+
+/// Why a prompt has no answer.
+struct Failure {
+  int status = 500;  ///< of HTTP
+  std::string message;
+};
+
+/// What is called about a prompt, not from within ask(). After `failed`, or the last piece, nothing is called any more.
+struct Listener {
+  std::function<void(const Piece& piece)> told;
+  std::function<void(const Failure& failure)> failed;
+};
+
+/// Gives prompts to a job and takes its answers. Starts the job again if it ends. Used on the io_context's thread.
+class Dispatcher {
+ public:
+  struct Settings {
+    std::vector<std::string> job;                        ///< words with which this program runs the job
+    std::size_t most_waiting = 0;                        ///< prompts that wait for the job
+    std::function<void(std::string_view line)> log_job;  ///< what the job says on standard error
+    std::function<void(const std::string& line)> log;
+    std::function<void()> changed;  ///< called when the state has changed, and when no prompt is left
+  };
+  enum class State { loading, ready, ended };
+
+  Dispatcher(boost::asio::io_context& io, Settings settings);
+
+  void start() { start_job(); }
+
+  [[nodiscard]] State state() const noexcept { return state_; }
+  /// Whether so many more prompts may wait.
+  [[nodiscard]] bool has_room(std::size_t prompts) const noexcept {
+    return waiting_.size() + prompts <= settings_.most_waiting;
+  }
+  /// Adds a prompt. `line`: its line without an id. REQUIRES: has_room(1). Returns its number.
+  std::uint64_t ask(boost::json::object line, Listener listener);
+  /// Ends a prompt. Nothing is called for it any more. Does nothing if it has ended.
+  void cancel(std::uint64_t number);
+  /// Lets the job end once it has answered all prompts.
+  void finish();
+  /// Ends the job at once.
+  void kill();
+
+  [[nodiscard]] std::size_t waiting() const noexcept { return waiting_.size(); }
+  [[nodiscard]] std::size_t in_work() const noexcept { return in_work_.size(); }
+  [[nodiscard]] std::int64_t slots() const noexcept { return slots_; }
+  /// The most tokens of a prompt and its answer, and the number of the model's tokens; 0 before the job is ready.
+  [[nodiscard]] std::int64_t context() const noexcept { return context_; }
+  [[nodiscard]] std::int64_t vocabulary() const noexcept { return vocabulary_; }
+  [[nodiscard]] std::int64_t restarts() const noexcept { return restarts_; }
+  /// How the job ended last.
+  [[nodiscard]] const std::string& how_ended() const noexcept { return how_ended_; }
+
+ private:
+  struct Prompt {
+    std::uint64_t number;
+    std::string line;
+    Listener listener;
+  };
+
+  void start_job();
+  void hear(const boost::json::object& event);
+  void job_ended(const std::string& how);
+  void send_prompts();
+  void become(State state);
+
+  boost::asio::io_context& io_;
+  Settings settings_;
+  std::shared_ptr<JobProcess> job_;
+  State state_ = State::loading;
+  std::deque<Prompt> waiting_;
+  std::map<std::uint64_t, Listener> in_work_;  ///< without functions: cancelled
+  std::uint64_t next_number_ = 1;
+  std::int64_t slots_ = 0;
+  std::int64_t context_ = 0;
+  std::int64_t vocabulary_ = 0;
+  std::int64_t restarts_ = 0;
+  std::string how_ended_;
+  bool is_finishing_ = false;
+  bool was_ready_ = false;  ///< the job that runs, or that ended last
+  boost::asio::steady_timer start_again_;
+  std::chrono::milliseconds pause_{0};  ///< before the next start
+};
+
+}  // namespace shardrun::serve

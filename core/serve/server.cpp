@@ -1,0 +1,646 @@
+#include "core/serve/server.h"
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/beast/core/string.hpp>
+#include <csignal>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include "core/base/error.h"
+#include "core/base/human.h"
+#include "core/base/printable.h"
+#include "core/serve/connection.h"
+#include "core/serve/dispatcher.h"
+#include "core/serve/openai.h"
+#include "core/serve/statistics.h"
+
+namespace shardrun::serve {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+using Local = asio::local::stream_protocol;
+using asio::ip::tcp;
+
+constexpr std::size_t most_connections = 1024;
+/// The bodies of so many of the largest requests are received at once.
+constexpr std::size_t bodies_at_once = 16;
+
+double seconds_of(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+/// Whether a name is that of this host's loopback.
+bool is_loopback(std::string_view host) {
+  error_code failed;
+  const auto address = asio::ip::make_address(std::string(host), failed);
+  return failed ? host == "localhost" : address.is_loopback();
+}
+
+/// The host of a Host field or an origin, without its port: "[::1]:8080" is "::1".
+std::string host_of(std::string_view field) {
+  if (const std::size_t scheme = field.find("://"); scheme != std::string_view::npos) {
+    field.remove_prefix(scheme + 3);
+  }
+  if (field.starts_with('[')) {
+    return std::string(field.substr(1, field.find(']') - 1));
+  }
+  return std::string(field.substr(0, field.find(':')));
+}
+
+std::string_view text_of(const http::fields& fields, http::field name) {
+  const auto value = fields[name];
+  return {value.data(), value.size()};
+}
+
+/// Compares in a time that does not depend on where the texts differ.
+bool are_equal(std::string_view given, std::string_view expected) {
+  return given.size() == expected.size() && CRYPTO_memcmp(given.data(), expected.data(), given.size()) == 0;
+}
+
+HttpResponse refusal_response(const Refusal& refusal) {
+  HttpResponse response{.status = refusal.status, .body = error_json(refusal)};
+  if (refusal.status == 429 || refusal.status == 503) {
+    response.fields.emplace_back("Retry-After", "1");
+  }
+  if (refusal.status == 401) {
+    response.fields.emplace_back("WWW-Authenticate", "Bearer");
+  }
+  return response;
+}
+
+/// A request that is being answered.
+struct Open {
+  Question question;
+  std::optional<Reply> reply;
+  std::weak_ptr<Connection> connection;
+  std::vector<std::uint64_t> prompts = {};  ///< numbers of the dispatcher
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  std::unique_ptr<asio::steady_timer> deadline = {};
+  bool has_token = false;
+};
+
+class Server {
+ public:
+  Server(const ServerSettings& settings, const infer::Language& language)
+      : settings_(settings),
+        model_{.name = settings.name, .language = &language},
+        signals_(io_, SIGINT, SIGTERM),
+        drain_(io_),
+        accept_again_(io_),
+        dispatcher_(io_, {.job = settings.job,
+                          .most_waiting = settings.queue,
+                          .log_job = [this](std::string_view line) { log(line); },
+                          .log = [this](const std::string& line) { log(line); },
+                          .changed = [this] { take_change(); }}) {
+    http_ = {.most_body_bytes = settings.most_body_bytes,
+             .most_bodies_bytes = settings.most_body_bytes * bodies_at_once,
+             .admit = [this](const HttpRequest& request) { return admit(request); }};
+    std::random_device seed;
+    random_.seed((std::uint64_t{seed()} << 32U) | seed());
+  }
+
+  /// Serves until the end. Returns the exit code.
+  int run() {
+    open_tls();
+    listen();
+    await_signal();
+    dispatcher_.start();
+    io_.run();
+    dispatcher_.kill();
+    if (!settings_.socket.empty()) {
+      ::unlink(settings_.socket.c_str());
+    }
+    return code_;
+  }
+
+ private:
+  void log(std::string_view line) { settings_.log(line, false); }
+
+  void open_tls() {
+    if (settings_.certificate.empty()) {
+      return;
+    }
+    const auto attempt = [](const char* what, const std::filesystem::path& file, const auto& call) {
+      try {
+        call();
+      } catch (const boost::system::system_error& error) {
+        throw Error(ErrorCode::usage,
+                    fmt::format("{} '{}' cannot be used for TLS: {}", what, file.string(), error.code().message()));
+      }
+    };
+    tls_.emplace(asio::ssl::context::tls_server);
+    tls_->set_options(asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1);
+    attempt("the certificate", settings_.certificate,
+            [&] { tls_->use_certificate_chain_file(settings_.certificate.string()); });
+    attempt("the key", settings_.key,
+            [&] { tls_->use_private_key_file(settings_.key.string(), asio::ssl::context::pem); });
+  }
+
+  /// Opens an acceptor. `protocol`: tcp or Local.
+  template <typename Protocol>
+  void open(const typename Protocol::endpoint& endpoint) {
+    auto acceptor = std::make_unique<asio::basic_socket_acceptor<Protocol>>(io_);
+    acceptor->open(endpoint.protocol());
+    ::fcntl(acceptor->native_handle(), F_SETFD, FD_CLOEXEC);
+    if constexpr (std::is_same_v<Protocol, tcp>) {
+      acceptor->set_option(tcp::acceptor::reuse_address(true));
+    }
+    acceptor->bind(endpoint);
+    acceptor->listen();
+    acceptor_ = std::move(acceptor);
+  }
+
+  void listen() {
+    try {
+      if (!settings_.socket.empty()) {
+        remove_dead_socket();
+        const mode_t mask = ::umask(0177);  // for this user alone
+        try {
+          open<Local>(Local::endpoint(settings_.socket.string()));
+        } catch (...) {
+          ::umask(mask);
+          throw;
+        }
+        ::umask(mask);
+        settings_.listens(fmt::format("unix:{}", settings_.socket.string()));
+      } else {
+        tcp::resolver resolver(io_);
+        const tcp::endpoint found = *resolver.resolve(settings_.host, std::to_string(settings_.port)).begin();
+        if (settings_.token.empty() && !settings_.is_open && !found.address().is_loopback()) {
+          throw Error(ErrorCode::usage,
+                      fmt::format("--host {} lets other hosts in: give --token-file or SHARDRUN_SERVE_TOKEN, which "
+                                  "clients must then send, or --open to serve everybody",
+                                  settings_.host));
+        }
+        open<tcp>(found);
+        const tcp::endpoint bound = std::get<TcpAcceptor>(acceptor_)->local_endpoint();
+        const std::string address = bound.address().to_string();
+        settings_.listens(fmt::format("{}://{}:{}", tls_ ? "https" : "http",
+                                      bound.address().is_v6() ? "[" + address + "]" : address, bound.port()));
+      }
+    } catch (const boost::system::system_error& error) {
+      throw Error(ErrorCode::usage,
+                  settings_.socket.empty()
+                      ? fmt::format("cannot listen at {} port {}: {}: choose another --host or --port", settings_.host,
+                                    settings_.port, error.code().message())
+                      : fmt::format("cannot listen at the socket '{}': {}: choose another --socket",
+                                    settings_.socket.string(), error.code().message()));
+    }
+    accept();
+  }
+
+  /// Removes a socket that a server has left behind.
+  void remove_dead_socket() {
+    struct stat status = {};
+    if (::lstat(settings_.socket.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) {
+      Local::socket probe(io_);
+      error_code failed;
+      probe.connect(Local::endpoint(settings_.socket.string()), failed);
+      if (failed == asio::error::connection_refused) {
+        ::unlink(settings_.socket.c_str());
+      }
+    }
+  }
+
+  void accept() {
+    if (connections_.size() >= most_connections || is_accepting_ || is_stopped_) {
+      return;
+    }
+    is_accepting_ = true;
+    std::visit(
+        [this](auto& acceptor) {
+          acceptor->async_accept([this](error_code failed, auto socket) {
+            is_accepting_ = false;
+            if (failed == asio::error::operation_aborted) {
+              return;
+            }
+            if (failed) {  // such as too many open files
+              accept_again_.expires_after(std::chrono::milliseconds(50));
+              return accept_again_.async_wait([this](error_code stopped) {
+                if (!stopped) {
+                  accept();
+                }
+              });
+            }
+            receive(std::move(socket));
+            accept();
+          });
+        },
+        acceptor_);
+  }
+
+  template <typename Socket>
+  void receive(Socket socket) {
+    ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+    std::string peer = "unix";
+    if constexpr (std::is_same_v<Socket, tcp::socket>) {
+      error_code failed;
+      const tcp::endpoint from = socket.remote_endpoint(failed);
+      peer = failed ? "?" : from.address().to_string();
+      socket.set_option(tcp::no_delay(true), failed);
+    }
+    const auto connection = std::make_shared<Connection>(
+        io_, make_stream(std::move(socket), tls_ ? &*tls_ : nullptr), std::move(peer), http_, bodies_,
+        Connection::Events{.asked = [this](const auto& from, HttpRequest request) { answer(from, request); },
+                           .answered = [this](const auto&... all) { record(all...); },
+                           .closed =
+                               [this](Connection& closed) {
+                                 connections_.erase(closed.shared_from_this());
+                                 accept();
+                                 end_if_closed();
+                               }});
+    connections_.insert(connection);
+    connection->start();
+  }
+
+  void record(const HttpRequest& request, const std::string& peer, int status, std::size_t bytes,
+              std::chrono::steady_clock::duration took) {
+    ++statistics_.requests[status];
+    settings_.log(fmt::format("{} \"{} {}\" {} {} {:.3f}", peer, request.method.empty() ? "?" : request.method,
+                              request.path.empty() ? "?" : request.path, status, bytes, seconds_of(took)),
+                  true);
+  }
+
+  /// Refuses a request by its header.
+  std::optional<HttpResponse> admit(const HttpRequest& request) {
+    const auto refuse = [](Refusal refusal) { return std::optional(refusal_response(refusal)); };
+    if (settings_.token.empty() && !settings_.is_open && settings_.socket.empty()) {
+      // Pages of other sites, which a browser on this host shows, may not use the server.
+      const std::string_view origin = text_of(request.fields, http::field::origin);
+      if (!is_loopback(host_of(text_of(request.fields, http::field::host))) ||
+          (!origin.empty() && !is_loopback(host_of(origin)))) {
+        return refuse({.status = 403, .message = "without a token this server answers requests to this host alone"});
+      }
+    }
+    const auto route = routes_.find(request.path.starts_with("/v1/models/") ? "/v1/models/" : request.path);
+    if (route == routes_.end()) {
+      return refuse(
+          {.status = 404, .message = fmt::format("there is nothing at {}", printable(request.path.substr(0, 100)))});
+    }
+    if (!settings_.token.empty() && !route->second.is_public) {
+      constexpr std::string_view scheme = "Bearer ";
+      const std::string_view given = text_of(request.fields, http::field::authorization);
+      if (!boost::beast::iequals(given.substr(0, scheme.size()), scheme) ||
+          !are_equal(given.substr(scheme.size()), settings_.token)) {
+        return refuse({.status = 401,
+                       .message = "expected the field Authorization: Bearer TOKEN, with this server's token",
+                       .code = "invalid_api_key"});
+      }
+    }
+    if (request.method != route->second.method && !(route->second.method == "GET" && request.method == "HEAD")) {
+      std::optional<HttpResponse> refused =
+          refuse({.status = 405, .message = fmt::format("{} takes {}", route->first, route->second.method)});
+      refused->fields.emplace_back("Allow", route->second.method);
+      return refused;
+    }
+    return std::nullopt;
+  }
+
+  void answer(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
+    try {
+      const auto route = routes_.find(request.path.starts_with("/v1/models/") ? "/v1/models/" : request.path);
+      (this->*route->second.answer)(connection, request);
+    } catch (const Refusal& refusal) {
+      connection->respond(refusal_response(refusal));
+    } catch (const std::exception& error) {
+      log(fmt::format("a request to {} failed: {}", request.path, error.what()));
+      connection->respond(refusal_response({.status = 500, .message = "the request could not be processed"}));
+    }
+  }
+
+  void give_page(const std::shared_ptr<Connection>& connection, const HttpRequest&) {
+    connection->respond({.type = "text/html; charset=utf-8",
+                         .body = std::string(page),
+                         .fields = {{"Content-Security-Policy",
+                                     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+                                     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"},
+                                    {"X-Content-Type-Options", "nosniff"}}});
+  }
+
+  void give_health(const std::shared_ptr<Connection>& connection, const HttpRequest&) {
+    const char* const state = is_draining_                                      ? "draining"
+                              : dispatcher_.state() == Dispatcher::State::ready ? "ok"
+                                                                                : "loading";
+    connection->respond(
+        {.status = state == std::string_view("ok") ? 200 : 503, .body = fmt::format("{{\"status\":\"{}\"}}", state)});
+  }
+
+  void give_metrics(const std::shared_ptr<Connection>& connection, const HttpRequest&) {
+    connection->respond(
+        {.type = "text/plain; version=0.0.4",
+         .body = metrics_text(statistics_, {.waiting = dispatcher_.waiting(),
+                                            .in_work = dispatcher_.in_work(),
+                                            .slots = dispatcher_.slots(),
+                                            .restarts = dispatcher_.restarts(),
+                                            .connections = connections_.size(),
+                                            .is_ready = dispatcher_.state() == Dispatcher::State::ready})});
+  }
+
+  [[nodiscard]] boost::json::object model_json() const {
+    return {{"id", model_.name},
+            {"object", "model"},
+            {"created", created_},
+            {"owned_by", "shardrun"},
+            {"max_model_len", model_.context}};
+  }
+
+  void give_models(const std::shared_ptr<Connection>& connection, const HttpRequest&) {
+    connection->respond({.body = boost::json::serialize(
+                             boost::json::object{{"object", "list"}, {"data", boost::json::array{model_json()}}})});
+  }
+
+  void give_model(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
+    const std::string name = request.path.substr(std::string_view("/v1/models/").size());
+    if (name != model_.name) {
+      throw Refusal{
+          .status = 404,
+          .message = fmt::format("there is no model \"{}\": this server has \"{}\"", printable(name), model_.name),
+          .param = "model",
+          .code = "model_not_found"};
+    }
+    connection->respond({.body = boost::json::serialize(model_json())});
+  }
+
+  void require_ready() const {
+    if (is_draining_ || dispatcher_.state() != Dispatcher::State::ready) {
+      throw Refusal{.status = 503, .message = is_draining_ ? "the server is stopping" : "the model is being loaded"};
+    }
+  }
+
+  void give_tokens(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
+    require_ready();
+    connection->respond({.body = tokenize(request.body, model_)});
+  }
+
+  void give_text(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
+    require_ready();
+    connection->respond({.body = detokenize(request.body, model_)});
+  }
+
+  void complete_chat(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
+    complete(connection, request, true);
+  }
+
+  void complete_text(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
+    complete(connection, request, false);
+  }
+
+  void complete(const std::shared_ptr<Connection>& connection, const HttpRequest& request, bool is_chat) {
+    require_ready();
+    const auto open = std::make_shared<Open>(
+        Open{.question = read_question(is_chat, request.body, model_), .connection = connection});
+    if (const std::vector<std::string>& unknown = open->question.unknown; !unknown.empty()) {
+      log(fmt::format("a request has the field \"{}\"{}, without effect", unknown.front().substr(0, 60),
+                      unknown.size() == 1 ? "" : fmt::format(" and {} more", unknown.size() - 1)));
+    }
+    open->reply.emplace(
+        open->question, model_, fmt::format("{}-{:016x}", is_chat ? "chatcmpl" : "cmpl", random_()),
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+    const std::size_t choices = open->reply->choices();
+    if (choices > settings_.queue) {
+      throw Refusal{.message = fmt::format("the request asks for {}, and at most {} may wait: ask for fewer at once",
+                                           counted(static_cast<std::int64_t>(choices), "answer"), settings_.queue)};
+    }
+    if (!dispatcher_.has_room(choices)) {
+      throw Refusal{.status = 429,
+                    .message = fmt::format("{} wait already: try again later",
+                                           counted(static_cast<std::int64_t>(dispatcher_.waiting()), "prompt"))};
+    }
+    connection->on_gone([this, open] { give_up(*open); });
+    open->deadline = std::make_unique<asio::steady_timer>(io_, settings_.timeout);
+    open->deadline->async_wait([this, weak = std::weak_ptr(open)](error_code stopped) {
+      if (const auto late = weak.lock(); late && !stopped) {
+        fail(*late, {.status = 503,
+                     .message = fmt::format("the answer was not complete within {} seconds", settings_.timeout.count()),
+                     .code = "timeout"});
+      }
+    });
+    statistics_.prompt_tokens += static_cast<std::uint64_t>(open->reply->prompt_tokens());
+    const std::uint64_t random = random_();
+    for (std::size_t choice = 0; choice < choices; ++choice) {
+      open->prompts.push_back(
+          dispatcher_.ask(line_of(open->question, choice, random),
+                          {.told = [this, open, choice](const Piece& piece) { tell(*open, choice, piece); },
+                           .failed =
+                               [this, open](const Failure& failure) {
+                                 fail(*open, {.status = failure.status, .message = failure.message});
+                               }}));
+    }
+    open_.insert(open);
+  }
+
+  void tell(Open& open, std::size_t choice, const Piece& piece) {
+    const std::shared_ptr<Connection> connection = open.connection.lock();
+    if (connection == nullptr) {
+      return give_up(open);
+    }
+    if (!std::exchange(open.has_token, true)) {
+      statistics_.first_token.add(seconds_of(std::chrono::steady_clock::now() - open.begin));
+      if (open.question.streams) {
+        connection->begin_events();
+      }
+    }
+    for (const std::string& event : open.reply->add(choice, piece)) {
+      connection->send_event(event);
+    }
+    statistics_.answer_tokens += piece.tokens.size();
+    if (!open.reply->is_complete()) {
+      return;
+    }
+    end(open);
+    if (!open.question.streams) {
+      return connection->respond({.body = open.reply->whole()});
+    }
+    for (const std::string& event : open.reply->end()) {
+      connection->send_event(event);
+    }
+    connection->end_events();
+  }
+
+  void fail(Open& open, const Refusal& refusal) {
+    const std::shared_ptr<Connection> connection = open.connection.lock();
+    cancel(open);
+    end(open);
+    if (connection == nullptr) {
+      return;
+    }
+    if (!connection->has_begun_events()) {
+      return connection->respond(refusal_response(refusal));
+    }
+    connection->send_event(error_json(refusal));
+    connection->end_events();
+  }
+
+  /// The client is gone.
+  void give_up(Open& open) {
+    cancel(open);
+    end(open);
+  }
+
+  void cancel(const Open& open) {
+    std::ranges::for_each(open.prompts, [this](auto each) { dispatcher_.cancel(each); });
+  }
+
+  void end(Open& open) {
+    if (std::erase_if(open_, [&](const auto& each) { return each.get() == &open; }) > 0) {
+      statistics_.duration.add(seconds_of(std::chrono::steady_clock::now() - open.begin));
+      open.deadline->cancel();
+    }
+  }
+
+  void take_change() {
+    model_.context = dispatcher_.context();
+    model_.vocabulary = dispatcher_.vocabulary();
+    if (dispatcher_.state() == Dispatcher::State::ready && !std::exchange(is_told_ready_, true)) {
+      log(fmt::format("ready: {}, a context of {}", counted(dispatcher_.slots(), "slot"),
+                      counted(model_.context, "token")));
+    } else if (dispatcher_.state() == Dispatcher::State::loading) {
+      is_told_ready_ = false;
+    } else if (dispatcher_.state() == Dispatcher::State::ended) {
+      if (!is_draining_) {
+        log(fmt::format("{} before it was ready", dispatcher_.how_ended()));
+        code_ = 1;
+      }
+      return stop();
+    }
+    end_if_drained();
+  }
+
+  void await_signal() {
+    signals_.async_wait([this](error_code failed, int signal) {
+      if (failed) {
+        return;
+      }
+      if (is_draining_) {
+        log(fmt::format("ended at once by a second signal (SIG{})", ::sigabbrev_np(signal)));
+        code_ = 128 + signal;
+        return io_.stop();
+      }
+      is_draining_ = true;
+      signal_ = signal;
+      log(fmt::format("stopping after {} in work; a second signal ends them at once",
+                      counted(static_cast<std::int64_t>(open_.size()), "request")));
+      drain_.expires_after(settings_.drain);
+      drain_.async_wait([this](error_code stopped) {
+        if (!stopped) {
+          log(fmt::format("{} given up after {} seconds", counted(static_cast<std::int64_t>(open_.size()), "request"),
+                          settings_.drain.count()));
+          code_ = 128 + signal_;
+          const std::set<std::shared_ptr<Open>> late = open_;
+          for (const auto& each : late) {
+            fail(*each, {.status = 503, .message = "the server is stopping"});
+          }
+          stop();
+        }
+      });
+      if (dispatcher_.state() != Dispatcher::State::ready) {
+        return stop();
+      }
+      end_if_drained();
+      await_signal();
+    });
+  }
+
+  /// Lets the job end once it has nothing more to do.
+  void end_if_drained() {
+    if (is_draining_ && open_.empty() && dispatcher_.waiting() + dispatcher_.in_work() == 0 &&
+        !std::exchange(is_finishing_, true)) {
+      dispatcher_.finish();
+    }
+  }
+
+  /// Closes all and lets the loop end once what is to be sent is sent.
+  void stop() {
+    if (std::exchange(is_stopped_, true)) {
+      return;
+    }
+    dispatcher_.kill();
+    signals_.cancel();
+    drain_.cancel();
+    accept_again_.cancel();
+    std::visit([](auto& acceptor) { acceptor->close(); }, acceptor_);
+    const auto all = connections_;
+    for (const auto& each : all) {
+      each->close_when_idle();
+    }
+    // Connections that are still there end within their time limits; nobody waits for those that hold no answer.
+    drain_.expires_after(std::chrono::seconds(1));
+    drain_.async_wait([this](error_code) { io_.stop(); });
+    end_if_closed();
+  }
+
+  void end_if_closed() {
+    if (is_stopped_ && connections_.empty()) {
+      io_.stop();
+    }
+  }
+
+  struct Route {
+    std::string method;
+    void (Server::*answer)(const std::shared_ptr<Connection>& connection, const HttpRequest& request);
+    bool is_public = false;  ///< needs no token
+  };
+
+  const std::map<std::string, Route, std::less<>> routes_ = {
+      {"/", {"GET", &Server::give_page, true}},
+      {"/health", {"GET", &Server::give_health, true}},
+      {"/metrics", {"GET", &Server::give_metrics}},
+      {"/v1/models", {"GET", &Server::give_models}},
+      {"/v1/models/", {"GET", &Server::give_model}},
+      {"/v1/chat/completions", {"POST", &Server::complete_chat}},
+      {"/v1/completions", {"POST", &Server::complete_text}},
+      {"/tokenize", {"POST", &Server::give_tokens}},
+      {"/detokenize", {"POST", &Server::give_text}},
+  };
+
+  using TcpAcceptor = std::unique_ptr<tcp::acceptor>;
+  using LocalAcceptor = std::unique_ptr<Local::acceptor>;
+
+  const ServerSettings& settings_;
+  ServedModel model_;
+  HttpSettings http_;
+  asio::io_context io_{1};
+  std::optional<asio::ssl::context> tls_;
+  std::variant<TcpAcceptor, LocalAcceptor> acceptor_;
+  asio::signal_set signals_;
+  asio::steady_timer drain_;
+  asio::steady_timer accept_again_;
+  Dispatcher dispatcher_;
+  Statistics statistics_;
+  std::set<std::shared_ptr<Connection>> connections_;
+  std::set<std::shared_ptr<Open>> open_;
+  std::size_t bodies_ = 0;
+  std::mt19937_64 random_;
+  const std::int64_t created_ =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  int code_ = 0;
+  int signal_ = 0;
+  bool is_accepting_ = false;
+  bool is_draining_ = false;
+  bool is_finishing_ = false;
+  bool is_stopped_ = false;
+  bool is_told_ready_ = false;
+};
+
+}  // namespace
+
+int serve(const ServerSettings& settings, const infer::Language& language) {
+  std::signal(SIGPIPE, SIG_IGN);  // a job or a client that is gone is told by errors
+  return Server(settings, language).run();
+}
+
+}  // namespace shardrun::serve

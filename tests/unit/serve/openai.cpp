@@ -1,0 +1,104 @@
+#include "core/serve/openai.h"
+
+#include <boost/json.hpp>
+
+#include "tests/support/catch.h"
+
+using namespace shardrun;
+using Catch::Contains;
+
+namespace {
+
+const serve::ServedModel& model() {
+  static const infer::Language language(data::Tokenizer::of_bytes(), {});
+  static const serve::ServedModel served{.name = "m", .language = &language, .context = 10, .vocabulary = 256};
+  return served;
+}
+
+serve::Question read(std::string_view body) { return serve::read_question(false, body, model()); }
+
+/// "STATUS PARAM CODE: MESSAGE" of the refusal.
+std::string refusal_of(std::string_view body, bool is_chat = false) {
+  try {
+    static_cast<void>(serve::read_question(is_chat, body, model()));
+  } catch (const serve::Refusal& refusal) {
+    return std::to_string(refusal.status) + " " + refusal.param + " " + refusal.code + ": " + refusal.message;
+  }
+  return "nothing";
+}
+
+boost::json::value parsed(const std::string& text) { return boost::json::parse(text); }
+
+}  // namespace
+
+TEST_CASE("prompts are a text, tokens, or a list of these", "[serve]") {
+  using Prompts = std::vector<std::vector<std::int32_t>>;
+  CHECK(read(R"({"prompt": "ab"})").prompts == Prompts{{97, 98}});
+  CHECK(read(R"({"prompt": [1, 2]})").prompts == Prompts{{1, 2}});
+  CHECK(read(R"({"prompt": ["a", "b"]})").prompts == Prompts{{97}, {98}});
+  CHECK(read(R"({"prompt": [[1], [2, 3]]})").prompts == Prompts{{1}, {2, 3}});
+}
+
+TEST_CASE("a line has the settings of its request, and a seed of its own", "[serve]") {
+  const serve::Question question = read(
+      R"({"prompt": ["a", "b"], "n": 2, "seed": 5, "max_tokens": 3, "stop": "x", "top_p": 0.5, "logprobs": 2,
+          "user": "me", "colour": 1})");
+  CHECK(question.unknown == std::vector<std::string>{"colour"});
+  const boost::json::object line = serve::line_of(question, 3, 77);
+  CHECK(line == parsed(R"({"prompt": [98], "seed": 6, "max_tokens": 3, "stop": "x", "top_p": 0.5, "logprobs": true,
+                           "top_logprobs": 2})"));
+  CHECK(serve::line_of(read(R"({"prompt": "a"})"), 0, 77) == parsed(R"({"prompt": [97], "seed": 77})"));
+  CHECK(serve::line_of(read(R"({"prompt": "a", "seed": -1})"), 0, 77).at("seed") == INT64_MAX);
+}
+
+TEST_CASE("fields that would change the answer and are not served are refused", "[serve]") {
+  CHECK_THAT(refusal_of(R"({"prompt": "a", "suffix": "b"})"), Contains("400 suffix : \"suffix\" is not served"));
+  CHECK(refusal_of(R"({"prompt": "a", "logit_bias": {}, "response_format": {"type": "text"}})") == "nothing");
+  CHECK_THAT(refusal_of(R"({"prompt": "a", "best_of": 2})"), Contains("400 best_of "));
+  CHECK_THAT(refusal_of(R"({"prompt": "a", "top_p": 2})"),
+             Contains("400 top_p : \"top_p\": expected a number from 0 to 1, found 2"));
+  CHECK_THAT(refusal_of(R"({"prompt": "a", "n": 0})"), Contains("400 n : \"n\": expected an integer from 1 to 128"));
+  CHECK_THAT(refusal_of(R"({"prompt": "0123456789"})"),
+             Contains("400 prompt context_length_exceeded: the prompt has 10 tokens, and at most 9"));
+  CHECK_THAT(refusal_of(R"({"prompt": "a", "model": "other"})"), Contains("404 model model_not_found"));
+  CHECK_THAT(refusal_of(R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"})", true),
+             Contains("400 tool_choice "));
+  CHECK_THAT(refusal_of(R"({"messages": [{"role": "user", "content": "a"}]})", true),
+             Contains("400 messages : the model has no chat template"));
+}
+
+TEST_CASE("a reply counts tokens, and its events follow the client's expectations", "[serve]") {
+  const serve::Question question =
+      read(R"({"prompt": "ab", "stream": true, "stream_options": {"include_usage": true}, "logprobs": 1})");
+  serve::Reply reply(question, model(), "cmpl-1", 5);
+  const auto first = reply.add(0, {.text = "x", .tokens = {120}, .logprobs = {-0.5}, .top_logprobs = {{{120, -0.5}}}});
+  REQUIRE(first.size() == 1);
+  CHECK(parsed(first[0]) ==
+        parsed(R"({"id": "cmpl-1", "object": "text_completion", "created": 5, "model": "m", "choices": [{"index": 0,
+                   "text": "x", "logprobs": {"tokens": ["x"], "token_logprobs": [-0.5], "top_logprobs": [{"x": -0.5}],
+                   "text_offset": [0]}, "finish_reason": null}], "usage": null})"));
+  CHECK_FALSE(reply.is_complete());
+  const auto last = reply.add(0, {.finish_reason = "length", .answer_tokens = 4});
+  REQUIRE(last.size() == 1);
+  CHECK(parsed(last[0]).at("choices").at(0).at("finish_reason") == "length");
+  CHECK(reply.is_complete());
+  const auto end = reply.end();
+  REQUIRE(end.size() == 2);
+  CHECK(parsed(end[0]).at("usage") == parsed(R"({"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6})"));
+  CHECK(end[1] == "[DONE]");
+}
+
+TEST_CASE("a token that is part of a character has its bytes", "[serve]") {
+  const serve::Question question = read(R"({"prompt": "ab", "logprobs": 0})");
+  serve::Reply reply(question, model(), "cmpl-1", 5);
+  static_cast<void>(reply.add(0, {.text = "\xC3\xA9", .tokens = {0xC3, 0xA9}, .logprobs = {-1, -2}}));
+  static_cast<void>(reply.add(0, {.finish_reason = "length", .answer_tokens = 2}));
+  const boost::json::value choice = parsed(reply.whole()).at("choices").at(0);
+  CHECK(choice.at("text") == "\xC3\xA9");
+  CHECK(choice.at("logprobs").at("tokens") == boost::json::array{"\xEF\xBF\xBD", "\xEF\xBF\xBD"});
+}
+
+TEST_CASE("errors have OpenAI's form", "[serve]") {
+  CHECK(parsed(serve::error_json({.status = 429, .message = "full"})) ==
+        parsed(R"({"error": {"message": "full", "type": "rate_limit_error", "param": null, "code": null}})"));
+}
