@@ -27,6 +27,8 @@ struct BlockProduct {
   std::int64_t c_stride;
 };
 
+/// Bytes of scratch for two blocks of a row of activations.
+inline constexpr std::size_t block_product_pair_bytes = 80;
 /// Bytes that multiply_blocks() needs for the rounded activations.
 [[nodiscard]] std::size_t block_product_scratch(std::int64_t m, std::int64_t k);
 

@@ -72,8 +72,7 @@ RegisterVariants::RegisterVariants(std::initializer_list<Variant> variants) {
 const BlockLoops& block_loops() noexcept { return SHARDRUN_OF_MACHINE(loops_of_blocks); }
 
 std::size_t block_product_scratch(std::int64_t m, std::int64_t k) {
-  const std::int64_t blocks = (k + 31) / 32;
-  return static_cast<std::size_t>(m * blocks) * (sizeof(float) + 32);
+  return static_cast<std::size_t>(m * ((k + 63) / 64)) * block_product_pair_bytes;
 }
 
 std::vector<BlockRunner> block_runners() {
