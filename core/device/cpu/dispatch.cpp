@@ -1,22 +1,31 @@
 #include <string_view>
 
+#include "core/device/cpu/block_product.h"
 #include "core/device/cpu/blocks.h"
 #include "core/device/cpu/element_nest.h"
+#include "core/device/cpu/few_rows.h"
 #include "core/device/cpu/variant.h"
 
 namespace shardrun::device::cpu {
 
-// blocks.cpp and element_nest.cpp are compiled for each instruction set. Each compilation defines these.
+// These files are compiled for each instruction set. Each compilation defines
+// these.
 namespace baseline {
 extern const BlockLoops loops_of_blocks;
+extern const BlockRunner block_runner;
+extern const FewRowsRunner few_rows_runner;
 extern const NestRunner nest_runner;
 }  // namespace baseline
 namespace v3 {
 extern const BlockLoops loops_of_blocks;
+extern const BlockRunner block_runner;
+extern const FewRowsRunner few_rows_runner;
 extern const NestRunner nest_runner;
 }  // namespace v3
 namespace v4 {
 extern const BlockLoops loops_of_blocks;
+extern const BlockRunner block_runner;
+extern const FewRowsRunner few_rows_runner;
 extern const NestRunner nest_runner;
 }  // namespace v4
 
@@ -61,6 +70,54 @@ RegisterVariants::RegisterVariants(std::initializer_list<Variant> variants) {
 #endif
 
 const BlockLoops& block_loops() noexcept { return SHARDRUN_OF_MACHINE(loops_of_blocks); }
+
+std::size_t block_product_scratch(std::int64_t m, std::int64_t k) {
+  return static_cast<std::size_t>(m * ((k + 63) / 64)) * block_product_pair_bytes;
+}
+
+std::vector<BlockRunner> block_runners() {
+  std::vector<BlockRunner> runners = {baseline::block_runner};
+#if defined(SHARDRUN_KERNEL_X86_LEVELS)
+  if (machine_level() >= 3) {
+    runners.push_back(v3::block_runner);
+  }
+  // Among the CPUs with AVX-512, few lack this one. They multiply with AVX2.
+  if (machine_level() >= 4 && __builtin_cpu_supports("avx512vnni")) {
+    runners.push_back(v4::block_runner);
+  }
+#endif
+  return runners;
+}
+
+void multiply_blocks(const BlockProduct& product, Threads& threads, std::byte* scratch) {
+  static const BlockRunner runner = block_runners().back();
+  runner(product, threads, scratch);
+}
+
+bool has_few_rows(const Product& p) noexcept {
+  constexpr std::int64_t most = 32;  // up to which these loops are as fast as a library's where b is in a cache
+  using graph::DType;
+  const bool halves = p.b.dtype == DType::bf16 || p.b.dtype == DType::f16;
+  return p.a.dtype == DType::f32 && p.c.dtype == DType::f32 && !p.a.transposed && p.m > 0 &&
+         (halves || (p.b.dtype == DType::f32 && p.m <= most));
+}
+
+std::vector<FewRowsRunner> few_rows_runners() {
+  std::vector<FewRowsRunner> runners = {baseline::few_rows_runner};
+#if defined(SHARDRUN_KERNEL_X86_LEVELS)
+  if (machine_level() >= 3) {
+    runners.push_back(v3::few_rows_runner);
+  }
+  if (machine_level() >= 4) {
+    runners.push_back(v4::few_rows_runner);
+  }
+#endif
+  return runners;
+}
+
+void multiply_few_rows(const Product& product, bool accumulate, Threads& threads) {
+  SHARDRUN_OF_MACHINE(few_rows_runner)(product, accumulate, threads);
+}
 
 void run_nest(const ElementNest& nest, const KernelCall& call) { SHARDRUN_OF_MACHINE(nest_runner)(nest, call); }
 

@@ -4,6 +4,7 @@
 
 #include "core/device/contraction.h"
 #include "core/device/cpu/element_nest.h"
+#include "core/device/cpu/few_rows.h"
 #include "core/device/cpu/prepared_product.h"
 #include "core/device/cpu/sgemm.h"
 #include "core/device/host_device.h"
@@ -211,7 +212,9 @@ std::shared_ptr<void> prepare(const graph::OpShape& shape) {
   Contraction contraction = contraction_of(shape);
   auto prepared = std::make_shared<Prepared>();
   if (contraction.products) {
-    set_up_sgemm(contraction.product);
+    if (!has_few_rows(contraction.product)) {
+      set_up_sgemm(contraction.product);
+    }
     prepared->products = std::make_unique<Products>(std::move(contraction));
   } else {
     prepared->nest = element_nest(contraction);

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "core/device/cpu/bf16_product.h"
+#include "core/device/cpu/few_rows.h"
 #include "core/device/cpu/prepared_product.h"
 #include "core/device/cpu/sgemm.h"
 #include "core/device/device.h"
@@ -17,7 +18,9 @@ template <ProductOf product_of>
 void run(const KernelCall& call) {
   const Product product = product_of(call.attributes, TensorShape(call.inputs[0]), TensorShape(call.inputs[1]),
                                      TensorShape(call.outputs[0]));
-  if (in_floats(product)) {
+  if (has_few_rows(product)) {
+    multiply_few_rows(product, call.accumulate, call.threads);
+  } else if (in_floats(product)) {
     multiply_floats(product, call.accumulate, call.threads);
   } else {
     static_cast<PreparedProduct*>(call.prepared)->run(product, call.accumulate, call.threads, call.scratch.data());
@@ -33,12 +36,15 @@ Product product_of_types(const graph::OpShape& shape) {
 template <ProductOf product_of>
 std::size_t scratch_bytes(const graph::OpShape& shape, int threads) {
   const Product product = product_of_types<product_of>(shape);
-  return in_floats(product) ? 0 : PreparedProduct(product).scratch_bytes(threads);
+  return has_few_rows(product) || in_floats(product) ? 0 : PreparedProduct(product).scratch_bytes(threads);
 }
 
 template <ProductOf product_of>
 std::shared_ptr<void> prepare(const graph::OpShape& shape) {
   const Product product = product_of_types<product_of>(shape);
+  if (has_few_rows(product)) {
+    return nullptr;
+  }
   set_up_sgemm(product);
   return in_floats(product) ? nullptr : std::make_shared<PreparedProduct>(product);
 }

@@ -116,38 +116,6 @@ SHARDRUN_INLINE unsigned copy_block(Reals pages, const Paging& paging, std::int6
   return found;
 }
 
-template <int... number>
-struct Lanes {};
-#if SHARDRUN_VECTOR_BYTES == 64
-using AllLanes = Lanes<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15>;
-#elif SHARDRUN_VECTOR_BYTES == 32
-using AllLanes = Lanes<0, 1, 2, 3, 4, 5, 6, 7>;
-#else
-using AllLanes = Lanes<0, 1, 2, 3>;
-#endif
-
-/// In every 2 * run lanes: the sum of a's two halves, then that of b's.
-template <int run, int... lane>
-SHARDRUN_INLINE vec add_halves(vec a, vec b, Lanes<lane...>) {
-  constexpr int b_first = lanes - run;
-  return __builtin_shufflevector(a, b, (lane % (2 * run) < run ? lane : lane + b_first)...) +
-         __builtin_shufflevector(a, b, (lane % (2 * run) < run ? lane + run : lane + lanes)...);
-}
-
-/// Lane i of the result is the sum of the lanes of of[i]. There are 2 * run vectors, which are overwritten. All sums
-/// add lanes in the same order.
-template <int run = lanes / 2>
-SHARDRUN_INLINE vec sums_of_lanes(vec* of) {
-  for (int i = 0; i < run; ++i) {
-    of[i] = add_halves<run>(of[i], of[i + run], AllLanes{});
-  }
-  if constexpr (run == 1) {
-    return of[0];
-  } else {
-    return sums_of_lanes<run / 2>(of);
-  }
-}
-
 /// The scores of one query to a block of keys.
 SHARDRUN_INLINE void score_block(const float* query, const float* keys, std::int64_t width, float scale,
                                  float* scores) {

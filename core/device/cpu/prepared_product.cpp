@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/device/cpu/blocks.h"
+#include "core/device/cpu/few_rows.h"
 #include "core/device/cpu/sgemm.h"
 
 namespace shardrun::device::cpu {
@@ -117,8 +118,10 @@ void touch_pages(std::byte* scratch, std::size_t bytes) noexcept {
 }
 
 PreparedProduct::PreparedProduct(const Product& product)
-    : floats_(in_floats(product)), tiles_(bf16_tiles(product.m, product.n, product.k)) {
-  for (std::int64_t number = 0; !floats_ && number < tiles_.count; ++number) {
+    : few_rows_(has_few_rows(product)),
+      floats_(in_floats(product)),
+      tiles_(bf16_tiles(product.m, product.n, product.k)) {
+  for (std::int64_t number = 0; !few_rows_ && !floats_ && number < tiles_.count; ++number) {
     const Product tile = tiles_.tile(product, number);
     const Forms forms = {bf16_product(tile, false), bf16_product(tile, true)};
     if (forms.overwriting == nullptr) {
@@ -152,6 +155,10 @@ void PreparedProduct::run_alone(const Product& product, bool accumulate, std::by
 }
 
 void PreparedProduct::multiply(const Product& product, bool accumulate, Threads& threads, std::byte* scratch) const {
+  if (few_rows_) {
+    multiply_few_rows(product, accumulate, threads);
+    return;
+  }
   if (floats_) {
     multiply_floats(product, accumulate, threads);
     return;

@@ -37,6 +37,7 @@ class PreparedProduct {
   };
   void multiply(const Product& product, bool accumulate, Threads& threads, std::byte* scratch) const;
 
+  bool few_rows_;
   bool floats_;
   Tiles tiles_;
   std::vector<Forms> forms_;  ///< of each tile, with bfloat16 instructions; empty: the matrices are widened

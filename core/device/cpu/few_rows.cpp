@@ -1,0 +1,204 @@
+#include "core/device/cpu/few_rows.h"
+
+#include "core/device/cpu/vec.h"
+
+// Products whose time is that of reading b once from memory.
+//
+// b as stored, [k, n]: rows of b are read from one end to the other, `terms` of them side by side. Their columns are
+// kept in registers while the sums of each row of c, which lie in a cache, are read, added to and written.
+//
+// b transposed, stored [n, k]: each element of c is the dot product of two rows. Lane i of a vector adds the elements
+// i, i + lanes, …; then the lanes are added. A tile of rows of a and of b shares what is loaded.
+
+namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
+
+extern const FewRowsRunner few_rows_runner;
+
+namespace {
+
+constexpr std::int64_t terms = 8;               // products that are added to a sum while it is in a register
+constexpr std::int64_t rows_ahead = 4 * terms;  // of b, between what is fetched and what is computed
+constexpr std::int64_t depth = 256;  // terms added up before their sum is added to c: this bounds the rounding error
+constexpr std::int64_t sums_room = 4096;  // floats of sums: half of a first-level cache
+constexpr std::int64_t widest = 1024;     // columns that are computed together
+constexpr std::int64_t most_rows = 32;    // rows that are computed together
+
+std::int64_t lesser(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+SHARDRUN_INLINE const float* moved(const float* from, std::int64_t elements) { return from + elements; }
+SHARDRUN_INLINE Bfloats moved(Bfloats from, std::int64_t elements) { return {from.data + elements}; }
+SHARDRUN_INLINE Halves16 moved(Halves16 from, std::int64_t elements) { return {from.data + elements}; }
+
+/// Begins to move this place's cache line into the second-level cache. To the first level, fewer lines are on their way
+/// at a time: that was a third slower.
+SHARDRUN_INLINE void fetch(const float* from) { __builtin_prefetch(from, 0, 2); }
+SHARDRUN_INLINE void fetch(Bfloats from) { __builtin_prefetch(from.data, 0, 2); }
+SHARDRUN_INLINE void fetch(Halves16 from) { __builtin_prefetch(from.data, 0, 2); }
+
+struct Rows {
+  const float* data;
+  std::int64_t stride;
+  std::int64_t count;
+};
+
+/// Copies `columns` columns of some rows, `terms` at a time: [⌈columns / terms⌉, rows, terms]. In memory the rows may
+/// begin so far apart that they push each other out of the first-level cache.
+void gather_terms(Rows from, std::int64_t columns, float* to) {
+  for (std::int64_t first = 0; first < columns; first += terms) {
+    const std::int64_t count = lesser(terms, columns - first);
+    for (std::int64_t r = 0; r < from.count; ++r) {
+      for (std::int64_t t = 0; t < count; ++t) {
+        to[(first * from.count) + r * terms + t] = from.data[r * from.stride + first + t];
+      }
+    }
+  }
+}
+
+/// Adds to the sums of every row, in the columns `at`, `count` products. `ahead`: the distance to what is read next.
+template <std::int64_t count, typename Weights, typename At>
+SHARDRUN_INLINE void add_terms(const float* a, std::int64_t rows, Weights b, std::int64_t b_stride, std::int64_t ahead,
+                               float* sums, std::int64_t sums_stride, At at) {
+  vec right[count];
+  for (std::int64_t t = 0; t < count; ++t) {
+    fetch(moved(b, (t + ahead) * b_stride + at.begin));
+    right[t] = load(moved(b, t * b_stride), at);
+  }
+  for (std::int64_t r = 0; r < rows; ++r) {
+    float* const to = sums + r * sums_stride + at.begin;
+    const float* const left = a + r * terms;
+    vec sum = load(to, Whole{0});
+    for (std::int64_t t = 0; t < count; ++t) {
+      sum += left[t] * right[t];
+    }
+    store(to, Whole{0}, sum);
+  }
+}
+
+/// The columns [0, columns) of c for b as stored. A row of sums is at most sums_room / a.count long.
+template <typename Weights>
+void add_columns_of_sums(Rows a, std::int64_t k, Weights b, std::int64_t b_stride, float* c, std::int64_t c_stride,
+                         std::int64_t columns, bool accumulate) {
+  alignas(64) float sums[sums_room];
+  alignas(64) float left[most_rows * depth];
+  const std::int64_t stride = (columns + lanes - 1) / lanes * lanes;
+  for (std::int64_t first = 0; first == 0 || first < k; first += depth) {
+    const std::int64_t end = lesser(k, first + depth);
+    gather_terms({a.data + first, a.stride, a.count}, end - first, left);
+    __builtin_memset(sums, 0, static_cast<std::size_t>(a.count * stride) * sizeof(float));
+    const float* group = left;
+    std::int64_t p = first;
+    for (; p + terms <= end; p += terms, group += a.count * terms) {
+      const std::int64_t ahead = p + rows_ahead + terms <= k ? rows_ahead : 0;
+      vectors(0, columns, [&](auto at) {
+        add_terms<terms>(group, a.count, moved(b, p * b_stride), b_stride, ahead, sums, stride, at);
+      });
+    }
+    for (; p < end; ++p, ++group) {
+      vectors(0, columns,
+              [&](auto at) { add_terms<1>(group, a.count, moved(b, p * b_stride), b_stride, 0, sums, stride, at); });
+    }
+    for (std::int64_t r = 0; r < a.count; ++r) {
+      const float* const from = sums + r * stride;
+      float* const to = c + r * c_stride;
+      if (accumulate || first > 0) {
+        vectors(0, columns, [=](auto at) { store(to, at, load(to, at) + load(from, at)); });
+      } else {
+        vectors(0, columns, [=](auto at) { store(to, at, load(from, at)); });
+      }
+    }
+  }
+}
+
+constexpr int tile_rows = SHARDRUN_VECTOR_BYTES == 64 ? 4 : 2;
+constexpr int tile_columns = 4;
+constexpr std::int64_t rows_ahead_of_dots = 4 * tile_columns;
+
+/// `rows` rows of c, `columns` columns, for b transposed.
+template <int rows, int columns, typename Weights>
+SHARDRUN_INLINE void multiply_tile(Rows a, std::int64_t k, Weights b, std::int64_t b_stride, float* c,
+                                   std::int64_t c_stride, bool accumulate) {
+  vec sums[rows * columns] = {};
+  vectors(0, k, [&](auto at) {
+    vec right[columns];
+    for (int j = 0; j < columns; ++j) {
+      fetch(moved(b, (j + rows_ahead_of_dots) * b_stride + at.begin));
+      right[j] = load(moved(b, j * b_stride), at);
+    }
+    for (int r = 0; r < rows; ++r) {
+      const vec left = load(a.data + r * a.stride, at);
+      for (int j = 0; j < columns; ++j) {
+        sums[r * columns + j] += left * right[j];
+      }
+    }
+  });
+  float dots[rows * columns];
+  if constexpr (rows * columns % lanes == 0) {
+    for (int i = 0; i < rows * columns; i += lanes) {
+      store(dots, Whole{i}, sums_of_lanes(sums + i));
+    }
+  } else {
+    for (int i = 0; i < rows * columns; ++i) {
+      dots[i] = sum(sums[i]);
+    }
+  }
+  for (int i = 0; i < rows * columns; ++i) {
+    float* const to = c + i / columns * c_stride + i % columns;
+    *to = accumulate ? *to + dots[i] : dots[i];
+  }
+}
+
+/// All rows of c in `columns` columns.
+template <int columns, typename Weights>
+void multiply_dots(Rows a, std::int64_t k, Weights b, std::int64_t b_stride, float* c, std::int64_t c_stride,
+                   bool accumulate) {
+  std::int64_t r = 0;
+  for (; r + tile_rows <= a.count; r += tile_rows) {
+    multiply_tile<tile_rows, columns>({a.data + r * a.stride, a.stride, tile_rows}, k, b, b_stride, c + r * c_stride,
+                                      c_stride, accumulate);
+  }
+  for (; r < a.count; ++r) {
+    multiply_tile<1, columns>({a.data + r * a.stride, a.stride, 1}, k, b, b_stride, c + r * c_stride, c_stride,
+                              accumulate);
+  }
+}
+
+template <typename Weights>
+void multiply_part(const Product& p, Weights b, bool accumulate, std::int64_t begin, std::int64_t end) {
+  const Rows a = {p.a.floats(), p.a.stride, p.m};
+  float* const c = p.c.floats();
+  if (p.b.transposed) {
+    std::int64_t j = begin;
+    for (; j + tile_columns <= end; j += tile_columns) {
+      multiply_dots<tile_columns>(a, p.k, moved(b, j * p.b.stride), p.b.stride, c + j, p.c.stride, accumulate);
+    }
+    for (; j < end; ++j) {
+      multiply_dots<1>(a, p.k, moved(b, j * p.b.stride), p.b.stride, c + j, p.c.stride, accumulate);
+    }
+    return;
+  }
+  for (std::int64_t r = 0; r < p.m; r += most_rows) {
+    const Rows rows = {a.data + r * a.stride, a.stride, lesser(most_rows, p.m - r)};
+    const std::int64_t width = lesser(widest, sums_room / rows.count / lanes * lanes);
+    for (std::int64_t j = begin; j < end; j += width) {
+      add_columns_of_sums(rows, p.k, moved(b, j), p.b.stride, c + r * p.c.stride + j, p.c.stride,
+                          lesser(width, end - j), accumulate);
+    }
+  }
+}
+
+void run_few_rows(const Product& p, bool accumulate, Threads& threads) {
+  threads.split(p.n, 16, [&](std::int64_t begin, std::int64_t end) {
+    auto* const halves = reinterpret_cast<std::uint16_t*>(p.b.data);
+    switch (p.b.dtype) {
+      case graph::DType::bf16: return multiply_part(p, Bfloats{halves}, accumulate, begin, end);
+      case graph::DType::f16: return multiply_part(p, Halves16{halves}, accumulate, begin, end);
+      default: return multiply_part<const float*>(p, p.b.floats(), accumulate, begin, end);
+    }
+  });
+}
+
+}  // namespace
+
+constinit const FewRowsRunner few_rows_runner = run_few_rows;
+
+}  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
