@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -89,6 +90,24 @@ void stream_part(const TensorSource& source, std::size_t tensor, const mesh::Box
   }
 }
 
+/// Throws Error{data} with the place of the first value that `dtype` would round to infinity. `values`: elements of
+/// this rank's part from number `local` on.
+void require_held(const TensorSource& source, std::size_t tensor, const mesh::Box& box, std::int64_t local,
+                  std::span<const float> values, graph::DType dtype) {
+  const float overflow = device::overflow_of(dtype);
+  const auto found = std::ranges::find_if(values, [&](float value) { return std::abs(value) >= overflow; });
+  if (found == values.end()) {
+    return;
+  }
+  const TensorInfo& info = source.tensors[tensor];
+  throw Error(ErrorCode::data,
+              fmt::format("'{}': tensor {} has {} at {}, which {} cannot hold: it would be infinite; keep the weights "
+                          "in another type",
+                          source.path.native(), info.name, *found,
+                          place_of(info, box.index_in_whole(info.shape, local + (found - values.begin()))),
+                          graph::to_string(dtype)));
+}
+
 /// Loads this rank's parts of states that are all loaded from one tensor, each converted to the state's type.
 void load_states(const TensorSource& source, std::size_t tensor, const runtime::Executor& executor,
                  const std::vector<graph::StateId>& ids) {
@@ -100,15 +119,10 @@ void load_states(const TensorSource& source, std::size_t tensor, const runtime::
   for (const graph::StateId id : ids) {
     states.push_back(std::make_unique<device::HostTensor>(executor.queue(), executor.state(id), device::Access::write));
   }
-  std::vector<double> converted;
   stream_part(source, tensor, box, [&](std::int64_t local, std::span<const float> part) {
     for (const std::unique_ptr<device::HostTensor>& state : states) {
-      if (state->view().dtype == graph::DType::f32) {
-        std::ranges::copy(part, device::elements_of<float>(state->view()).begin() + local);
-        continue;
-      }
-      converted.assign(part.begin(), part.end());
-      device::write_elements(state->view(), local, converted);
+      require_held(source, tensor, box, local, part, state->view().rounded);
+      device::write_elements(state->view(), local, part);
     }
   });
   for (const std::unique_ptr<device::HostTensor>& state : states) {
@@ -164,6 +178,15 @@ void GivenWeights::check() const {
 
 std::string GivenWeights::fingerprint() const {
   return checkpoint_ ? to_string(checkpoint_->hash()) : hub_ ? hub_->fingerprint() : file_->fingerprint();
+}
+
+graph::DType type_of_matrices(job::Weights setting, const GivenWeights* weights) {
+  switch (setting) {
+    case job::Weights::automatic: break;
+    case job::Weights::float32: return graph::DType::f32;
+    case job::Weights::bfloat16: return graph::DType::bf16;
+  }
+  return weights != nullptr && weights->is_quantised() ? graph::DType::bf16 : graph::DType::f32;
 }
 
 void require_model(const TensorSource& source, const std::string& model) {

@@ -114,13 +114,13 @@ workload::TrainingSettings training_settings(const job::Job& job, const data::Da
 }
 
 /// The graph by which prompts are continued.
-graph::Graph build_generation(const job::Job& job, const workload::ModelSettings& settings,
-                              const workload::Model& model) {
+graph::Graph build_generation(const job::Job& job, const workload::ModelSettings& settings, const Compiled& compiled) {
   const bool is_narrow = job.infer.cache == job::RealType::bfloat16;
-  return workload::build_decoding(model, settings,
+  return workload::build_decoding(compiled.model, settings,
                                   {.slots = job.infer.slots,
                                    .chunk = job.infer.chunk,
-                                   .cache = is_narrow ? graph::DType::bf16 : graph::DType::f32});
+                                   .cache = is_narrow ? graph::DType::bf16 : graph::DType::f32,
+                                   .weights = checkpoint::type_of_matrices(job.infer.weights, compiled.weights.get())});
 }
 
 /// The sizes of the caches: each slot has room for the whole context.
@@ -144,7 +144,7 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
       return workload::build_iteration(compiled.model, settings, compiled.iterated_rows);
     }
     if (job::generates(job)) {
-      return build_generation(job, settings, compiled.model);
+      return build_generation(job, settings, compiled);
     }
     if (job.task == job::Task::infer) {
       return workload::build_inference(compiled.model, settings, compiled.evaluation_rows);

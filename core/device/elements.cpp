@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 namespace shardrun::device {
 namespace {
@@ -105,6 +106,27 @@ void write_elements(const TensorView& view, std::int64_t first, std::span<double
   }
   write_elements(view.dtype, values,
                  {static_cast<std::byte*>(view.data) + static_cast<std::size_t>(first) * bytes, values.size() * bytes});
+}
+
+void write_elements(const TensorView& view, std::int64_t first, std::span<const float> values) {
+  const auto write = [&]<typename T>(T, auto narrow) {
+    T* const to = static_cast<T*>(view.data) + first;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      to[i] = narrow(values[i]);
+    }
+  };
+  switch (view.dtype) {
+    case DType::f32: write(float{}, [](float value) { return value; }); return;
+    case DType::bf16: write(Bfloat{}, [](float value) { return sdk::narrow_to_bfloat(value); }); return;
+    case DType::f16: write(Half{}, [](float value) { return sdk::narrow_to_half(value); }); return;
+    default: break;
+  }
+  std::vector<double> widened(values.begin(), values.end());
+  write_elements(view, first, widened);
+}
+
+float overflow_of(DType dtype) noexcept {
+  return dtype == DType::f16 ? 65520.0F : dtype == DType::bf16 ? 0x1.FFp127F : std::numeric_limits<float>::infinity();
 }
 
 void round_elements(DType dtype, std::span<double> values) noexcept {

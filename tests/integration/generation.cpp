@@ -30,6 +30,29 @@ learning_rate = 0.02
 warmup = 0
 )";
 
+/// A model whose matrices have rows of whole blocks, on each of up to 3 ranks.
+constexpr const char* narrow_job = R"([job]
+output = run
+threads = 1
+[model]
+name = llama
+layers = 2
+heads = 6
+kv_heads = 2
+head_dim = 32
+width = 64
+hidden = 192
+context = 32
+tied = true
+[data]
+text = corpus.txt
+batch = 4
+[train]
+steps = 20
+learning_rate = 0.01
+warmup = 0
+)";
+
 /// Prompts of several lengths, more than the slots, some of which end early.
 constexpr const char* prompts = R"({"prompt": "the ", "max_tokens": 20}
 {"prompt": "a", "logprobs": true}
@@ -73,6 +96,23 @@ void check_alike(const std::vector<boost::json::object>& answers, const std::vec
   }
 }
 
+/// The largest difference between logarithms of probabilities, up to where the tokens of answers differ.
+double largest_difference(const std::vector<boost::json::object>& answers,
+                          const std::vector<boost::json::object>& others) {
+  double largest = 0;
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    const boost::json::value* const logprobs = answers[i].if_contains("logprobs");
+    for (std::size_t n = 0; logprobs != nullptr && n < logprobs->as_array().size(); ++n) {
+      if (answers[i].at("tokens").at(n) != others.at(i).at("tokens").at(n)) {
+        break;
+      }
+      largest =
+          std::max(largest, std::abs(logprobs->at(n).as_double() - others.at(i).at("logprobs").at(n).as_double()));
+    }
+  }
+  return largest;
+}
+
 }  // namespace
 
 TEST_CASE("prompts have the same answers under each strategy", "[generate]") {
@@ -105,6 +145,37 @@ TEST_CASE("prompts have the same answers under each strategy", "[generate]") {
     }
     for (const std::vector<std::string>& split : splits) {
       CAPTURE(split);
+      const Ended ended = generate(job, split);
+      INFO(ended.err);
+      REQUIRE(ended.code == 0);
+      check_alike(answers_of(ended.out), expected);
+    }
+  }
+}
+
+TEST_CASE("weights in fewer bits give the same answers under each strategy, near those of float32", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", narrow_job);
+  write_file(job.path() / "prompts.jsonl", prompts);
+  REQUIRE(job.run().code == 0);
+  const std::vector<boost::json::object> exact = answers_of(generate(job, {}).out);
+  constexpr std::pair<const char*, double> types[] = {{"bfloat16", 0.05}};
+  for (const auto& [type, most] : types) {
+    CAPTURE(type);
+    const Ended one = generate(job, {"--weights", type});
+    INFO(one.err);
+    REQUIRE(one.code == 0);
+    const std::vector<boost::json::object> expected = answers_of(one.out);
+    const double distance = largest_difference(expected, exact);
+    CHECK(distance < most);
+    CHECK(distance > 1e-5);  // the weights have been rounded
+    const std::vector<std::vector<std::string>> splits = {{"--ranks", "2", "--strategy", "tp"},
+                                                          {"--ranks", "3", "--strategy", "tp"},
+                                                          {"--ranks", "2", "--strategy", "pp"},
+                                                          {"--ranks", "2", "--strategy", "zero3"}};
+    for (std::vector<std::string> split : splits) {
+      CAPTURE(split);
+      split.insert(split.end(), {"--weights", type});
       const Ended ended = generate(job, split);
       INFO(ended.err);
       REQUIRE(ended.code == 0);
