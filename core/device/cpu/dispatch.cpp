@@ -1,22 +1,27 @@
 #include <string_view>
 
+#include "core/device/cpu/block_product.h"
 #include "core/device/cpu/blocks.h"
 #include "core/device/cpu/element_nest.h"
 #include "core/device/cpu/variant.h"
 
 namespace shardrun::device::cpu {
 
-// blocks.cpp and element_nest.cpp are compiled for each instruction set. Each compilation defines these.
+// block_product.cpp, blocks.cpp and element_nest.cpp are compiled for each instruction set. Each compilation defines
+// these.
 namespace baseline {
 extern const BlockLoops loops_of_blocks;
+extern const BlockRunner block_runner;
 extern const NestRunner nest_runner;
 }  // namespace baseline
 namespace v3 {
 extern const BlockLoops loops_of_blocks;
+extern const BlockRunner block_runner;
 extern const NestRunner nest_runner;
 }  // namespace v3
 namespace v4 {
 extern const BlockLoops loops_of_blocks;
+extern const BlockRunner block_runner;
 extern const NestRunner nest_runner;
 }  // namespace v4
 
@@ -61,6 +66,30 @@ RegisterVariants::RegisterVariants(std::initializer_list<Variant> variants) {
 #endif
 
 const BlockLoops& block_loops() noexcept { return SHARDRUN_OF_MACHINE(loops_of_blocks); }
+
+std::size_t block_product_scratch(std::int64_t m, std::int64_t k) {
+  const std::int64_t blocks = (k + 31) / 32;
+  return static_cast<std::size_t>(m * blocks) * (sizeof(float) + 32);
+}
+
+std::vector<BlockRunner> block_runners() {
+  std::vector<BlockRunner> runners = {baseline::block_runner};
+#if defined(SHARDRUN_KERNEL_X86_LEVELS)
+  if (machine_level() >= 3) {
+    runners.push_back(v3::block_runner);
+  }
+  // Among the CPUs with AVX-512, few lack this one. They multiply with AVX2.
+  if (machine_level() >= 4 && __builtin_cpu_supports("avx512vnni")) {
+    runners.push_back(v4::block_runner);
+  }
+#endif
+  return runners;
+}
+
+void multiply_blocks(const BlockProduct& product, Threads& threads, std::byte* scratch) {
+  static const BlockRunner runner = block_runners().back();
+  runner(product, threads, scratch);
+}
 
 void run_nest(const ElementNest& nest, const KernelCall& call) { SHARDRUN_OF_MACHINE(nest_runner)(nest, call); }
 

@@ -122,6 +122,22 @@ SHARDRUN_INLINE vec widen(shortvec bfloats) {
   return __builtin_bit_cast(vec, wide << 16U);
 }
 
+/// Converts numbers of IEEE half precision to float32.
+SHARDRUN_INLINE vec widen_halves(shortvec halves) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<vec>(_mm512_maskz_cvtph_ps(0xFFFF, reinterpret_cast<__m256i>(halves)));
+#elif defined(__F16C__)
+  return reinterpret_cast<vec>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(halves)));
+#else
+  const uvec bits = __builtin_convertvector(halves, uvec);
+  const uvec magnitude = (bits & 0x7FFFU) << 13U;
+  constexpr float exponents = 0x1p112F;  // the difference of the types' exponents
+  const uvec finite = __builtin_bit_cast(uvec, __builtin_bit_cast(vec, magnitude) * exponents);
+  const uvec value = magnitude >= (0x7C00U << 13U) ? magnitude | 0x7F800000U : finite;
+  return __builtin_bit_cast(vec, value | ((bits & 0x8000U) << 16U));
+#endif
+}
+
 /// Rounds to bfloat16, to nearest with ties to even. NaN stays NaN.
 SHARDRUN_INLINE shortvec narrow(vec v) {
   const uvec bits = __builtin_bit_cast(uvec, v);
@@ -156,6 +172,22 @@ SHARDRUN_INLINE void store(Bfloats to, Whole at, vec v) {
 SHARDRUN_INLINE void store(Bfloats to, Part at, vec v) {
   const shortvec rounded = narrow(v);
   __builtin_memcpy(to.data + at.begin, &rounded, static_cast<std::size_t>(at.count) * sizeof(std::uint16_t));
+}
+
+/// Numbers of IEEE half precision in memory. A load widens to float32.
+struct Halves16 {
+  const std::uint16_t* data;
+};
+
+SHARDRUN_INLINE vec load(Halves16 from, Whole at) {
+  shortvec v;
+  __builtin_memcpy(&v, from.data + at.begin, sizeof(v));
+  return widen_halves(v);
+}
+SHARDRUN_INLINE vec load(Halves16 from, Part at) {
+  shortvec v = {};
+  __builtin_memcpy(&v, from.data + at.begin, static_cast<std::size_t>(at.count) * sizeof(std::uint16_t));
+  return widen_halves(v);
 }
 
 /// Real numbers in memory whose type, float32 or bfloat16, is known only at run time. Kernels are templates over their
