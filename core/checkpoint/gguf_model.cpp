@@ -700,6 +700,11 @@ GgufModel::GgufModel(const std::filesystem::path& path) {
   };
 }
 
+bool GgufModel::is_quantised() const {
+  return std::ranges::any_of(contents_.tensors,
+                             [](const files::GgufTensor& tensor) { return files::block_of(tensor.type).elements > 1; });
+}
+
 std::string GgufModel::fingerprint() const {
   std::string all;
   for (const std::unique_ptr<files::SteadyFile>& part : parts_) {

@@ -26,6 +26,8 @@ class GgufModel {
   [[nodiscard]] const std::vector<sdk::ConfigValue>& config() const noexcept { return config_; }
   /// The tensors as float32. Reading part of a quantised tensor converts only the blocks that contain it.
   [[nodiscard]] const TensorSource& source() const noexcept { return source_; }
+  /// Whether any tensor is stored in blocks with fewer bits than its elements have.
+  [[nodiscard]] bool is_quantised() const;
   [[nodiscard]] bool has_tokenizer() const { return contents_.metadata.contains("tokenizer.ggml.model"); }
   /// A text that identifies the content of all parts.
   [[nodiscard]] std::string fingerprint() const;

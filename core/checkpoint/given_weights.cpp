@@ -5,15 +5,18 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <memory>
 
 #include "core/base/error.h"
 #include "core/checkpoint/folder.h"
+#include "core/checkpoint/weight_blocks.h"
 #include "core/checkpoint/weights.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
+#include "core/graph/stored_weights.h"
 #include "core/files/text_file.h"
 #include "core/mesh/rows.h"
 #include "core/metrics/run_files.h"
@@ -89,6 +92,24 @@ void stream_part(const TensorSource& source, std::size_t tensor, const mesh::Box
   }
 }
 
+/// Throws Error{data} with the place of the first value that `dtype` would round to infinity. `values`: elements of
+/// this rank's part from number `local` on.
+void require_held(const TensorSource& source, std::size_t tensor, const mesh::Box& box, std::int64_t local,
+                  std::span<const float> values, graph::DType dtype) {
+  const float overflow = device::overflow_of(dtype);
+  const auto found = std::ranges::find_if(values, [&](float value) { return std::abs(value) >= overflow; });
+  if (found == values.end()) {
+    return;
+  }
+  const TensorInfo& info = source.tensors[tensor];
+  throw Error(ErrorCode::data,
+              fmt::format("'{}': tensor {} has {} at {}, which {} cannot hold: it would be infinite; keep the weights "
+                          "in another type",
+                          source.path.native(), info.name, *found,
+                          place_of(info, box.index_in_whole(info.shape, local + (found - values.begin()))),
+                          graph::to_string(dtype)));
+}
+
 /// Loads this rank's parts of states that are all loaded from one tensor, each converted to the state's type.
 void load_states(const TensorSource& source, std::size_t tensor, const runtime::Executor& executor,
                  const std::vector<graph::StateId>& ids) {
@@ -100,15 +121,10 @@ void load_states(const TensorSource& source, std::size_t tensor, const runtime::
   for (const graph::StateId id : ids) {
     states.push_back(std::make_unique<device::HostTensor>(executor.queue(), executor.state(id), device::Access::write));
   }
-  std::vector<double> converted;
   stream_part(source, tensor, box, [&](std::int64_t local, std::span<const float> part) {
     for (const std::unique_ptr<device::HostTensor>& state : states) {
-      if (state->view().dtype == graph::DType::f32) {
-        std::ranges::copy(part, device::elements_of<float>(state->view()).begin() + local);
-        continue;
-      }
-      converted.assign(part.begin(), part.end());
-      device::write_elements(state->view(), local, converted);
+      require_held(source, tensor, box, local, part, state->view().rounded);
+      device::write_elements(state->view(), local, part);
     }
   });
   for (const std::unique_ptr<device::HostTensor>& state : states) {
@@ -166,6 +182,17 @@ std::string GivenWeights::fingerprint() const {
   return checkpoint_ ? to_string(checkpoint_->hash()) : hub_ ? hub_->fingerprint() : file_->fingerprint();
 }
 
+graph::DType type_of_matrices(job::Weights setting, const GivenWeights* weights) {
+  switch (setting) {
+    case job::Weights::automatic: break;
+    case job::Weights::float32: return graph::DType::f32;
+    case job::Weights::bfloat16: return graph::DType::bf16;
+    case job::Weights::float16: return graph::DType::f16;
+    case job::Weights::int8: return graph::DType::i8;
+  }
+  return weights != nullptr && weights->is_quantised() ? graph::DType::bf16 : graph::DType::f32;
+}
+
 void require_model(const TensorSource& source, const std::string& model) {
   if (const std::string found = model_of(source); !found.empty() && found != model) {
     throw Error(ErrorCode::data,
@@ -176,22 +203,24 @@ void require_model(const TensorSource& source, const std::string& model) {
 
 void require_parameters(const TensorSource& source, const graph::Graph& graph) {
   for (const graph::State& state : graph.states) {
-    if (state.kind != graph::StateKind::parameter) {
+    if (state.kind != graph::StateKind::parameter || state.of_parameter.exists()) {
       continue;
     }
     const TensorInfo& info = source.tensors[source.index_of(state.name)];
-    if (!is_real(info.dtype) || info.shape != state.type.shape) {
+    const std::vector<std::int64_t> shape = shape_in_files(state);
+    if (!is_real(info.dtype) || info.shape != shape) {
       throw Error(ErrorCode::data,
                   fmt::format("'{}': tensor {} should be F32 [{}], found {} [{}]", source.path.string(), state.name,
-                              fmt::join(state.type.shape, ", "), to_string(info.dtype), fmt::join(info.shape, ", ")));
+                              fmt::join(shape, ", "), to_string(info.dtype), fmt::join(info.shape, ", ")));
     }
   }
 }
 
-void load_parameters(const TensorSource& source, const graph::Graph& graph, const runtime::Executor& executor) {
-  require_parameters(source, graph);
+void load_parameters(const TensorSource& given, const graph::Graph& graph, const runtime::Executor& executor) {
+  require_parameters(given, graph);
+  const TensorSource source = in_blocks(given, graph);
   for (const graph::StateId id : graph.states.ids()) {
-    if (graph.states[id].kind != graph::StateKind::parameter) {
+    if (graph.states[id].kind != graph::StateKind::parameter || graph.states[id].of_parameter.exists()) {
       continue;
     }
     const std::size_t tensor = source.index_of(graph.states[id].name);
@@ -201,6 +230,11 @@ void load_parameters(const TensorSource& source, const graph::Graph& graph, cons
       continue;
     }
     load_states(source, tensor, executor, {id});
+    // Next, because a converted tensor is kept until another one is read.
+    if (graph.states[id].contracted > 0) {
+      const graph::StateId scales = graph::scales_of(graph, id);
+      load_states(source, source.index_of(graph.states[scales].name), executor, {scales});
+    }
     if (master != id) {
       load_states(source, tensor, executor, {master});
     }

@@ -8,6 +8,7 @@
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/checkpoint/tensor_source.h"
 #include "core/graph/graph.h"
+#include "core/job/job.h"
 #include "core/job/raw.h"
 #include "core/runtime/executor.h"
 #include "core/workload/model.h"
@@ -33,6 +34,8 @@ class GivenWeights {
   [[nodiscard]] std::int64_t step() const noexcept { return checkpoint_ ? checkpoint_->manifest().step : 0; }
   /// Whether the weights are in a folder of Hugging Face's libraries or in a GGUF file.
   [[nodiscard]] bool is_hub() const noexcept { return hub_.has_value(); }
+  /// Whether they are in a GGUF file with quantised tensors.
+  [[nodiscard]] bool is_quantised() const { return hub_ && hub_->is_quantised(); }
   /// A note for the user about how a hub folder or GGUF file was read; "" if there is none.
   [[nodiscard]] std::string note() const { return hub_ ? hub_->note() : ""; }
   /// Compares all bytes of a checkpoint with its hashes. Does nothing for other weights. Throws Error{data}.
@@ -52,14 +55,17 @@ class GivenWeights {
   TensorSource source_;
 };
 
+/// The type in which a generating job keeps the matrices of these weights. `weights`: null if it names none.
+[[nodiscard]] graph::DType type_of_matrices(job::Weights setting, const GivenWeights* weights);
+
 /// Throws Error{data} if the metadata says that the weights belong to another model.
 void require_model(const TensorSource& source, const std::string& model);
 
 /// Throws Error{data} if a parameter of the graph is missing, has another shape, or is not of a real type.
 void require_parameters(const TensorSource& source, const graph::Graph& graph);
 
-/// Loads this rank's parts of the parameters, converted to float32. Throws as require_parameters() does, and
-/// Error{data} if a value is NaN or infinite.
-void load_parameters(const TensorSource& source, const graph::Graph& graph, const runtime::Executor& executor);
+/// Loads this rank's parts of the parameters, converted to the types of their states. Throws as require_parameters()
+/// does, and Error{data} if a value is NaN or infinite, or would become infinite.
+void load_parameters(const TensorSource& given, const graph::Graph& graph, const runtime::Executor& executor);
 
 }  // namespace shardrun::checkpoint

@@ -47,6 +47,8 @@ class HubFolder {
   [[nodiscard]] std::vector<UnderstoodKey> understood_keys() const;
   /// The tensors under their names in the folder. Those of a GGUF file are converted to float32.
   [[nodiscard]] const TensorSource& tensors() const noexcept { return gguf_ ? gguf_->source() : files_->source(); }
+  /// Whether it is a GGUF file with quantised tensors.
+  [[nodiscard]] bool is_quantised() const { return gguf_ && gguf_->is_quantised(); }
   /// A note for the user about how config.json was read; "" if there is none.
   [[nodiscard]] const std::string& note() const noexcept { return note_; }
   /// The longest context that the model knows, in tokens. REQUIRES: the model has the option `context`.

@@ -66,7 +66,8 @@ std::string_view meaning_of(std::string_view word) {
       {{"train", "fit", "start", "launch", "exec", "execute", "submit"}, "'shardrun JOB.ini' runs a job"},
       {{"resume", "continue", "restart"}, "'shardrun JOB.ini --resume' goes on from a job's newest checkpoint"},
       {{"eval", "validate", "test", "perplexity", "lm_eval"},
-       "'shardrun evaluate RUN --text FILE' measures a language model; 'shardrun JOB.ini --set train.steps=0' evaluates "
+       "'shardrun evaluate RUN --text FILE' measures a language model; 'shardrun JOB.ini --set train.steps=0' "
+       "evaluates "
        "any job's model as it begins, and with 'checkpoint.resume' and as many steps as the checkpoint a trained one"},
       {{"sample", "complete", "chat"},
        "'shardrun generate RUN' samples from a trained model, 'shardrun generate FOLDER --message TEXT' answers, and "

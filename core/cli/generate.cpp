@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -161,6 +162,10 @@ std::vector<OptionSyntax> generate_options() {
        .value = "P",
        .help = "draw only from tokens with at least this share of the highest probability (default 0: all)"},
       {.name = "seed", .value = "S", .help = "seed of the random draws (default 1337)"},
+      {.name = "weights",
+       .value = "TYPE",
+       .help = "type in which matrices are kept: float32, bfloat16, float16 or int8 (default auto: bfloat16 for a "
+               "quantised GGUF file, otherwise float32)"},
       {.name = "threads", .value = "N", .help = "threads of each rank to compute with (default 1)"},
       {.name = "ranks", .value = "N", .help = "ranks to compute with, in place of the run's"},
       {.name = "strategy", .value = "NAME", .help = "the strategy in place of the run's, without its [mesh]"},
@@ -211,6 +216,17 @@ void require_job(const Parsed& parsed, const checkpoint::TrainedModel& trained, 
   if (const std::optional<std::string> to = parsed.get("to"); to && !job::is_standard(*to)) {
     require_new(parsed, *to);
   }
+}
+
+job::Weights weights_setting(const Parsed& parsed) {
+  const std::string text = parsed.get("weights").value_or(job::automatic);
+  const std::vector<std::string>& choices = job::weights_choices;
+  const auto found = std::ranges::find(choices, text);
+  if (found == choices.end()) {
+    throw Error(ErrorCode::usage,
+                fmt::format("--weights: expected one of {}, found '{}'", fmt::join(choices, ", "), text));
+  }
+  return static_cast<job::Weights>(found - choices.begin());
 }
 
 /// Throws Error{usage} for a token that the model does not have.
@@ -270,8 +286,10 @@ int generate(std::span<const std::string> words) {
   if (!has_caches && given.is_hub()) {
     take_needed_context(trained, tokens.size(), count);
   }
-  const graph::Graph graph = has_caches ? workload::build_decoding(trained.model, trained.settings, {.slots = 1})
-                                        : workload::build_prediction(trained.model, trained.settings);
+  const graph::DType matrices = checkpoint::type_of_matrices(weights_setting(parsed), &given);
+  const graph::Graph graph =
+      has_caches ? workload::build_decoding(trained.model, trained.settings, {.slots = 1, .weights = matrices})
+                 : workload::build_prediction(trained.model, trained.settings, matrices);
   const graph::Function& function = graph.functions.back();
   require_tokens(tokens, function.values[function.outputs.front().value].type.shape.back());
   sampling.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;

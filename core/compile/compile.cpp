@@ -134,7 +134,7 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
       return workload::build_iteration(compiled.model, settings, compiled.iterated_rows);
     }
     if (job::generates(job)) {
-      return workload::build_decoding(compiled.model, settings, decoding_settings(job));
+      return workload::build_decoding(compiled.model, settings, decoding_settings(job, compiled));
     }
     if (job.task == job::Task::infer) {
       return workload::build_inference(compiled.model, settings, compiled.evaluation_rows);
@@ -466,12 +466,13 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   return compiled;
 }
 
-workload::DecodingSettings decoding_settings(const job::Job& job) {
+workload::DecodingSettings decoding_settings(const job::Job& job, const Compiled& compiled) {
   const bool is_narrow = job.infer.cache == job::RealType::bfloat16;
   return {.slots = job.infer.slots,
           .chunk = job.infer.chunk,
           .cache = is_narrow ? graph::DType::bf16 : graph::DType::f32,
-          .scores_prompts = job.infer.prompt_logprobs};
+          .scores_prompts = job.infer.prompt_logprobs,
+          .weights = checkpoint::type_of_matrices(job.infer.weights, compiled.weights.get())};
 }
 
 bool is_applied_to_tokens(const job::Job& job) {

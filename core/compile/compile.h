@@ -66,7 +66,7 @@ struct Compiled {
                                std::shared_ptr<data::Dataset> dataset = nullptr);
 
 /// How the job continues prompts. REQUIRES: job::generates(job).
-[[nodiscard]] workload::DecodingSettings decoding_settings(const job::Job& job);
+[[nodiscard]] workload::DecodingSettings decoding_settings(const job::Job& job, const Compiled& compiled);
 
 /// Whether the job applies a model to tokens; otherwise to numbers.
 [[nodiscard]] bool is_applied_to_tokens(const job::Job& job);

@@ -24,6 +24,12 @@ void read_elements(const TensorView& view, std::int64_t first, std::span<double>
 /// Writes elements from number `first` on. Numbers are first rounded to the type that the graph gives the tensor.
 void write_elements(const TensorView& view, std::int64_t first, std::span<double> values) noexcept;
 
+/// The same for float32 numbers, which float32 and 16-bit tensors take fast.
+void write_elements(const TensorView& view, std::int64_t first, std::span<const float> values);
+
+/// The least number that a real type rounds to infinity, for float32 numbers; infinity if it holds them all.
+[[nodiscard]] float overflow_of(graph::DType dtype) noexcept;
+
 /// If `dtype` is bf16 or f16, rounds the numbers to it. Numbers of other types are kept, because a device that stores
 /// them wider does so to compute with more digits.
 void round_elements(graph::DType dtype, std::span<double> values) noexcept;

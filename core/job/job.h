@@ -22,6 +22,7 @@ enum class Schedule { cosine, linear, constant };
 enum class Remat { none, layer, selective, gathers };
 enum class Precision { float32, mixed };
 enum class RealType { float32, bfloat16 };
+enum class Weights { automatic, float32, bfloat16, float16, int8 };
 enum class Malformed { stop, skip };
 enum class SaveFailure { warn, stop };
 enum class OnNan { stop, warn };
@@ -45,6 +46,9 @@ struct Sharding {
   std::string key;
   std::string value;
 };
+
+/// The names of the values of Weights, in order.
+inline const std::vector<std::string> weights_choices = {"auto", "float32", "bfloat16", "float16", "int8"};
 
 /// The name with which a job leaves the choice of a transport to the host.
 inline constexpr const char* automatic = "auto";
@@ -139,6 +143,7 @@ struct InferSettings {
   std::int64_t chunk{};    ///< tokens of a prompt that are read at once
   std::int64_t page{};     ///< tokens on a page of the caches
   RealType cache{};
+  Weights weights{};
   bool prompt_logprobs{};  ///< prompts may ask for the logarithms of the probabilities of their own tokens
   bool writes_text{};      ///< answers are written as they are, instead of as JSON objects
   bool events{};           ///< answers are told piece by piece, as they come

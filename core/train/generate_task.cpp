@@ -67,7 +67,7 @@ class GenerateTask : private StreamTask {
 
   void generate(runtime::Executor& executor, const infer::Language& language) {
     const auto begin = std::chrono::steady_clock::now();
-    infer::Session session(executor, compiled_.settings.caches, compile::decoding_settings(job_), context());
+    infer::Session session(executor, compiled_.settings.caches, compile::decoding_settings(job_, compiled_), context());
     bool has_more = true;
     while (signal_ == 0 && (has_more || session.requests() > 0)) {
       while (has_more && signal_ == 0 && has_room(session)) {

@@ -11,6 +11,7 @@
 #include "core/base/human.h"
 #include "core/graph/builder.h"
 #include "core/graph/precision.h"
+#include "core/graph/stored_weights.h"
 #include "core/graph/unused.h"
 #include "core/workload/optimizer.h"
 
@@ -185,13 +186,14 @@ std::string untrained_notice(const Graph& graph) {
              : fmt::format("parameters without a gradient keep their first values: {}", fmt::join(untrained, ", "));
 }
 
-Graph build_prediction(const Model& model, const ModelSettings& model_settings) {
+Graph build_prediction(const Model& model, const ModelSettings& model_settings, graph::DType weights) {
   if (!model.predict) {
     refuse(model_settings, "model", "name",
            fmt::format("model {} does not predict tokens, so nothing can be sampled from it", model.name));
   }
   Graph graph = declare(model, model_settings);
   add_prediction(graph, model, model_settings);
+  graph::store_weights(graph, weights);
   return graph;
 }
 
@@ -216,6 +218,7 @@ Graph build_decoding(const Model& model, const ModelSettings& model_settings, co
   };
   add(prefill_function, 1, settings.chunk);
   add(decode_function, settings.slots, 1);
+  graph::store_weights(graph, settings.weights);
   return graph;
 }
 

@@ -73,15 +73,18 @@ inline constexpr std::string_view loss_count_state = "loss_count";
 /// a graph that is not trained.
 [[nodiscard]] std::string untrained_notice(const graph::Graph& graph);
 
-/// A graph with the parameters and only the function `predict`, for sampling.
-[[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings);
+/// A graph with the parameters and only the function `predict`, for sampling. `weights`: the type of its matrices, as
+/// for graph::store_weights.
+[[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings,
+                                            graph::DType weights = graph::DType::f32);
 
 /// How sequences are continued with caches.
 struct DecodingSettings {
   std::int64_t slots = 1;   ///< sequences at once: rows of `decode`
   std::int64_t chunk = 64;  ///< tokens of a prompt in a call of `prefill`, which has one row
   graph::DType cache = graph::DType::f32;
-  bool scores_prompts = false;  ///< `prefill` gives logits for all tokens of a chunk: [chunk, vocab]
+  bool scores_prompts = false;               ///< `prefill` gives logits for all tokens of a chunk: [chunk, vocab]
+  graph::DType weights = graph::DType::f32;  ///< of matrices: see graph::store_weights
 };
 
 /// A graph with the parameters, the caches of `model_settings`, and the functions `prefill` and `decode`. Throws

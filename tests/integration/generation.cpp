@@ -31,6 +31,29 @@ learning_rate = 0.02
 warmup = 0
 )";
 
+/// A model whose matrices have rows of whole blocks, on each of up to 3 ranks.
+constexpr const char* narrow_job = R"([job]
+output = run
+threads = 1
+[model]
+name = llama
+layers = 2
+heads = 6
+kv_heads = 2
+head_dim = 32
+width = 64
+hidden = 192
+context = 32
+tied = true
+[data]
+text = corpus.txt
+batch = 4
+[train]
+steps = 20
+learning_rate = 0.01
+warmup = 0
+)";
+
 /// Prompts of several lengths, more than there are slots. Some of their answers end early.
 constexpr const char* prompts = R"({"prompt": "the ", "max_tokens": 20}
 {"prompt": "a", "logprobs": true}
@@ -56,7 +79,8 @@ std::vector<boost::json::object> answers_of(const std::string& out) {
 }
 
 /// Checks that answers have the same tokens, with nearly the same probabilities.
-void check_alike(const std::vector<boost::json::object>& answers, const std::vector<boost::json::object>& expected) {
+void check_alike(const std::vector<boost::json::object>& answers, const std::vector<boost::json::object>& expected,
+                 double tolerance = 1e-4) {
   REQUIRE(answers.size() == expected.size());
   for (std::size_t i = 0; i < answers.size(); ++i) {
     CAPTURE(i);
@@ -68,10 +92,27 @@ void check_alike(const std::vector<boost::json::object>& answers, const std::vec
       const boost::json::array& found = answers[i].at(key).as_array();
       REQUIRE(found.size() == value.as_array().size());
       for (std::size_t n = 0; n < found.size(); ++n) {
-        CHECK(std::abs(found[n].as_double() - value.as_array()[n].as_double()) < 1e-4);
+        CHECK(std::abs(found[n].as_double() - value.as_array()[n].as_double()) < tolerance);
       }
     }
   }
+}
+
+/// The largest difference between logarithms of probabilities, up to where the tokens of answers differ.
+double largest_difference(const std::vector<boost::json::object>& answers,
+                          const std::vector<boost::json::object>& others) {
+  double largest = 0;
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    const boost::json::value* const logprobs = answers[i].if_contains("logprobs");
+    for (std::size_t n = 0; logprobs != nullptr && n < logprobs->as_array().size(); ++n) {
+      if (answers[i].at("tokens").at(n) != others.at(i).at("tokens").at(n)) {
+        break;
+      }
+      largest =
+          std::max(largest, std::abs(logprobs->at(n).as_double() - others.at(i).at("logprobs").at(n).as_double()));
+    }
+  }
+  return largest;
 }
 
 }  // namespace
@@ -189,6 +230,44 @@ TEST_CASE("an evaluation that cannot be made is refused before anything starts",
   CHECK_THAT(refused({"--text", "corpus.txt", "--delimiter", "x"}), Contains("no effect without --choices"));
   write_file(job.path() / "questions.jsonl", "\n{\"context\": \"a\", \"choices\": [\"b\"], \"answer\": 0}\n");
   CHECK_THAT(refused({"--choices", "questions.jsonl"}), Contains("questions.jsonl:2: \"choices\": expected a list"));
+}
+
+TEST_CASE("weights in fewer bits give the same answers under each strategy, near those of float32", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", narrow_job);
+  write_file(job.path() / "prompts.jsonl", prompts);
+  REQUIRE(job.run().code == 0);
+  const std::vector<boost::json::object> exact = answers_of(generate(job, {}).out);
+  // int8: a product rounds activations, so a last bit that differs may change an integer by one.
+  struct Narrow {
+    const char* type;
+    double most;       ///< difference from float32
+    double tolerance;  ///< between strategies
+  };
+  for (const auto& [type, most, tolerance] :
+       {Narrow{"bfloat16", 0.05, 1e-4}, Narrow{"float16", 0.01, 1e-4}, Narrow{"int8", 0.2, 0.02}}) {
+    CAPTURE(type);
+    const Ended one = generate(job, {"--weights", type});
+    INFO(one.err);
+    REQUIRE(one.code == 0);
+    const std::vector<boost::json::object> expected = answers_of(one.out);
+    const double distance = largest_difference(expected, exact);
+    CHECK(distance < most);
+    CHECK(distance > 1e-5);  // the weights have been rounded
+    const std::vector<std::vector<std::string>> splits = {{"--ranks", "2", "--strategy", "tp"},
+                                                          {"--ranks", "3", "--strategy", "tp"},
+                                                          {"--ranks", "4", "--strategy", "tp"},  // rows of 48 a rank
+                                                          {"--ranks", "2", "--strategy", "pp"},
+                                                          {"--ranks", "2", "--strategy", "zero3"}};
+    for (std::vector<std::string> split : splits) {
+      CAPTURE(split);
+      split.insert(split.end(), {"--weights", type});
+      const Ended ended = generate(job, split);
+      INFO(ended.err);
+      REQUIRE(ended.code == 0);
+      check_alike(answers_of(ended.out), expected, tolerance);
+    }
+  }
 }
 
 TEST_CASE("a prompt that cannot be continued stops the job or is skipped", "[generate]") {
