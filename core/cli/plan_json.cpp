@@ -62,6 +62,9 @@ boost::json::object json_of(const forecast::StepForecast& step) {
                             {"tokens_per_s", step.tokens_per_s},
                             {"model_flops_per_s", step.model_flops_per_s},
                             {"stages", std::move(stages)}};
+  if (step.chunk_s) {
+    predicted["prefill_chunk_s"] = *step.chunk_s;
+  }
   if (step.utilisation) {
     predicted["utilisation"] = *step.utilisation;
   }

@@ -225,6 +225,10 @@ std::string predicted_text(const forecast::Forecast& forecast) {
   };
   rate("samples a second", step.samples_per_s);
   rate("tokens a second", step.tokens_per_s);
+  if (step.chunk_s) {
+    text += fmt::format("{:<16} {:>15}   for each chunk of the prompt, if no other prompt is in work\n", "first token",
+                        human_time(*step.chunk_s));
+  }
   text += fmt::format("{:<16} {:>15}   a second and rank, without what is computed again", "model FLOPs",
                       human_quantity(step.model_flops_per_s, "FLOP"));
   text += step.utilisation ? fmt::format(": {:.1f} % of [cluster] flops\n", 100 * *step.utilisation) : "\n";

@@ -9,6 +9,7 @@
 #include "core/checkpoint/rank_file.h"
 #include "core/partition/alike.h"
 #include "core/partition/launch_order.h"
+#include "core/workload/program.h"
 
 namespace shardrun::forecast {
 namespace {
@@ -74,8 +75,12 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   Forecast result;
   const std::function<std::uint64_t(std::int64_t rank)> snapshot_of = snapshots_of(job, compiled);
   std::optional<StepPredictor> predictor;
+  std::optional<StepPredictor> reading;  // of prompts
   if (job.cluster.flops > 0 || !job.cluster.measured.empty()) {
     predictor.emplace(job, compiled);
+  }
+  if (predictor && job::generates(job) && job.cluster.measured.empty()) {
+    reading.emplace(job, compiled);
   }
   partition::LaunchOrders launch_orders;
   for (const partition::StageId stage : partition.pipeline.stage_ids()) {
@@ -90,6 +95,9 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
       const std::vector<std::size_t> executed = compile::programs_of_step(compiled, programs);
       const partition::SentTable table = partition::sent_table(programs, executed);
       add_ranks(result.ranks, forecast_of(compiled, programs, executed), alike, table, programs.mesh, snapshot_of);
+      if (reading) {
+        reading->add(programs, programs.find_calls(workload::prefill_function, {1}));
+      }
       if (predictor) {
         predictor->add(std::move(programs), executed);
       }
@@ -103,6 +111,9 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
             [](const RankForecast& a, const RankForecast& b) { return a.members.front() < b.members.front(); });
   if (predictor) {
     result.step = predictor->forecast();
+  }
+  if (reading) {
+    result.step->chunk_s = reading->forecast().prediction.seconds;
   }
   if (partition.pipeline.exists()) {
     const auto cost = [&](const plan::Action& action) {

@@ -15,11 +15,12 @@ namespace shardrun::forecast {
 /// The predicted time of a step of a job with [cluster].
 struct StepForecast {
   Prediction prediction;
-  std::vector<std::int64_t> ranks;    ///< the rank of each stage that was simulated
-  bool measured = false;              ///< whether costs come from a measured trace; otherwise they come from rates
-  double samples_per_s = 0;           ///< of training or predictions; otherwise 0
-  double tokens_per_s = 0;            ///< 0 if samples are not tokens
-  double model_flops_per_s = 0;       ///< FLOPs per second of a rank, without those that recompute activations
+  std::vector<std::int64_t> ranks;  ///< the rank of each stage that was simulated
+  bool measured = false;            ///< whether costs come from a measured trace; otherwise they come from rates
+  double samples_per_s = 0;         ///< of training or predictions; otherwise 0
+  double tokens_per_s = 0;          ///< 0 if samples are not tokens
+  std::optional<double> chunk_s;    ///< seconds in which a chunk of a prompt is read; set if the job continues prompts
+  double model_flops_per_s = 0;     ///< FLOPs per second of a rank, without those that recompute activations
   std::optional<double> utilisation;  ///< model_flops_per_s divided by [cluster] flops
 };
 

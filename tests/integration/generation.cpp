@@ -353,6 +353,16 @@ TEST_CASE("a plan says what caches need, for the heads of keys that a rank has",
                                 "8 pages of 8 tokens"));
   const Ended narrow = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.cache=bfloat16"});
   CHECK_THAT(narrow.out, Contains("caches                      6144 "));
+  const auto first_token = [&](const char* chunk) {
+    const Ended predicted =
+        run_program(job.path(), {"plan", "infer.ini", "--json", "--set", "cluster.flops=1e9", "--set", chunk});
+    INFO(predicted.err);
+    REQUIRE(predicted.code == 0);
+    return boost::json::parse(predicted.out).at_pointer("/predicted/prefill_chunk_s").as_double();
+  };
+  const double ratio = first_token("infer.chunk=32") / first_token("infer.chunk=8");
+  CHECK(ratio > 2.5);  // logits are computed for one token of a chunk
+  CHECK(ratio < 4);
   const Ended long_context = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.context=33"});
   CHECK(long_context.code == 2);
   CHECK_THAT(long_context.err, Contains("[infer] context = 33 is more than the model's context of 32"));
