@@ -88,7 +88,9 @@ serve::ServerSettings server_settings(const Parsed& parsed) {
   constexpr std::int64_t most_seconds = 1'000'000;
   std::filesystem::path named = std::filesystem::absolute(parsed.positional[0]).lexically_normal();
   named = named.has_filename() ? named : named.parent_path();
-  return {.name = parsed.get("name").value_or(named.stem().string()),
+  std::error_code none;
+  named = std::filesystem::is_directory(named, none) ? named.filename() : named.stem();
+  return {.name = parsed.get("name").value_or(named.string()),
           .host = parsed.get("host").value_or("127.0.0.1"),
           .port = static_cast<std::uint16_t>(parsed.integer("port", 8080, 0, 65535)),
           .socket = parsed.get("socket").value_or(""),
@@ -135,9 +137,7 @@ int serve_command(std::span<const std::string> words) {
     return 0;
   }
   serve::ServerSettings settings = server_settings(parsed);
-  const EventJob job(
-      parsed, "serve",
-      {{"infer.tokens", parsed.get("tokens").value_or(fmt::format("{}", 1 << 30))}, {"infer.temperature", "1"}});
+  const EventJob job(parsed, "serve", {{"infer.tokens", fmt::format("{}", 1 << 30)}, {"infer.temperature", "1"}});
   settings.job = job.words();
   const ServeLog log(parsed.get("log"));
   settings.log = [&](std::string_view line, bool is_access) { log.write(line, is_access); };
