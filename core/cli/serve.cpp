@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -23,6 +24,7 @@ namespace {
 
 constexpr const char* token_variable = "SHARDRUN_SERVE_TOKEN";
 constexpr std::size_t most_token_bytes = 4096;
+constexpr std::size_t most_line_bytes = 2000;  ///< of the log
 
 std::vector<OptionSyntax> serve_options() {
   return {
@@ -117,11 +119,15 @@ class ServeLog {
   }
 
   void write(std::string_view line, bool is_access) const {
-    const std::string whole = fmt::format(
-        "{:%Y-%m-%dT%H:%M:%SZ} {}\n",
-        fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())), printable(line));
+    const std::string whole =
+        fmt::format("{:%Y-%m-%dT%H:%M:%SZ} {}\n",
+                    fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
+                    printable(line.substr(0, most_line_bytes)));
     if (!is_access || !file_.is_open()) {
-      write_to_standard_error(whole, Patience::brief);
+      pollfd reader = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+      if (::poll(&reader, 1, 0) == 1) {  // clients do not wait for a reader of the log
+        write_to_standard_error(whole, Patience::brief);
+      }
     } else {
       [[maybe_unused]] const ssize_t written = ::write(file_.get(), whole.data(), whole.size());
     }
