@@ -15,6 +15,7 @@
 #include "core/compile/model.h"
 #include "core/compile/plugins.h"
 #include "core/files/folder.h"
+#include "core/files/gguf.h"
 #include "core/job/ini.h"
 #include "core/job/job.h"
 
@@ -101,7 +102,7 @@ job::RawJob generating_job(const Parsed& parsed, const std::string& command,
   constexpr std::pair<const char*, const char*> settings[] = {{"prompts", "infer.from"},
                                                               {"to", "infer.to"},
                                                               {"slots", "infer.slots"},
-                                                              {"context", "infer.context"},
+                                                              {"tokens", "infer.tokens"},
                                                               {"temperature", "infer.temperature"},
                                                               {"top-k", "infer.top_k"},
                                                               {"top-p", "infer.top_p"},
@@ -124,15 +125,27 @@ job::RawJob generating_job(const Parsed& parsed, const std::string& command,
     }
     set("plugins.path", all);
   }
-  for (const auto& each : defaults) {
-    const auto gives = [&](const std::string& setting) { return setting.starts_with(each.first + "="); };
-    if (std::ranges::none_of(overrides, gives)) {
-      set(each.first, each.second);
+  const std::filesystem::path path = parsed.positional.at(0);
+  if (const std::optional<std::string> context = parsed.get("context")) {
+    std::error_code none;
+    const bool is_hub = files::is_gguf(path) || std::filesystem::exists(path / "config.json", none);
+    set(is_hub ? "model.context" : "infer.context",
+        *context);  // others' models are built with the context that is needed
+  }
+  const bool is_job = path.extension() == ".ini";
+  const job::RawJob file = is_job ? job::read_job_file(path) : job::RawJob();
+  const auto is_given = [&](const std::string& setting) {
+    const std::size_t dot = setting.find('.');
+    const job::RawSection* const section = file.find(setting.substr(0, dot));
+    return (section != nullptr && section->find(setting.substr(dot + 1)) != nullptr) ||
+           std::ranges::any_of(overrides, [&](const std::string& each) { return each.starts_with(setting + "="); });
+  };
+  for (const auto& [setting, value] : defaults) {
+    if (!is_given(setting)) {
+      set(setting, value);
     }
   }
-  const std::filesystem::path path = parsed.positional.at(0);
-  return path.extension() == ".ini" ? job::read_job_file(path, overrides)
-                                    : job_of_weights(parsed, command, path, overrides);
+  return is_job ? job::read_job_file(path, overrides) : job_of_weights(parsed, command, path, overrides);
 }
 
 void require_generating(const checkpoint::TrainedModel& trained, const std::string& path) {
@@ -154,12 +167,10 @@ void require_generating(const checkpoint::TrainedModel& trained, const std::stri
 EventJob::EventJob(const Parsed& parsed, const std::string& command,
                    std::vector<std::pair<std::string, std::string>> defaults)
     : folder_(fmt::format("shardrun-{}", command), "the job's records") {
-  defaults.insert(defaults.end(), {{"infer.from", "-"},
-                                   {"infer.to", "-"},
-                                   {"infer.events", "true"},
-                                   {"job.threads", "1"},
-                                   {"job.output", (folder_.path() / "run").string()}});
-  const job::Job job = checked_job(parsed, generating_job(parsed, command, defaults));
+  defaults.insert(defaults.end(),
+                  {{"infer.from", "-"}, {"infer.to", "-"}, {"infer.events", "true"}, {"job.threads", "1"}});
+  job::Job job = checked_job(parsed, generating_job(parsed, command, defaults));
+  job.output = folder_.path() / "run";
   if (!job::generates(job) || !job.infer.events || !job::is_standard(job.infer.from) ||
       !job::is_standard(job.infer.to) || job.checkpoint.empty()) {
     throw Error(ErrorCode::usage,

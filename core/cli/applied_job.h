@@ -20,9 +20,9 @@ namespace shardrun::cli {
 [[nodiscard]] job::RawJob job_of_weights(const Parsed& parsed, const std::string& command,
                                          const std::filesystem::path& path, const std::vector<std::string>& overrides);
 
-/// A job that continues prompts from standard input, unless the command line says otherwise: job_of_weights() with the
-/// command's options, such as --ranks and --temperature, as settings. `defaults`: settings that count unless the
-/// command line gives them.
+/// A job that continues prompts: job_of_weights(), or the job file that the command line names, with the command's
+/// options, such as --ranks and --temperature, as settings. `defaults`: settings that count unless the command line or
+/// the job file gives them.
 [[nodiscard]] job::RawJob generating_job(const Parsed& parsed, const std::string& command,
                                          const std::vector<std::pair<std::string, std::string>>& defaults);
 

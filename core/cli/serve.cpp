@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -23,6 +24,7 @@ namespace {
 
 constexpr const char* token_variable = "SHARDRUN_SERVE_TOKEN";
 constexpr std::size_t most_token_bytes = 4096;
+constexpr std::size_t most_line_bytes = 2000;  ///< of the log
 
 std::vector<OptionSyntax> serve_options() {
   return {
@@ -88,7 +90,9 @@ serve::ServerSettings server_settings(const Parsed& parsed) {
   constexpr std::int64_t most_seconds = 1'000'000;
   std::filesystem::path named = std::filesystem::absolute(parsed.positional[0]).lexically_normal();
   named = named.has_filename() ? named : named.parent_path();
-  return {.name = parsed.get("name").value_or(named.stem().string()),
+  std::error_code none;
+  named = std::filesystem::is_directory(named, none) ? named.filename() : named.stem();
+  return {.name = parsed.get("name").value_or(named.string()),
           .host = parsed.get("host").value_or("127.0.0.1"),
           .port = static_cast<std::uint16_t>(parsed.integer("port", 8080, 0, 65535)),
           .socket = parsed.get("socket").value_or(""),
@@ -115,11 +119,15 @@ class ServeLog {
   }
 
   void write(std::string_view line, bool is_access) const {
-    const std::string whole = fmt::format(
-        "{:%Y-%m-%dT%H:%M:%SZ} {}\n",
-        fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())), printable(line));
+    const std::string whole =
+        fmt::format("{:%Y-%m-%dT%H:%M:%SZ} {}\n",
+                    fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
+                    printable(line.substr(0, most_line_bytes)));
     if (!is_access || !file_.is_open()) {
-      write_to_standard_error(whole, Patience::brief);
+      pollfd reader = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+      if (::poll(&reader, 1, 0) == 1) {  // clients do not wait for a reader of the log
+        write_to_standard_error(whole, Patience::brief);
+      }
     } else {
       [[maybe_unused]] const ssize_t written = ::write(file_.get(), whole.data(), whole.size());
     }
@@ -135,9 +143,7 @@ int serve_command(std::span<const std::string> words) {
     return 0;
   }
   serve::ServerSettings settings = server_settings(parsed);
-  const EventJob job(
-      parsed, "serve",
-      {{"infer.tokens", parsed.get("tokens").value_or(fmt::format("{}", 1 << 30))}, {"infer.temperature", "1"}});
+  const EventJob job(parsed, "serve", {{"infer.tokens", fmt::format("{}", 1 << 30)}, {"infer.temperature", "1"}});
   settings.job = job.words();
   const ServeLog log(parsed.get("log"));
   settings.log = [&](std::string_view line, bool is_access) { log.write(line, is_access); };

@@ -47,12 +47,13 @@ Dispatcher::Dispatcher(boost::asio::io_context& io, Settings settings)
 void Dispatcher::start_job() {
   was_ready_ = false;
   try {
-    job_ = std::make_shared<JobProcess>(io_, JobProcess::Events{.told = [this](const auto& event) { hear(event); },
-                                                                .said = settings_.log_job,
-                                                                .ended = [this](const auto& how) { job_ended(how); }});
+    job_ = std::make_shared<JobProcess>(
+        io_, JobProcess::Events{.told = [this](const auto& event) { hear(event); },
+                                .said = settings_.log_job,
+                                .ended = [this](const auto& how, int code) { job_ended(how, code); }});
     job_->start(settings_.job);
   } catch (const Error& error) {
-    job_ended(error.message());
+    job_ended(error.message(), shardrun::exit_code(error.code()));
   }
 }
 
@@ -124,8 +125,9 @@ void Dispatcher::hear(const boost::json::object& event) {
   }
 }
 
-void Dispatcher::job_ended(const std::string& how) {
+void Dispatcher::job_ended(const std::string& how, int code) {
   how_ended_ = how;
+  exit_code_ = code;
   job_.reset();
   std::vector<Listener> failed;
   for (auto& [number, listener] : in_work_) {

@@ -29,8 +29,9 @@ class JobProcess : public std::enable_shared_from_this<JobProcess> {
  public:
   struct Events {
     std::function<void(const boost::json::object& event)> told;
-    std::function<void(std::string_view line)> said;    ///< on standard error
-    std::function<void(const std::string& how)> ended;  ///< called once, last, unless kill() was called before
+    std::function<void(std::string_view line)> said;  ///< on standard error
+    /// Called once, last, unless kill() was called before. `code`: its exit code; 1 if a signal ended it.
+    std::function<void(const std::string& how, int code)> ended;
   };
 
   JobProcess(boost::asio::io_context& io, Events events)
@@ -137,6 +138,7 @@ class Dispatcher {
   [[nodiscard]] std::int64_t restarts() const noexcept { return restarts_; }
   /// How the job ended last.
   [[nodiscard]] const std::string& how_ended() const noexcept { return how_ended_; }
+  [[nodiscard]] int exit_code() const noexcept { return exit_code_; }
 
  private:
   struct Prompt {
@@ -147,7 +149,7 @@ class Dispatcher {
 
   void start_job();
   void hear(const boost::json::object& event);
-  void job_ended(const std::string& how);
+  void job_ended(const std::string& how, int code);
   void send_prompts();
   void become(State state);
 
@@ -163,6 +165,7 @@ class Dispatcher {
   std::int64_t vocabulary_ = 0;
   std::int64_t restarts_ = 0;
   std::string how_ended_;
+  int exit_code_ = 0;
   bool is_finishing_ = false;
   bool was_ready_ = false;  ///< the job that runs, or that ended last
   boost::asio::steady_timer start_again_;

@@ -149,7 +149,7 @@ void JobProcess::reap() {
   pid_ = -1;
   error_code ignored;
   input_.close(ignored);
-  events_.ended(how_ended(status));
+  events_.ended(how_ended(status), WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
 void JobProcess::kill() noexcept {

@@ -23,6 +23,7 @@
 #include "core/base/error.h"
 #include "core/base/human.h"
 #include "core/base/printable.h"
+#include "core/launch/limits.h"
 #include "core/serve/connection.h"
 #include "core/serve/dispatcher.h"
 #include "core/serve/openai.h"
@@ -270,9 +271,10 @@ class Server {
   void record(const HttpRequest& request, const std::string& peer, int status, std::size_t bytes,
               std::chrono::steady_clock::duration took) {
     ++statistics_.requests[status];
-    settings_.log(fmt::format("{} \"{} {}\" {} {} {:.3f}", peer, request.method.empty() ? "?" : request.method,
-                              request.path.empty() ? "?" : request.path, status, bytes, seconds_of(took)),
-                  true);
+    settings_.log(
+        fmt::format("{} \"{} {}\" {} {} {:.3f}", peer, request.method.empty() ? "?" : request.method,
+                    request.path.empty() ? "?" : request.path.substr(0, 200), status, bytes, seconds_of(took)),
+        true);
   }
 
   /// Refuses a request by its header.
@@ -281,8 +283,8 @@ class Server {
     if (settings_.token.empty() && !settings_.is_open && settings_.socket.empty()) {
       // Pages of other sites, which a browser on this host shows, may not use the server.
       const std::string_view origin = text_of(request.fields, http::field::origin);
-      if (!is_loopback(host_of(text_of(request.fields, http::field::host))) ||
-          (!origin.empty() && !is_loopback(host_of(origin)))) {
+      const std::string_view host = text_of(request.fields, http::field::host);
+      if ((!host.empty() && !is_loopback(host_of(host))) || (!origin.empty() && !is_loopback(host_of(origin)))) {
         return refuse({.status = 403, .message = "without a token this server answers requests to this host alone"});
       }
     }
@@ -513,7 +515,7 @@ class Server {
     } else if (dispatcher_.state() == Dispatcher::State::ended) {
       if (!is_draining_) {
         log(fmt::format("{} before it was ready", dispatcher_.how_ended()));
-        code_ = 1;
+        code_ = std::max(dispatcher_.exit_code(), 1);
       }
       return stop();
     }
@@ -547,7 +549,7 @@ class Server {
           stop();
         }
       });
-      if (dispatcher_.state() != Dispatcher::State::ready) {
+      if (dispatcher_.state() != Dispatcher::State::ready && open_.empty()) {
         return stop();
       }
       end_if_drained();
@@ -640,6 +642,8 @@ class Server {
 
 int serve(const ServerSettings& settings, const infer::Language& language) {
   std::signal(SIGPIPE, SIG_IGN);  // a job or a client that is gone is told by errors
+  // If the limit cannot be raised, fewer connect at once.
+  static_cast<void>(launch::raise_descriptor_limit(most_connections + launch::other_descriptors));
   return Server(settings, language).run();
 }
 

@@ -278,7 +278,7 @@ class GenerateTask : private StreamTask {
   void write_events() {
     std::string events;
     std::erase_if(answers_, [&](Waiting& each) {
-      if (!std::exchange(each.is_told, true)) {
+      if (!std::exchange(each.is_told, true) && record_.is_first()) {
         const auto reason = each.is_complete ? std::optional(each.answer->finish_reason()) : std::nullopt;
         events += each.answer->event(std::exchange(each.text, ""), reason);
       }

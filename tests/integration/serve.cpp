@@ -78,8 +78,9 @@ Response response_of(const std::string& text) {
 /// A server that runs until it is stopped.
 class Served {
  public:
-  explicit Served(const std::filesystem::path& folder, std::vector<std::string> words = {}) {
-    words.insert(words.begin(), {"serve", "chat", "--port", "0"});
+  explicit Served(const std::filesystem::path& folder, std::vector<std::string> words = {},
+                  const std::string& what = "chat") {
+    words.insert(words.begin(), {"serve", what, "--port", "0"});
     std::future<std::pair<pid_t, int>> told = told_.get_future();
     ended_ = std::async(std::launch::async, [this, folder, words] {
       const Ended ended = run_program(folder, words, [this](pid_t process, std::string_view out) {
@@ -288,6 +289,14 @@ TEST_CASE("serve: wrong requests are refused and told why", "[serve]") {
   };
   CHECK_THAT(usage({"--host", "0.0.0.0"}), Contains("--host 0.0.0.0 lets other hosts in"));
   CHECK_THAT(usage({"--set", "infer.events=false"}), Contains("is no job that continues prompts"));
+  write_file(folder / "trains.ini", "[model]\nname = gpt\n[data]\ntext = trains.ini\n[train]\nsteps = 1\n");
+  CHECK(run_program(folder.path(), {"serve", "trains.ini"}).code == 2);
+  write_file(folder / "job.ini",
+             "[job]\ntask = infer\n[model]\nfrom = chat\ncontext = 40\n[infer]\ntokens = 3\nslots = 2\n");
+  Served of_job(folder.path(), {}, "job.ini");
+  CHECK(of_job.complete(R"({"prompt": "a"})").json().at("usage").at("completion_tokens") == 3);
+  CHECK(of_job.ask("GET", "/v1/models/job").json().at("max_model_len") == 40);
+  CHECK(of_job.stop().code == 0);
 }
 
 TEST_CASE("serve: prompts that wait are bounded, and end with their clients", "[serve]") {
