@@ -185,6 +185,7 @@ graph::DType type_of_matrices(job::Weights setting, const GivenWeights* weights)
     case job::Weights::automatic: break;
     case job::Weights::float32: return graph::DType::f32;
     case job::Weights::bfloat16: return graph::DType::bf16;
+    case job::Weights::float16: return graph::DType::f16;
   }
   return weights != nullptr && weights->is_quantised() ? graph::DType::bf16 : graph::DType::f32;
 }

@@ -153,7 +153,10 @@ Contraction::Contraction(const graph::Einsum& einsum, const graph::OpShape& shap
   }
   const std::int64_t k = tensors[0].count(inner);
   const std::int64_t results = tensors[0].count(rows) * tensors[1].count(columns);
-  products = results * k >= small_product && results > 1 && k > 1;
+  // Only products take float16.
+  const bool has_halves =
+      std::ranges::any_of(tensors, [](const Lettered& tensor) { return tensor.dtype == graph::DType::f16; });
+  products = (results * k >= small_product && results > 1 && k > 1) || has_halves;
   if (!products) {
     return;
   }

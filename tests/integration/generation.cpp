@@ -159,7 +159,7 @@ TEST_CASE("weights in fewer bits give the same answers under each strategy, near
   write_file(job.path() / "prompts.jsonl", prompts);
   REQUIRE(job.run().code == 0);
   const std::vector<boost::json::object> exact = answers_of(generate(job, {}).out);
-  constexpr std::pair<const char*, double> types[] = {{"bfloat16", 0.05}};
+  constexpr std::pair<const char*, double> types[] = {{"bfloat16", 0.05}, {"float16", 0.01}};
   for (const auto& [type, most] : types) {
     CAPTURE(type);
     const Ended one = generate(job, {"--weights", type});

@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "core/device/contraction.h"
 #include "tests/kernels/compare.h"
 #include "tests/support/catch.h"
 #include "tests/support/depth.h"
@@ -18,6 +19,16 @@ std::vector<int> numbers_of_threads(std::initializer_list<int> numbers) {
   return depth(false, false, true) ? std::vector{3} : numbers;
 }
 
+/// Whether an einsum is computed as products of matrices.
+bool is_product(const Prepared& prepared) {
+  const std::vector<graph::TensorType> inputs = {prepared.inputs[0].type, prepared.inputs[1].type};
+  const std::vector<graph::TensorType> outputs = {prepared.outputs[0].type};
+  return device::Contraction(graph::parse_einsum(prepared.attributes.text("spec")),
+                             {prepared.attributes, inputs, outputs})
+             .products &&
+         prepared.outputs[0].values.size() > 1;
+}
+
 }  // namespace
 
 TEST_CASE("every op has cases, and a kernel on each device", "[kernels]") {
@@ -26,6 +37,26 @@ TEST_CASE("every op has cases, and a kernel on each device", "[kernels]") {
     CHECK_FALSE(cases_of(op->name).empty());
     CHECK_NOTHROW(fast().kernel(op->name));
     CHECK_NOTHROW(reference().kernel(op->name));
+  }
+}
+
+TEST_CASE("products and tables take float16 weights", "[kernels]") {
+  for (const char* const op : {"matmul", "einsum", "embedding"}) {
+    DYNAMIC_SECTION(op) {
+      for (Case test : cases_of(op)) {
+        test.operands[1].type.dtype = graph::DType::f16;
+        const Prepared prepared = prepare(test);
+        // Einsums that are no products of matrices keep bfloat16, and a single sum of many terms is none.
+        if (op == std::string_view("einsum") && !is_product(prepared)) {
+          continue;
+        }
+        INFO(to_string(test));
+        for (const int threads : {1, 3}) {
+          CHECK(difference(run(fast(), prepared, {.threads = threads}), run(reference(), prepared),
+                           float_tolerance(test)) == "");
+        }
+      }
+    }
   }
 }
 

@@ -10,12 +10,23 @@ namespace {
 
 Reals bfloats(const void* data) { return {static_cast<std::byte*>(const_cast<void*>(data)), true}; }
 
-void widen_block(const void* from, std::int64_t from_stride, float* to, std::int64_t to_stride, std::int64_t rows,
-                 std::int64_t columns) {
+template <typename Pointer>
+void widen_rows(Pointer from, std::int64_t from_stride, float* to, std::int64_t to_stride, std::int64_t rows,
+                std::int64_t columns) {
   for (std::int64_t r = 0; r < rows; ++r) {
-    const Reals from_row = bfloats(from) + r * from_stride;
+    const Pointer from_row = {from.data + r * from_stride};
     float* to_row = to + r * to_stride;
     vectors(0, columns, [=](auto at) { store(to_row, at, load(from_row, at)); });
+  }
+}
+
+void widen_block(const void* from, bool halves, std::int64_t from_stride, float* to, std::int64_t to_stride,
+                 std::int64_t rows, std::int64_t columns) {
+  auto* const data = static_cast<std::uint16_t*>(const_cast<void*>(from));
+  if (halves) {
+    widen_rows(Halves16{data}, from_stride, to, to_stride, rows, columns);
+  } else {
+    widen_rows(Bfloats{data}, from_stride, to, to_stride, rows, columns);
   }
 }
 

@@ -21,8 +21,30 @@ struct Rows {
 };
 
 /// tokens: [L]   table: [O, V, E]   y: [O, L, E]; rows of tokens that are not in this shard of the vocabulary are zero
+/// The same for a table in the type of y, whatever it is.
+void gather_bytes(const KernelCall& call) {
+  const std::int32_t* tokens = integers(call.inputs[0]);
+  const TensorView& table = call.inputs[1];
+  const TensorView& y = call.outputs[0];
+  const std::int64_t count = call.inputs[0].elements();
+  const Rows rows(call, table);
+  const auto bytes = static_cast<std::size_t>(table.address_of(rows.width) - table.address_of(0));
+  call.threads.split(rows.outer * count, row_grain(rows.width), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t l = begin; l < end; ++l) {
+      const std::int64_t row = tokens[l % count] - rows.first;
+      std::byte* const to = y.address_of(l * rows.width);
+      if (row >= 0 && row < rows.held) {
+        __builtin_memcpy(to, table.address_of((l / count * rows.held + row) * rows.width), bytes);
+      } else {
+        __builtin_memset(to, 0, bytes);
+      }
+    }
+  });
+}
+
+/// The same for float32 and bfloat16.
 template <typename Pointer>
-void gather(const KernelCall& call) {
+void gather_reals(const KernelCall& call) {
   const std::int32_t* tokens = integers(call.inputs[0]);
   const auto table = reals<Pointer>(call.inputs[1]);
   const auto y = reals<Pointer>(call.outputs[0]);
@@ -41,6 +63,14 @@ void gather(const KernelCall& call) {
       }
     }
   });
+}
+
+void gather(const KernelCall& call) {
+  if (call.inputs[1].dtype == call.outputs[0].dtype) {
+    gather_bytes(call);
+  } else {
+    by_type<gather_reals<float*>, gather_reals<Reals>>(call);
+  }
 }
 
 void clear(const KernelCall& call) {
@@ -166,8 +196,7 @@ void take_position(const KernelCall& call) {
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(embedding, {"embedding", {.run = by_type<gather<float*>, gather<Reals>>}},
-                 {"gather", {.run = by_type<gather<float*>, gather<Reals>>}},
+SHARDRUN_KERNELS(embedding, {"embedding", {.run = gather}}, {"gather", {.run = gather}},
                  {"embedding_gradient", {scatter_add, positions_scratch}},
                  {"scatter_add", {scatter_add, positions_scratch}},
                  {"take_position", {.run = by_type<take_position<float*>, take_position<Reals>>}})

@@ -14,6 +14,7 @@ constexpr std::int64_t most_columns = 768;
 constexpr std::int64_t most_depth = 256;
 
 bool is_bfloat(const Operand& operand) { return operand.dtype == graph::DType::bf16; }
+bool is_narrow(const Operand& operand) { return operand.dtype != graph::DType::f32; }
 
 /// Floats of scratch for the blocks of one tile.
 struct Room {
@@ -27,7 +28,7 @@ Room room_for(const Product& tile) {
   const std::int64_t m = std::min(tile.m, most_rows);
   const std::int64_t n = std::min(tile.n, most_columns);
   const std::int64_t k = std::min(tile.k, most_depth);
-  return {is_bfloat(tile.a) ? m * k : 0, is_bfloat(tile.b) ? k * n : 0, is_bfloat(tile.c) ? m * n : 0};
+  return {is_narrow(tile.a) ? m * k : 0, is_narrow(tile.b) ? k * n : 0, is_bfloat(tile.c) ? m * n : 0};
 }
 
 /// Floats of scratch per thread, enough for the largest tile.
@@ -41,12 +42,12 @@ std::int64_t share_of(const Tiles& tiles, const Product& product) {
 
 /// A block of an operand as float32: in place, or widened in `room`.
 Matrix widened(const Operand& block, std::int64_t rows, std::int64_t columns, float* room, const BlockLoops& loops) {
-  if (!is_bfloat(block)) {
+  if (!is_narrow(block)) {
     return {block.floats(), block.stride, block.transposed};
   }
   const std::int64_t stored_rows = block.transposed ? columns : rows;
   const std::int64_t stored_columns = block.transposed ? rows : columns;
-  loops.widen(block.data, block.stride, room, stored_columns, stored_rows, stored_columns);
+  loops.widen(block.data, !is_bfloat(block), block.stride, room, stored_columns, stored_rows, stored_columns);
   return {room, stored_columns, block.transposed};
 }
 
@@ -66,7 +67,7 @@ void multiply_block(const Product& p, const Room& room, bool accumulate, float* 
   }
 }
 
-/// c = a b, plus c if `accumulate`, for any types of operands and result. Blocks of bfloat16 operands are widened in
+/// c = a b, plus c if `accumulate`, for any types of operands and result. Blocks of 16-bit operands are widened in
 /// scratch and multiplied in float32; each result is rounded once.
 void multiply_widened(const Product& product, bool accumulate, Threads& threads, std::byte* scratch) {
   const Tiles tiles = sgemm_tiles(product.m, product.n, product.k);
