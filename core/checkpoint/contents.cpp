@@ -13,7 +13,7 @@
 namespace shardrun::checkpoint {
 namespace {
 
-constexpr std::array<std::pair<graph::DType, DType>, 7> types = {{
+constexpr std::array<std::pair<graph::DType, DType>, 8> types = {{
     {graph::DType::f32, DType::f32},
     {graph::DType::bf16, DType::bf16},
     {graph::DType::f16, DType::f16},
@@ -21,6 +21,7 @@ constexpr std::array<std::pair<graph::DType, DType>, 7> types = {{
     {graph::DType::i32, DType::i32},
     {graph::DType::i64, DType::i64},
     {graph::DType::u8, DType::u8},
+    {graph::DType::i8, DType::i8},
 }};
 
 /// The smallest piece for which a replicated part is divided among its ranks, in bytes.

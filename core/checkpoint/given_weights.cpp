@@ -12,9 +12,11 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/folder.h"
+#include "core/checkpoint/weight_blocks.h"
 #include "core/checkpoint/weights.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
+#include "core/graph/stored_weights.h"
 #include "core/files/text_file.h"
 #include "core/mesh/rows.h"
 #include "core/metrics/run_files.h"
@@ -186,6 +188,7 @@ graph::DType type_of_matrices(job::Weights setting, const GivenWeights* weights)
     case job::Weights::float32: return graph::DType::f32;
     case job::Weights::bfloat16: return graph::DType::bf16;
     case job::Weights::float16: return graph::DType::f16;
+    case job::Weights::int8: return graph::DType::i8;
   }
   return weights != nullptr && weights->is_quantised() ? graph::DType::bf16 : graph::DType::f32;
 }
@@ -200,22 +203,24 @@ void require_model(const TensorSource& source, const std::string& model) {
 
 void require_parameters(const TensorSource& source, const graph::Graph& graph) {
   for (const graph::State& state : graph.states) {
-    if (state.kind != graph::StateKind::parameter) {
+    if (state.kind != graph::StateKind::parameter || state.of_parameter.exists()) {
       continue;
     }
     const TensorInfo& info = source.tensors[source.index_of(state.name)];
-    if (!is_real(info.dtype) || info.shape != state.type.shape) {
+    const std::vector<std::int64_t> shape = shape_in_files(state);
+    if (!is_real(info.dtype) || info.shape != shape) {
       throw Error(ErrorCode::data,
                   fmt::format("'{}': tensor {} should be F32 [{}], found {} [{}]", source.path.string(), state.name,
-                              fmt::join(state.type.shape, ", "), to_string(info.dtype), fmt::join(info.shape, ", ")));
+                              fmt::join(shape, ", "), to_string(info.dtype), fmt::join(info.shape, ", ")));
     }
   }
 }
 
-void load_parameters(const TensorSource& source, const graph::Graph& graph, const runtime::Executor& executor) {
-  require_parameters(source, graph);
+void load_parameters(const TensorSource& given, const graph::Graph& graph, const runtime::Executor& executor) {
+  require_parameters(given, graph);
+  const TensorSource source = in_blocks(given, graph);
   for (const graph::StateId id : graph.states.ids()) {
-    if (graph.states[id].kind != graph::StateKind::parameter) {
+    if (graph.states[id].kind != graph::StateKind::parameter || graph.states[id].of_parameter.exists()) {
       continue;
     }
     const std::size_t tensor = source.index_of(graph.states[id].name);
@@ -225,6 +230,11 @@ void load_parameters(const TensorSource& source, const graph::Graph& graph, cons
       continue;
     }
     load_states(source, tensor, executor, {id});
+    // Next, because a converted tensor is kept until another one is read.
+    if (graph.states[id].contracted > 0) {
+      const graph::StateId scales = graph::scales_of(graph, id);
+      load_states(source, source.index_of(graph.states[scales].name), executor, {scales});
+    }
     if (master != id) {
       load_states(source, tensor, executor, {master});
     }

@@ -64,8 +64,8 @@ void require_model(const TensorSource& source, const std::string& model);
 /// Throws Error{data} if a parameter of the graph is missing, has another shape, or is not of a real type.
 void require_parameters(const TensorSource& source, const graph::Graph& graph);
 
-/// Loads this rank's parts of the parameters, converted to float32. Throws as require_parameters() does, and
-/// Error{data} if a value is NaN or infinite.
-void load_parameters(const TensorSource& source, const graph::Graph& graph, const runtime::Executor& executor);
+/// Loads this rank's parts of the parameters, converted to the types of their states. Throws as require_parameters()
+/// does, and Error{data} if a value is NaN or infinite, or would become infinite.
+void load_parameters(const TensorSource& given, const graph::Graph& graph, const runtime::Executor& executor);
 
 }  // namespace shardrun::checkpoint

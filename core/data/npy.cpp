@@ -134,6 +134,7 @@ void convert_elements(NpyType type, std::span<const std::byte> from, graph::DTyp
       case graph::DType::i32: convert_integers<std::int32_t>(type, stored, dtype, part, first); break;
       case graph::DType::i64: convert_integers<std::int64_t>(type, stored, dtype, part, first); break;
       case graph::DType::u8: convert_integers<std::uint8_t>(type, stored, dtype, part, first); break;
+      case graph::DType::i8: convert_integers<std::int8_t>(type, stored, dtype, part, first); break;
       default: convert_reals(type, stored, dtype, part, first);
     }
   }

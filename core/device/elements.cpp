@@ -45,7 +45,7 @@ T narrowed(double value) noexcept {
   } else if constexpr (std::is_integral_v<T>) {
     // Numbers out of range and NaN become the smallest integer.
     constexpr T min = std::numeric_limits<T>::min();
-    constexpr double end = 2.0 * static_cast<double>(T{1} << (std::numeric_limits<T>::digits - 1));
+    constexpr double end = 2.0 * static_cast<double>(std::uint64_t{1} << (std::numeric_limits<T>::digits - 1));
     return value >= static_cast<double>(min) && value < end ? static_cast<T>(value) : min;
   } else {
     return static_cast<T>(value);
@@ -62,6 +62,7 @@ auto with_type(DType dtype, const Visit& visit) {
     case DType::f64: return visit(double{});
     case DType::i32: return visit(std::int32_t{});
     case DType::i64: return visit(std::int64_t{});
+    case DType::i8: return visit(std::int8_t{});
     case DType::u8: break;
   }
   return visit(std::uint8_t{});
@@ -119,6 +120,7 @@ void write_elements(const TensorView& view, std::int64_t first, std::span<const 
     case DType::f32: write(float{}, [](float value) { return value; }); return;
     case DType::bf16: write(Bfloat{}, [](float value) { return sdk::narrow_to_bfloat(value); }); return;
     case DType::f16: write(Half{}, [](float value) { return sdk::narrow_to_half(value); }); return;
+    case DType::i8: write(std::int8_t{}, [](float value) { return static_cast<std::int8_t>(value); }); return;
     default: break;
   }
   std::vector<double> widened(values.begin(), values.end());

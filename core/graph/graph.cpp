@@ -153,7 +153,7 @@ std::string to_string(const Graph& graph) {
 std::int64_t parameter_count(const Graph& graph) noexcept {
   std::int64_t count = 0;
   for (const State& state : graph.states) {
-    count += state.kind == StateKind::parameter ? element_count(state.type) : 0;
+    count += state.kind == StateKind::parameter && !state.of_parameter.exists() ? element_count(state.type) : 0;
   }
   return count;
 }

@@ -48,9 +48,12 @@ struct State {
   /// Whether weight decay applies: true for matrices and embeddings, false for gains and biases.
   bool decay = false;
   std::int32_t layer = -1;    ///< the repeated layer to which it belongs; −1: none
-  StateId of_parameter = {};  ///< for a gradient, optimizer state or hook state: its parameter
+  StateId of_parameter = {};  ///< for a gradient, optimizer state, hook state or scales of int8 weights: its parameter
   StateId master = {};        ///< for a bf16 parameter: its float32 copy, which the optimizer updates
-  bool of_gradient = false;   ///< for a hook state: whether it is placed like the gradient instead of the parameter
+  /// For int8 weights: the number of last dimensions that make a row, whose elements share scales in blocks.
+  std::size_t contracted = 0;
+  bool is_turned = false;    ///< for int8 weights: whether these dimensions are the first ones in files
+  bool of_gradient = false;  ///< for a hook state: whether it is placed like the gradient instead of the parameter
 };
 
 /// The part of training that a node belongs to. A schedule may separate the two parts of backward.
@@ -147,7 +150,7 @@ struct Graph {
 [[nodiscard]] const char* to_string(Role role) noexcept;
 [[nodiscard]] std::string to_string(const Graph& graph);
 
-/// Number of elements of all parameters. A tied tensor counts once.
+/// Number of elements of all parameters, without scales of int8 weights. A tied tensor counts once.
 [[nodiscard]] std::int64_t parameter_count(const Graph& graph) noexcept;
 [[nodiscard]] std::int64_t flops(const Function& function, const Node& node);
 [[nodiscard]] double flops(const Function& function);  ///< a double, because the sum may exceed 64 bits

@@ -45,8 +45,8 @@ struct OpExample {
 struct Op {
   std::string name;
 
-  /// The result in terms of the operands, in one line. Empty for ops of gradients and updates, which models may not
-  /// call.
+  /// The result in terms of the operands, in one line. Empty for ops of gradients, updates and int8 weights, which
+  /// models may not call.
   std::string help = {};
 
   /// The attributes of the op. REQUIRES, for an op with `help`: all of them are declared.

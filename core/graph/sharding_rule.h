@@ -28,6 +28,7 @@ struct Factor {
   FactorClass kind = FactorClass::pass_through;
   Reduction reduction = Reduction::sum;  ///< how a reduced factor is reduced
   std::int64_t size = 0;                 ///< comes from the operands; declared if all operands read it through windows
+  std::int64_t unit = 1;                 ///< it is split only at multiples of this
   std::string axis = {};                 ///< axis name; comes from the same operand as the size
 };
 

@@ -1,13 +1,26 @@
 #include "core/graph/stored_weights.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "core/graph/einsum.h"
 #include "core/graph/function_copy.h"
 
 namespace shardrun::graph {
 namespace {
+
+/// The dimensions over which a use of a matrix sums: how many, and whether they are its first ones instead of its last.
+struct Contracted {
+  std::size_t count = 0;
+  bool is_first = false;
+
+  bool operator==(const Contracted&) const = default;
+};
 
 bool is_table(const Node& node, std::size_t operand) { return operand == 1 && node.op->name == "embedding"; }
 
@@ -15,35 +28,133 @@ bool is_matrix(const Node& node, std::size_t operand) {
   return operand == 1 && (node.op->name == "matmul" || node.op->name == "einsum");
 }
 
-/// By state: whether it is a float32 parameter that is read, only as a matrix or a table.
-IdVector<StateId, bool> matrices_of(const Graph& graph) {
-  IdVector<StateId, bool> read(graph.states.size(), false);
-  IdVector<StateId, bool> read_otherwise(graph.states.size(), false);
+/// The same of x[L… K…], w[N… K…] -> y[L… N…] or w[K… N…]; nothing if the einsum is not like that.
+std::optional<Contracted> contracted_by(const Einsum& einsum) {
+  const std::string summed = summed_letters(einsum);
+  for (const bool is_first : {false, true}) {
+    if (!einsum.a.ends_with(summed) || summed.empty()) {
+      return std::nullopt;
+    }
+    const std::string others = is_first
+                                   ? einsum.b.substr(std::min(einsum.b.size(), summed.size()))
+                                   : einsum.b.substr(0, einsum.b.size() - std::min(einsum.b.size(), summed.size()));
+    const bool fits = is_first ? einsum.b.starts_with(summed) : einsum.b.ends_with(summed);
+    if (fits && einsum.result == einsum.a.substr(0, einsum.a.size() - summed.size()) + others) {
+      return Contracted{summed.size(), is_first};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Contracted> contracted_by(const Node& node) {
+  if (node.op->name == "embedding") {
+    return Contracted{1, false};
+  }
+  if (node.op->name == "matmul") {
+    return Contracted{static_cast<std::size_t>(node.attributes.integer("contract")),
+                      node.attributes.integer("transpose") == 0};
+  }
+  return contracted_by(parse_einsum(node.attributes.text("spec")));
+}
+
+/// How a parameter is used.
+struct Use {
+  bool as_matrix = false;                ///< somewhere
+  bool otherwise = false;                ///< somewhere
+  std::vector<Contracted> contractions;  ///< the different ones
+  bool has_unknown_contraction = false;
+};
+
+IdVector<StateId, Use> uses_of(const Graph& graph) {
+  IdVector<StateId, Use> uses(graph.states.size());
   for (const Function& function : graph.functions) {
-    const auto note = [&](ValueId value, bool fits) {
-      if (const StateId state = function.values[value].state; state.exists()) {
-        (fits ? read : read_otherwise)[state] = true;
+    const auto note = [&](ValueId value, const Node* matrix_of) {
+      const StateId state = function.values[value].state;
+      if (!state.exists()) {
+        return;
+      }
+      Use& use = uses[state];
+      (matrix_of != nullptr ? use.as_matrix : use.otherwise) = true;
+      const std::optional<Contracted> contracted = matrix_of != nullptr ? contracted_by(*matrix_of) : std::nullopt;
+      use.has_unknown_contraction |= !contracted;
+      if (contracted && std::ranges::find(use.contractions, *contracted) == use.contractions.end()) {
+        use.contractions.push_back(*contracted);
       }
     };
     for (const Node& node : function.nodes) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-        note(node.inputs[i], is_table(node, i) || is_matrix(node, i));
+        note(node.inputs[i], is_table(node, i) || is_matrix(node, i) ? &node : nullptr);
       }
     }
-    std::ranges::for_each(function.outputs, [&](const Port& port) { note(port.value, false); });
-    std::ranges::for_each(function.writes, [&](const StateWrite& write) { note(write.value, false); });
+    std::ranges::for_each(function.outputs, [&](const Port& port) { note(port.value, nullptr); });
+    std::ranges::for_each(function.writes, [&](const StateWrite& write) { note(write.value, nullptr); });
   }
-  for (const StateId id : graph.states.ids()) {
-    const State& state = graph.states[id];
-    read[id] = read[id] && !read_otherwise[id] && state.kind == StateKind::parameter && state.type.dtype == DType::f32;
+  return uses;
+}
+
+/// For each dimension of a row of weights, how many of its indices one index of the scales serves, so that a scale
+/// serves 32 consecutive elements. Nothing if the dimensions cannot be grouped like that.
+std::optional<std::vector<std::int64_t>> groups_of(std::span<const std::int64_t> row) {
+  std::vector<std::int64_t> groups(row.size(), 1);
+  std::int64_t left = block_elements;
+  for (std::size_t d = row.size(); d-- > 0 && left > 1;) {
+    if (d == 0 || row[d] % left == 0) {
+      groups[d] = std::exchange(left, 1);
+    } else if (left % row[d] == 0) {
+      groups[d] = row[d];
+      left /= row[d];
+    } else {
+      return std::nullopt;
+    }
   }
-  return read;
+  return groups;
+}
+
+/// The groups of int8 weights. REQUIRES: they have some.
+std::vector<std::int64_t> groups_of(const State& weights) {
+  return *groups_of(std::span(weights.type.shape).last(weights.contracted));
+}
+
+std::string scale_name(const State& weights) { return "scale/" + weights.name; }
+
+/// Makes a parameter int8, with scales. Returns false if its use or its dimensions do not allow that.
+bool store_in_blocks(Graph& graph, StateId id, const Use& use) {
+  State weights = graph.states[id];
+  const std::size_t rank = weights.type.shape.size();
+  if (use.contractions.size() != 1 || use.has_unknown_contraction || use.contractions.front().count == 0 ||
+      use.contractions.front().count > rank) {
+    return false;
+  }
+  weights.contracted = use.contractions.front().count;
+  weights.is_turned = use.contractions.front().is_first;
+  if (weights.is_turned) {
+    const auto middle = static_cast<std::ptrdiff_t>(weights.contracted);
+    std::ranges::rotate(weights.type.shape, weights.type.shape.begin() + middle);
+    std::ranges::rotate(weights.type.axes, weights.type.axes.begin() + middle);
+  }
+  weights.type.dtype = DType::i8;
+  if (!groups_of(std::span(weights.type.shape).last(weights.contracted))) {
+    return false;
+  }
+  State scales{.name = scale_name(weights), .type = weights.type, .layer = weights.layer, .of_parameter = id};
+  scales.type.dtype = DType::f16;
+  const std::vector<std::int64_t> groups = groups_of(weights);
+  for (std::size_t d = 0; d < groups.size(); ++d) {
+    const std::size_t dim = rank - groups.size() + d;
+    scales.type.shape[dim] = (scales.type.shape[dim] + groups[d] - 1) / groups[d];
+    std::string& axis = scales.type.axes[dim];
+    axis = groups[d] > 1 && !axis.empty() ? fmt::format("{}/{}", axis, groups[d]) : axis;
+  }
+  graph.states[id] = std::move(weights);
+  graph.add_state(std::move(scales));
+  return true;
 }
 
 /// Copies a function whose states already have their new types.
 class Storing {
  public:
-  Storing(const Graph& graph, const Function& function) : graph_(graph), function_(function), copy_(function) {}
+  Storing(const Graph& graph, const Function& function)
+      : graph_(graph), function_(function), copy_(function), scales_(graph.states.size()) {}
 
   Function run() {
     for (const Node& node : function_.nodes) {
@@ -71,14 +182,41 @@ class Storing {
     for (ValueId& id : node.inputs) {
       id = copy_.values()[id];
     }
-    const bool has_rows = is_table(node, 1) && copy_.type(node.inputs[1]).dtype != DType::f32;
-    const DType dtype = has_rows ? copy_.type(node.inputs[1]).dtype : DType::f32;
+    const bool has_rows = is_table(node, 1);
+    const DType dtype = has_rows || is_matrix(node, 1) ? copy_.type(node.inputs[1]).dtype : DType::f32;
+    if (dtype == DType::i8) {
+      read_blocks(node, has_rows ? "block_embedding" : "block_matmul");
+    }
     const std::int32_t layer = node.layer;
     copy_.append(std::move(node), copy_.values());
-    if (has_rows) {
+    if (has_rows && is_real(dtype) && dtype != DType::f32) {
       copy_.made().values[copy_.values()[original]].type.dtype = dtype;
       copy_.values()[original] = as_float(copy_.values()[original], layer);
     }
+  }
+
+  /// Lets a node read int8 weights and their scales.
+  void read_blocks(Node& node, const char* op) {
+    const StateId weights = copy_.made().values[node.inputs[1]].state;
+    node.op = &find_op(op);
+    node.attributes = {{"groups", groups_of(graph_.states[weights])}};
+    node.inputs.push_back(scales_of(weights));
+    std::vector<TensorType> types;
+    for (const ValueId id : node.inputs) {
+      types.push_back(copy_.type(id));
+    }
+    node.rule = node.op->rule(node.attributes, types);
+    static_cast<void>(infer_types(node.rule, types, node.name));
+  }
+
+  ValueId scales_of(StateId weights) {
+    ValueId& scales = scales_[weights];
+    if (!scales.exists()) {
+      const StateId state = graph::scales_of(graph_, weights);
+      const State& of = graph_.states[state];
+      scales = copy_.made().values.push_back({.name = of.name, .type = of.type, .state = state});
+    }
+    return scales;
   }
 
   /// A cast of the value. Takes over its cut point.
@@ -103,18 +241,30 @@ class Storing {
   const Graph& graph_;
   const Function& function_;
   FunctionCopy copy_;
+  IdVector<StateId, ValueId> scales_;  ///< by int8 weights: the value of their scales
 };
 
 }  // namespace
+
+StateId scales_of(const Graph& graph, StateId weights) noexcept {
+  return graph.find_state(scale_name(graph.states[weights]));
+}
 
 void store_weights(Graph& graph, DType dtype) {
   if (dtype == DType::f32) {
     return;
   }
-  const IdVector<StateId, bool> matrices = matrices_of(graph);
-  for (const StateId id : graph.states.ids()) {
-    if (matrices[id]) {
-      graph.states[id].type.dtype = dtype;
+  const IdVector<StateId, Use> uses = uses_of(graph);
+  for (const StateId id : uses.ids()) {
+    const State& state = graph.states[id];
+    if (state.kind != StateKind::parameter || state.type.dtype != DType::f32 || !uses[id].as_matrix ||
+        uses[id].otherwise) {
+      continue;
+    }
+    if (dtype == DType::f16 && !uses[id].has_unknown_contraction) {
+      graph.states[id].type.dtype = DType::f16;
+    } else if (dtype != DType::i8 || !store_in_blocks(graph, id, uses[id])) {
+      graph.states[id].type.dtype = DType::bf16;
     }
   }
   for (Function& function : graph.functions) {

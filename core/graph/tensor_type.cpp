@@ -18,12 +18,14 @@ const char* to_string(DType dtype) noexcept {
     case DType::i32: return "i32";
     case DType::i64: return "i64";
     case DType::u8: return "u8";
+    case DType::i8: return "i8";
   }
   return "?";
 }
 
 std::optional<DType> find_dtype(std::string_view name) noexcept {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8}) {
+  for (const DType dtype :
+       {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8, DType::i8}) {
     if (name == to_string(dtype)) {
       return dtype;
     }
@@ -33,7 +35,8 @@ std::optional<DType> find_dtype(std::string_view name) noexcept {
 
 std::size_t element_bytes(DType dtype) noexcept {
   switch (dtype) {
-    case DType::u8: return 1;
+    case DType::u8:
+    case DType::i8: return 1;
     case DType::bf16:
     case DType::f16: return 2;
     case DType::f32:

@@ -12,7 +12,7 @@
 namespace shardrun::graph {
 
 /// Element types. A graph's tensors have any of them except f64, in which the reference device stores real numbers.
-enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u8 };
+enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u8, i8 };
 
 [[nodiscard]] const char* to_string(DType dtype) noexcept;
 /// The inverse of to_string(); nothing if no type has the name.

@@ -22,7 +22,7 @@ enum class Schedule { cosine, linear, constant };
 enum class Remat { none, layer, selective, gathers };
 enum class Precision { float32, mixed };
 enum class RealType { float32, bfloat16 };
-enum class Weights { automatic, float32, bfloat16, float16 };
+enum class Weights { automatic, float32, bfloat16, float16, int8 };
 enum class Malformed { stop, skip };
 enum class SaveFailure { warn, stop };
 enum class OnNan { stop, warn };
@@ -48,7 +48,7 @@ struct Sharding {
 };
 
 /// The names of the values of Weights, in order.
-inline const std::vector<std::string> weights_choices = {"auto", "float32", "bfloat16", "float16"};
+inline const std::vector<std::string> weights_choices = {"auto", "float32", "bfloat16", "float16", "int8"};
 
 /// The name with which a job leaves the choice of a transport to the host.
 inline constexpr const char* automatic = "auto";

@@ -51,6 +51,9 @@ void FactorAxes::follow(const std::vector<graph::FactorId>& dims, const Placemen
     if (rule_.factors[factor].kind == graph::FactorClass::whole || !axes_[factor].empty()) {
       continue;
     }
+    if (rule_.factors[factor].unit > 1 && placement.halo(d) != nullptr) {
+      continue;
+    }
     for (const AxisId axis : placement.dims[d]) {
       if (takes(factor, axis) && used_.insert(axis).second) {
         axes_[factor].push_back(axis);
@@ -66,9 +69,29 @@ void FactorAxes::follow(const std::vector<graph::FactorId>& dims, const Placemen
   }
 }
 
+template <class Holds>
+bool FactorAxes::any_part(const std::vector<AxisId>& axes, const Holds& holds) const {
+  mesh::Coordinates at(mesh_.axes.size(), 0);
+  const auto next = [&] {
+    return std::ranges::any_of(axes, [&](AxisId axis) {
+      at[axis] = (at[axis] + 1) % mesh_.size(axis);
+      return at[axis] != 0;
+    });
+  };
+  do {
+    if (holds(at)) {
+      return true;
+    }
+  } while (next());
+  return false;
+}
+
 bool FactorAxes::takes(graph::FactorId factor, AxisId axis) const {
   std::vector<AxisId> axes = axes_[factor];
   axes.push_back(axis);
+  if (!fits_unit(factor, axes)) {
+    return false;
+  }
   return axes.size() == 1 || !rule_.is_windowed(factor) || (!shifts_ && !lacks(factor, axes));
 }
 
@@ -87,24 +110,19 @@ bool FactorAxes::lacks(const mesh::Halo& read, std::int64_t size, const std::vec
   own.dims[read.dim] = axes;
   Placement read_part = own;
   read_part.halos = {read};
-  mesh::Coordinates at(mesh_.axes.size(), 0);
-  const auto lacking = [&] {
+  return any_part(axes, [&](const mesh::Coordinates& at) {
     const mesh::Interval has = interval_of(size, own, read.dim, mesh_, at);
     const mesh::Interval reads = interval_of(size, read_part, read.dim, mesh_, at);
     return reads.size() > 0 && (reads.begin < has.begin || reads.end > has.end);
-  };
-  const auto next = [&] {
-    return std::ranges::any_of(axes, [&](AxisId axis) {
-      at[axis] = (at[axis] + 1) % mesh_.size(axis);
-      return at[axis] != 0;
-    });
-  };
-  do {
-    if (lacking()) {
-      return true;
-    }
-  } while (next());
-  return false;
+  });
+}
+
+bool FactorAxes::fits_unit(graph::FactorId factor, const std::vector<AxisId>& axes) const {
+  const graph::Factor& of = rule_.factors[factor];
+  return of.unit == 1 || !any_part(axes, [&](const mesh::Coordinates& at) {
+           const mesh::Interval part = mesh::shard_of(of.size, axes, mesh_, at);
+           return part.size() > 0 && part.begin % of.unit != 0;
+         });
 }
 
 mesh::Halo FactorAxes::halo_of(const graph::WindowedDimension& read) const {

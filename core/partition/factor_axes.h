@@ -52,6 +52,11 @@ class FactorAxes {
   [[nodiscard]] bool lacks(graph::FactorId factor, const std::vector<mesh::AxisId>& axes) const;
   [[nodiscard]] bool lacks(const mesh::Halo& read, std::int64_t size, const std::vector<mesh::AxisId>& axes) const;
   [[nodiscard]] bool takes(graph::FactorId factor, mesh::AxisId axis) const;
+  /// Whether all parts of the factor, split over these axes, begin at multiples of its unit.
+  [[nodiscard]] bool fits_unit(graph::FactorId factor, const std::vector<mesh::AxisId>& axes) const;
+  /// Whether holds(coordinates) for some coordinates along these axes; they are 0 along the others.
+  template <class Holds>
+  [[nodiscard]] bool any_part(const std::vector<mesh::AxisId>& axes, const Holds& holds) const;
   [[nodiscard]] mesh::Halo halo_of(const graph::WindowedDimension& read) const;
   [[nodiscard]] std::int64_t size_of(const graph::WindowedDimension& read) const;
 

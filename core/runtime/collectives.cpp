@@ -117,7 +117,8 @@ std::uint32_t transport_type(graph::DType dtype) noexcept {
     case graph::DType::f64: return SR_DTYPE_F64;
     case graph::DType::i32: return SR_DTYPE_I32;
     case graph::DType::i64: return SR_DTYPE_I64;
-    case graph::DType::u8: return SR_DTYPE_U8;
+    case graph::DType::u8:
+    case graph::DType::i8: return SR_DTYPE_U8;  // such bytes are only moved
   }
   return 0;
 }

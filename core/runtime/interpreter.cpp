@@ -250,7 +250,8 @@ class Interpreter::Exchange {
       case graph::DType::f64: carry_out<double>(sides, fault); break;
       case graph::DType::i32: carry_out<std::int32_t>(sides, fault); break;
       case graph::DType::i64: carry_out<std::int64_t>(sides, fault); break;
-      case graph::DType::u8: carry_out<std::uint8_t>(sides, fault); break;
+      case graph::DType::u8:
+      case graph::DType::i8: carry_out<std::uint8_t>(sides, fault); break;
     }
   }
 

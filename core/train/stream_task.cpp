@@ -35,6 +35,7 @@ const char* descr_of(graph::DType dtype) {
     case graph::DType::i32: return "<i4";
     case graph::DType::i64: return "<i8";
     case graph::DType::u8: return "|u1";
+    case graph::DType::i8: return "|i1";
   }
   return "";
 }

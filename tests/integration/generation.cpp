@@ -78,7 +78,8 @@ std::vector<boost::json::object> answers_of(const std::string& out) {
 }
 
 /// Whether answers have the same tokens, with nearly the same probabilities.
-void check_alike(const std::vector<boost::json::object>& answers, const std::vector<boost::json::object>& expected) {
+void check_alike(const std::vector<boost::json::object>& answers, const std::vector<boost::json::object>& expected,
+                 double tolerance = 1e-4) {
   REQUIRE(answers.size() == expected.size());
   for (std::size_t i = 0; i < answers.size(); ++i) {
     CAPTURE(i);
@@ -90,7 +91,7 @@ void check_alike(const std::vector<boost::json::object>& answers, const std::vec
       const boost::json::array& found = answers[i].at(key).as_array();
       REQUIRE(found.size() == value.as_array().size());
       for (std::size_t n = 0; n < found.size(); ++n) {
-        CHECK(std::abs(found[n].as_double() - value.as_array()[n].as_double()) < 1e-4);
+        CHECK(std::abs(found[n].as_double() - value.as_array()[n].as_double()) < tolerance);
       }
     }
   }
@@ -159,8 +160,14 @@ TEST_CASE("weights in fewer bits give the same answers under each strategy, near
   write_file(job.path() / "prompts.jsonl", prompts);
   REQUIRE(job.run().code == 0);
   const std::vector<boost::json::object> exact = answers_of(generate(job, {}).out);
-  constexpr std::pair<const char*, double> types[] = {{"bfloat16", 0.05}, {"float16", 0.01}};
-  for (const auto& [type, most] : types) {
+  // int8: a product rounds activations, so a last bit that differs may change an integer by one.
+  struct Narrow {
+    const char* type;
+    double most;       ///< difference from float32
+    double tolerance;  ///< between strategies
+  };
+  for (const auto& [type, most, tolerance] :
+       {Narrow{"bfloat16", 0.05, 1e-4}, Narrow{"float16", 0.01, 1e-4}, Narrow{"int8", 0.2, 0.02}}) {
     CAPTURE(type);
     const Ended one = generate(job, {"--weights", type});
     INFO(one.err);
@@ -171,6 +178,7 @@ TEST_CASE("weights in fewer bits give the same answers under each strategy, near
     CHECK(distance > 1e-5);  // the weights have been rounded
     const std::vector<std::vector<std::string>> splits = {{"--ranks", "2", "--strategy", "tp"},
                                                           {"--ranks", "3", "--strategy", "tp"},
+                                                          {"--ranks", "4", "--strategy", "tp"},  // rows of 48 a rank
                                                           {"--ranks", "2", "--strategy", "pp"},
                                                           {"--ranks", "2", "--strategy", "zero3"}};
     for (std::vector<std::string> split : splits) {
@@ -179,7 +187,7 @@ TEST_CASE("weights in fewer bits give the same answers under each strategy, near
       const Ended ended = generate(job, split);
       INFO(ended.err);
       REQUIRE(ended.code == 0);
-      check_alike(answers_of(ended.out), expected);
+      check_alike(answers_of(ended.out), expected, tolerance);
     }
   }
 }

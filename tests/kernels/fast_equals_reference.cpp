@@ -201,10 +201,10 @@ void check_planted(const Case& test, std::size_t operand, double planted) {
   }
 }
 
-/// The case with all its real operands in bfloat16.
+/// The case with all its float32 operands in bfloat16.
 Case in_bfloat16(Case test) {
   for (Operand& operand : test.operands) {
-    operand.type.dtype = graph::is_real(operand.type.dtype) ? graph::DType::bf16 : operand.type.dtype;
+    operand.type.dtype = operand.type.dtype == graph::DType::f32 ? graph::DType::bf16 : operand.type.dtype;
   }
   return test;
 }

@@ -321,9 +321,45 @@ void add_pages(std::vector<Case>& cases) {
                     {type_of({1, 2}, graph::DType::i32), fill_last_positions}}});
 }
 
+/// Weights in blocks, and their scales.
+Operand int8_weights(Shape shape) {
+  return {type_of(std::move(shape), graph::DType::i8), [](Random& random, Tensor& tensor) {
+            for (double& value : tensor.values) {
+              value = static_cast<double>(random.below(255) - 127);
+            }
+          }};
+}
+Operand scales(Shape shape) {
+  return {type_of(std::move(shape), graph::DType::f16),
+          [](Random& random, Tensor& tensor) { random.fill_uniform(tensor, 0.001, 0.02); }};
+}
+
+void add_blocks(std::vector<Case>& cases) {
+  const auto add = [&](const Shape& x, const Shape& weights, const Shape& of_scales, std::vector<std::int64_t> groups) {
+    cases.push_back(
+        {"block_matmul", {{"groups", std::move(groups)}}, {normal(x), int8_weights(weights), scales(of_scales)}});
+  };
+  add({2, 64}, {3, 64}, {3, 2}, {32});
+  add({5, 2, 96}, {2, 96}, {2, 3}, {32});
+  add({96}, {2, 1, 96}, {2, 1, 3}, {32});
+  add({3, 5}, {7, 5}, {7, 1}, {32});
+  add({2, 71}, {2, 71}, {2, 3}, {32});
+  add({4, 3, 32}, {2, 3, 32}, {2, 3, 1}, {1, 32});
+  add({3, 2, 64}, {1, 2, 64}, {1, 2, 2}, {1, 32});
+  add({2, 16, 4}, {3, 16, 4}, {3, 2, 1}, {8, 4});
+  add({2, 9, 2, 4}, {2, 9, 2, 4}, {2, 3, 1, 1}, {4, 2, 4});
+  add({33, 160}, {65, 160}, {65, 5}, {32});
+  for (const std::int64_t width : {3, 32, 64, 71}) {
+    cases.push_back({"block_embedding",
+                     {{"groups", std::vector<std::int64_t>{32}}},
+                     {integers_below<5>({2, 3}), int8_weights({5, width}), scales({5, (width + 31) / 32})}});
+  }
+}
+
 }  // namespace
 
 void add_sequence_cases(std::vector<Case>& cases) {
+  add_blocks(cases);
   add_rows(cases);
   add_rms_norms(cases);
   add_cumulative_sums(cases);

@@ -19,12 +19,14 @@ namespace {
 /// Ends of consecutive shards of a dimension.
 using Cut = std::vector<std::int64_t>;
 
-std::vector<Cut> cuts(std::int64_t size) {
-  const Cut uneven = {size / 5, size * 4 / 5, size};
+/// `unit`: shards begin at multiples of it.
+std::vector<Cut> cuts(std::int64_t size, std::int64_t unit) {
+  const auto at = [&](std::int64_t end) { return end / unit * unit; };
+  const Cut uneven = {at(size / 5), at(size * 4 / 5), size};
   if constexpr (sanitized && !all_tests) {
     return {uneven};
   }
-  return {uneven, {size * 2 / 3, size}, {size, size}};
+  return {uneven, {at(size * 2 / 3), size}, {size, size}};
 }
 
 /// The elements of `whole` along `dim` that a shard [begin, end) of the result reads through a window. Those of a
@@ -134,7 +136,7 @@ void check_shards(const device::Device& device, const Prepared& whole, Tolerance
     if (factor.kind != FactorClass::pass_through && factor.kind != FactorClass::reduced) {
       continue;
     }
-    for (const Cut& cut : cuts(factor.size)) {
+    for (const Cut& cut : cuts(factor.size, factor.unit)) {
       INFO(device.name() << ", factor " << factor.name << " of " << to_string(whole.rule) << " cut at " << cut.front()
                          << " into " << cut.size());
       const ShardResults results = run_shards(device, whole, f, cut);

@@ -2,6 +2,8 @@
 
 #include "core/graph/stored_weights.h"
 
+#include <fmt/format.h>
+
 #include <map>
 
 #include "tests/support/catch.h"
@@ -16,14 +18,10 @@ namespace {
 Graph decoding(const char* model, const char* tied, DType weights) {
   workload::ModelSettings settings =
       std::string_view(model) == "llama"
-          ? model_settings(model,
-                           {{"layers", "2"},
-                            {"heads", "2"},
-                            {"width", "64"},
-                            {"hidden", "48"},
-                            {"context", "16"},
-                            {"tied", tied}},
-                           {.vocab = 5})
+          ? model_settings(
+                model,
+                {{"layers", "2"}, {"heads", "2"}, {"width", "64"}, {"hidden", "48"}, {"context", "16"}, {"tied", tied}},
+                {.vocab = 5})
           : model_settings(model, {{"layers", "2"}, {"heads", "2"}, {"width", "64"}, {"context", "16"}, {"tied", tied}},
                            {.vocab = 5});
   settings.caches = {.pages = 4, .page = 4, .of_sequence = 4};
@@ -97,4 +95,80 @@ TEST_CASE("a parameter that is not only a matrix keeps float32", "[graph]") {
     CAPTURE(state.name);
     CHECK(state.type.dtype == (state.name == "matrix" ? DType::bf16 : DType::f32));
   }
+}
+
+TEST_CASE("int8 weights have rows last, and a scale for 32 elements of a row", "[graph]") {
+  const auto type_of = [](const Graph& graph, const std::string& name) {
+    return to_string(graph.states[graph.find_state(name)].type);
+  };
+  const Graph llama = decoding("llama", "true", DType::i8);
+  const std::string query = "layer.0/attention/query/weights";
+  CHECK(type_of(llama, query) == "i8[heads 2, head_dim 32, embed 64]");
+  CHECK(type_of(llama, "scale/" + query) == "f16[heads 2, head_dim 32, embed/32 2]");
+  const std::string output = "layer.0/attention/output/weights";
+  CHECK(type_of(llama, output) == "i8[embed 64, heads 2, head_dim 32]");
+  CHECK(type_of(llama, "scale/" + output) == "f16[embed 64, heads 2, head_dim/32 1]");
+  const std::string down = "layer.0/mlp/down/weights";
+  CHECK(type_of(llama, "scale/" + down) == "f16[embed 64, mlp/32 2]");
+  CHECK(type_of(llama, "scale/embedding/tokens") == "f16[vocab 5, embed/32 2]");
+  CHECK(type_of(llama, "final_norm/gain") == "f32[embed 64]");
+  CHECK(parameter_count(llama) == parameter_count(decoding("llama", "true", DType::f32)));
+
+  const Graph gpt = decoding("gpt", "false", DType::i8);  // its matrices have the summed dimensions first
+  const std::string qkv = "layer.1/attention/qkv/weights";
+  CHECK(type_of(gpt, qkv) == "i8[qkv 3, heads 2, head_dim 32, embed 64]");
+  CHECK(gpt.states[gpt.find_state(qkv)].is_turned);
+  CHECK_FALSE(gpt.states[gpt.find_state("head/weights")].is_turned);
+  for (const Function& function : gpt.functions) {
+    for (const Node& node : function.nodes) {
+      CAPTURE(node.name);
+      CHECK(node.op->name != "matmul");
+      CHECK(node.op->name != "embedding");
+      CHECK(function.values[node.outputs[0]].type.dtype == DType::f32);
+    }
+  }
+}
+
+TEST_CASE("a row of int8 weights is split only between blocks", "[graph]") {
+  const Graph llama = decoding("llama", "true", DType::i8);
+  const Function& function = llama.functions.front();
+  const auto unit = [&](const std::string& name, const char* axis) {
+    for (const Node& node : function.nodes) {
+      for (const Factor& factor : node.rule.factors) {
+        if (node.name == name && factor.axis == axis) {
+          return factor.unit;
+        }
+      }
+    }
+    return std::int64_t{0};
+  };
+  CHECK(unit("layer.0/mlp/down", "mlp") == 32);
+  CHECK(unit("layer.0/mlp/down", "embed") == 1);
+  CHECK(unit("layer.0/attention/output", "heads") == 1);
+  CHECK(unit("layer.0/attention/output", "head_dim") == 32);
+}
+
+TEST_CASE("weights that have no blocks become bfloat16", "[graph]") {
+  Graph graph;
+  graph.add_state({.name = "ragged", .type = {DType::f32, {4, 3, 20}, {"a", "heads", "head_dim"}}});
+  graph.add_state({.name = "grouped", .type = {DType::f32, {4, 15, 4}, {"a", "heads", "head_dim"}}});
+  graph.add_state({.name = "both_ways", .type = {DType::f32, {4, 4}, {"a", "b"}}});
+  FunctionBuilder builder(graph, "apply", Role::on_demand, 1);
+  const auto product = [&](const char* x, std::vector<std::int64_t> shape, const char* weights, const char* spec) {
+    std::vector<std::string> axes(shape.size(), "");
+    builder.output(
+        fmt::format("{} {}", weights, spec),
+        builder.call("einsum", {builder.input(x, {DType::f32, std::move(shape), axes}), builder.state(weights)},
+                     {{"spec", spec}}));
+  };
+  product("x", {2, 3, 20}, "ragged", "bhd,ahd->ba");
+  product("y", {2, 15, 4}, "grouped", "bhd,ahd->ba");
+  product("z", {2, 4}, "both_ways", "ba,ca->bc");
+  product("w", {2, 4}, "both_ways", "bc,ca->ba");
+  builder.finish();
+  store_weights(graph, DType::i8);
+  CHECK(graph.states[graph.find_state("ragged")].type.dtype == DType::bf16);
+  CHECK(graph.states[graph.find_state("both_ways")].type.dtype == DType::bf16);
+  CHECK(graph.states[graph.find_state("grouped")].type.dtype == DType::i8);
+  CHECK(graph.states[graph.find_state("scale/grouped")].type.shape == std::vector<std::int64_t>{4, 2, 1});
 }
