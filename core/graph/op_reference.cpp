@@ -93,7 +93,9 @@ std::string op_reference(std::string_view model) {
       text += fmt::format("    {:<10}{}\n", what, said);
     }
   }
-  return model.empty() ? text + fmt::format("\nGradients and updates are made of these too:\n{}\n", inner_ops()) : text;
+  return model.empty()
+             ? text + fmt::format("\nGradients, updates and int8 weights are made of these too:\n{}\n", inner_ops())
+             : text;
 }
 
 std::string op_reference_markdown(std::string_view model) {
@@ -113,7 +115,9 @@ std::string op_reference_markdown(std::string_view model) {
       text += prose ? fmt::format("| {} | {} |\n", what, cell) : fmt::format("| {} | `{}` |\n", what, cell);
     }
   }
-  return model.empty() ? text + fmt::format("\nGradients and updates are made of these too: {}.\n", inner_ops()) : text;
+  return model.empty()
+             ? text + fmt::format("\nGradients, updates and int8 weights are made of these too: {}.\n", inner_ops())
+             : text;
 }
 
 }  // namespace shardrun::graph
