@@ -5,7 +5,7 @@
 
 #include "core/graph/tensor_type.h"
 
-/// Products of matrices whose elements are float32, bfloat16 or half precision.
+/// Products of matrices whose elements are float32 or bfloat16; operands may be float16, too.
 namespace shardrun::device {
 
 /// A row-major matrix, used as stored or transposed.
@@ -18,7 +18,7 @@ struct Operand {
   /// The part of the matrix from this row and column on. Rows and columns are those after transposing.
   [[nodiscard]] Operand from(std::int64_t row, std::int64_t column) const noexcept {
     const std::int64_t elements = transposed ? column * stride + row : row * stride + column;
-    const std::int64_t bytes = dtype == graph::DType::f32 ? 4 : 2;
+    const auto bytes = static_cast<std::int64_t>(graph::element_bytes(dtype));
     return {data == nullptr ? nullptr : data + elements * bytes, dtype, stride, transposed};
   }
   [[nodiscard]] float* floats() const noexcept { return reinterpret_cast<float*>(data); }
