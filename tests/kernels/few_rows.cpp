@@ -34,6 +34,7 @@ struct FewRows {
     device::round_elements(type, b.values);
     a_bytes.resize(a.values.size() * 4);
     device::write_elements(DType::f32, a.values, a_bytes);
+    b_bytes.reserve(1);  // for products of no terms, too, there is a matrix
     b_bytes.resize(b.values.size() * (type == DType::f32 ? 4 : 2));
     device::write_elements(type, b.values, b_bytes);
   }

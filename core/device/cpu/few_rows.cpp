@@ -111,7 +111,7 @@ void add_columns_of_sums(Rows a, std::int64_t k, Weights b, std::int64_t b_strid
 
 constexpr int tile_rows = SHARDRUN_VECTOR_BYTES == 64 ? 4 : 2;
 constexpr int tile_columns = 4;
-constexpr std::int64_t rows_ahead_of_dots = 4 * tile_columns;
+constexpr std::int64_t rows_ahead_of_dots = tile_columns;
 
 /// `rows` rows of c, `columns` columns, for b transposed.
 template <int rows, int columns, typename Weights>
