@@ -49,7 +49,10 @@ std::vector<OptionSyntax> serve_options() {
        .value = "N",
        .help = "the most tokens of an answer whose request names no number (default: as many as the context leaves)"},
       {.name = "slots", .value = "N", .help = "prompts that are continued at once (default 8)"},
-      {.name = "context", .value = "N", .help = "the most tokens of a prompt and its answer (default: the model's)"},
+      {.name = "context",
+       .value = "N",
+       .help =
+           "the most tokens of a prompt and its answer (default: the model's, of folders and GGUF files at most 1024)"},
       {.name = "threads", .value = "N", .help = "threads of each rank to compute with (default 1)"},
       {.name = "ranks", .value = "N", .help = "ranks to compute with, in place of the run's"},
       {.name = "strategy", .value = "NAME", .help = "the strategy in place of the run's, without its [mesh]"},

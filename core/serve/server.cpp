@@ -28,6 +28,7 @@
 #include "core/serve/dispatcher.h"
 #include "core/serve/openai.h"
 #include "core/serve/statistics.h"
+#include "core/serve/stream.h"
 
 namespace shardrun::serve {
 namespace {

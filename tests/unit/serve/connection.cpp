@@ -7,6 +7,7 @@
 #include <boost/asio/local/stream_protocol.hpp>
 
 #include "core/files/descriptor.h"
+#include "core/serve/stream.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun;
