@@ -155,7 +155,7 @@ class WeightBlocks {
 std::vector<std::int64_t> shape_in_files(const graph::State& parameter) {
   std::vector<std::int64_t> shape = parameter.type.shape;
   if (parameter.is_turned) {
-    std::ranges::rotate(shape, shape.end() - static_cast<std::ptrdiff_t>(parameter.contracted));
+    std::rotate(shape.begin(), shape.end() - static_cast<std::ptrdiff_t>(parameter.contracted), shape.end());
   }
   return shape;
 }

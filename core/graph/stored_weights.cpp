@@ -129,8 +129,8 @@ bool store_in_blocks(Graph& graph, StateId id, const Use& use) {
   weights.is_turned = use.contractions.front().is_first;
   if (weights.is_turned) {
     const auto middle = static_cast<std::ptrdiff_t>(weights.contracted);
-    std::ranges::rotate(weights.type.shape, weights.type.shape.begin() + middle);
-    std::ranges::rotate(weights.type.axes, weights.type.axes.begin() + middle);
+    std::rotate(weights.type.shape.begin(), weights.type.shape.begin() + middle, weights.type.shape.end());
+    std::rotate(weights.type.axes.begin(), weights.type.axes.begin() + middle, weights.type.axes.end());
   }
   weights.type.dtype = DType::i8;
   if (!groups_of(std::span(weights.type.shape).last(weights.contracted))) {
