@@ -111,7 +111,7 @@ void add_columns_of_sums(Rows a, std::int64_t k, Weights b, std::int64_t b_strid
 
 constexpr int tile_rows = SHARDRUN_VECTOR_BYTES == 64 ? 4 : 2;
 constexpr int tile_columns = 4;
-constexpr std::int64_t rows_ahead_of_dots = tile_columns;
+constexpr int single_columns = 8;  // of a tile of one row, where few columns would wait for each other
 
 /// `rows` rows of c, `columns` columns, for b transposed.
 template <int rows, int columns, typename Weights>
@@ -121,7 +121,7 @@ SHARDRUN_INLINE void multiply_tile(Rows a, std::int64_t k, Weights b, std::int64
   vectors(0, k, [&](auto at) {
     vec right[columns];
     for (int j = 0; j < columns; ++j) {
-      fetch(moved(b, (j + rows_ahead_of_dots) * b_stride + at.begin));
+      fetch(moved(b, (j + columns) * b_stride + at.begin));
       right[j] = load(moved(b, j * b_stride), at);
     }
     for (int r = 0; r < rows; ++r) {
@@ -147,14 +147,14 @@ SHARDRUN_INLINE void multiply_tile(Rows a, std::int64_t k, Weights b, std::int64
   }
 }
 
-/// All rows of c in `columns` columns.
-template <int columns, typename Weights>
+/// All rows of c in `columns` columns, `rows` at a time.
+template <int rows, int columns, typename Weights>
 void multiply_dots(Rows a, std::int64_t k, Weights b, std::int64_t b_stride, float* c, std::int64_t c_stride,
                    bool accumulate) {
   std::int64_t r = 0;
-  for (; r + tile_rows <= a.count; r += tile_rows) {
-    multiply_tile<tile_rows, columns>({a.data + r * a.stride, a.stride, tile_rows}, k, b, b_stride, c + r * c_stride,
-                                      c_stride, accumulate);
+  for (; r + rows <= a.count; r += rows) {
+    multiply_tile<rows, columns>({a.data + r * a.stride, a.stride, rows}, k, b, b_stride, c + r * c_stride, c_stride,
+                                 accumulate);
   }
   for (; r < a.count; ++r) {
     multiply_tile<1, columns>({a.data + r * a.stride, a.stride, 1}, k, b, b_stride, c + r * c_stride, c_stride,
@@ -168,11 +168,15 @@ void multiply_part(const Product& p, Weights b, bool accumulate, std::int64_t be
   float* const c = p.c.floats();
   if (p.b.transposed) {
     std::int64_t j = begin;
+    for (; p.m < tile_rows && j + single_columns <= end; j += single_columns) {
+      multiply_dots<1, single_columns>(a, p.k, moved(b, j * p.b.stride), p.b.stride, c + j, p.c.stride, accumulate);
+    }
     for (; j + tile_columns <= end; j += tile_columns) {
-      multiply_dots<tile_columns>(a, p.k, moved(b, j * p.b.stride), p.b.stride, c + j, p.c.stride, accumulate);
+      multiply_dots<tile_rows, tile_columns>(a, p.k, moved(b, j * p.b.stride), p.b.stride, c + j, p.c.stride,
+                                             accumulate);
     }
     for (; j < end; ++j) {
-      multiply_dots<1>(a, p.k, moved(b, j * p.b.stride), p.b.stride, c + j, p.c.stride, accumulate);
+      multiply_dots<1, 1>(a, p.k, moved(b, j * p.b.stride), p.b.stride, c + j, p.c.stride, accumulate);
     }
     return;
   }
