@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::int64_t block_width = 32;
 
-struct Weights {
-  explicit Weights(const KernelCall& call)
+struct BlockWeights {
+  explicit BlockWeights(const KernelCall& call)
       : q(static_cast<const std::int8_t*>(call.inputs[1].data)),
         scales(static_cast<const std::uint16_t*>(call.inputs[2].data)) {}
 
@@ -26,7 +26,7 @@ struct Weights {
 /// of x itself.
 struct BlockProducts {
   Reals x;
-  Weights w;
+  BlockWeights w;
   Reals y;
   std::int64_t n;
   std::int64_t k;
@@ -62,14 +62,14 @@ void block_matmul(const KernelCall& call) {
   const TensorView& w = call.inputs[1];
   const std::int64_t n = extent(w, 0, w.rank - contract);
   for_each(call, call.outputs[0].elements(),
-           BlockProducts{reals(call.inputs[0]), Weights(call), reals(call.outputs[0]), n,
+           BlockProducts{reals(call.inputs[0]), BlockWeights(call), reals(call.outputs[0]), n,
                          extent(w, w.rank - contract, w.rank)});
 }
 
 /// y[l, e] = scale w of the token's row; zeros if another shard holds it.
 struct BlockRows {
   const std::int32_t* tokens;
-  Weights w;
+  BlockWeights w;
   Reals y;
   std::int64_t held;
   std::int64_t first;
@@ -93,7 +93,7 @@ void block_embedding(const KernelCall& call) {
   const TensorView& scales = call.inputs[2];
   for_each(call, call.outputs[0].elements(),
            BlockRows{.tokens = integers(call.inputs[0]),
-                     .w = Weights(call),
+                     .w = BlockWeights(call),
                      .y = reals(call.outputs[0]),
                      .held = w.shape[0],
                      .first = w.origin[0],
