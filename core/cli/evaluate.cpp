@@ -128,6 +128,13 @@ int log_likelihoods(std::span<const std::string> words, const Parsed& parsed,
   if (!file) {
     throw Error(ErrorCode::io, fmt::format("cannot write '{}'", prompts.native()));
   }
+  for (const std::string& setting : parsed.all("set")) {
+    for (const char* const own : {"infer.from", "infer.to", "infer.tokens", "infer.prompt_logprobs", "infer.context"}) {
+      if (setting.starts_with(fmt::format("{}=", own))) {
+        throw Error(ErrorCode::usage, fmt::format("--set {}: evaluate sets {} itself: leave it out", setting, own));
+      }
+    }
+  }
   const std::string tokens = fmt::format("{}", context);
   std::vector<std::pair<std::string, std::string>> settings = {
       {"infer.from", prompts.native()},
@@ -257,12 +264,11 @@ int evaluate(std::span<const std::string> words) {
       checkpoint::read_model(given.source(), compile::models_in(compile::directories_of(folders)));
   require_generating(trained, parsed.positional[0]);
   const infer::Language language(trained.tokenizer, given.is_hub() ? parsed.positional[0] : "");
-  const std::int64_t most = trained.settings.options.integer("context");
+  const std::int64_t most = given.known_context().value_or(trained.settings.options.integer("context"));
   const std::int64_t context = parsed.integer("context", std::min(most, usual_context), 2, most);
   const Evaluation evaluation =
       parsed.has("text")
-          ? of_text(*parsed.get("text"), language, context,
-                    parsed.integer("stride", std::max<std::int64_t>(context / 2, 1), 1, context))
+          ? of_text(*parsed.get("text"), language, context, parsed.integer("stride", context / 2, 1, context - 1))
           : of_questions(*parsed.get("choices"), language, parsed.get("delimiter").value_or(" "), context);
   std::vector<double> sums;
   if (const int code = log_likelihoods(words, parsed, evaluation.passages, context, given.is_hub(), sums); code != 0) {

@@ -216,7 +216,7 @@ void require_new(const Parsed& parsed, const std::filesystem::path& file) {
   std::error_code none;
   if (!parsed.has("replace") && std::filesystem::exists(std::filesystem::symlink_status(file, none))) {
     throw Error(ErrorCode::usage,
-                fmt::format("'{}' exists: choose another name with --to, or replace it with --replace",
+                fmt::format("'{}' exists: choose another name, or replace it with --replace",
                             files::human_path(file)));
   }
 }

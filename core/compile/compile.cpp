@@ -113,13 +113,19 @@ workload::TrainingSettings training_settings(const job::Job& job, const data::Da
           .optimizer = optimizer_settings(job.train)};
 }
 
-/// The sizes of the caches: each slot has room for the whole context.
-sdk::CacheSizes cache_sizes(const job::Job& job, const workload::ModelSettings& settings) {
+/// The sizes of the caches: each slot has room for the whole context. `weights`: null if the job names none.
+sdk::CacheSizes cache_sizes(const job::Job& job, const workload::ModelSettings& settings,
+                            const checkpoint::GivenWeights* weights) {
   const std::int64_t most = settings.options.integer("context");
   const std::int64_t context = job.infer.context > 0 ? job.infer.context : most;
   if (context > most) {
     throw Error(ErrorCode::job, fmt::format("{}: [infer] context = {} is more than the model's context of {}",
                                             job.where("infer", "context"), context, most));
+  }
+  const std::optional<std::int64_t> known = weights != nullptr ? weights->known_context() : std::nullopt;
+  if (known && context > *known) {
+    throw Error(ErrorCode::job, fmt::format("{}: a context of {} is more than the {} tokens that the model knows",
+                                            job.where("model", "context"), context, *known));
   }
   const std::int64_t pages = (context + job.infer.page - 1) / job.infer.page;
   return {.pages = pages * job.infer.slots, .page = job.infer.page, .of_sequence = pages};
@@ -280,7 +286,7 @@ void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, C
       throw Error(ErrorCode::job, fmt::format("{}: [infer] tokens: model {} is not applied to tokens: remove it",
                                               job.where("infer", "tokens"), compiled.model.name));
     }
-    compiled.settings.caches = cache_sizes(job, compiled.settings);
+    compiled.settings.caches = cache_sizes(job, compiled.settings, compiled.weights.get());
     return;
   }
   compiled.dataset = dataset != nullptr ? std::move(dataset) : data::open_dataset(job, vocab);

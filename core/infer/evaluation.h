@@ -20,7 +20,8 @@ struct Passage {
 };
 
 /// Cuts a text into windows of at most `context` tokens, which begin `stride` tokens apart. Each token is asked for
-/// once, in the first window that has it. REQUIRES: 1 <= stride <= context.
+/// once, in the first window that has it, and only the text's first token has none before it. REQUIRES: 1 <= stride <
+/// context.
 [[nodiscard]] std::vector<Passage> windows(std::span<const std::int32_t> tokens, std::int64_t context,
                                            std::int64_t stride);
 

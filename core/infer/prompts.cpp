@@ -377,7 +377,7 @@ std::string Answer::take(const Drawn& drawn) {
     log_probabilities_.push_back(log_probability(drawn.logits, drawn.token));
   }
   if (prompt_.top_logprobs > 0) {
-    likely_.push_back(likeliest(drawn.logits, prompt_.top_logprobs));
+    likely_.push_back(likeliest(drawn.logits, prompt_.top_logprobs, prompt_.request.sampling.vocabulary));
   }
   tokens_.push_back(drawn.token);
   has_ended_ = drawn.is_end;

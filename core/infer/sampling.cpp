@@ -126,8 +126,9 @@ double log_probability(std::span<const float> logits, std::int32_t token) {
   return static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_of_sum(logits);
 }
 
-Likely likeliest(std::span<const float> logits, std::int64_t count) {
-  std::vector<std::int32_t> order(logits.size());
+Likely likeliest(std::span<const float> logits, std::int64_t count, std::int64_t vocabulary) {
+  const auto all = static_cast<std::int64_t>(logits.size());
+  std::vector<std::int32_t> order(static_cast<std::size_t>(vocabulary == 0 ? all : std::min(all, vocabulary)));
   std::iota(order.begin(), order.end(), 0);
   const auto logit = [&](std::int32_t token) { return logits[static_cast<std::size_t>(token)]; };
   const auto end = order.begin() + std::min<std::ptrdiff_t>(count, std::ssize(order));

@@ -41,8 +41,9 @@ struct Sequence {
 
 /// Tokens with the logarithms of their probabilities.
 using Likely = std::vector<std::pair<std::int32_t, double>>;
-/// The `count` likeliest tokens, the likeliest first; of equal ones, the one with the lower number.
-[[nodiscard]] Likely likeliest(std::span<const float> logits, std::int64_t count);
+/// The `count` likeliest of the first `vocabulary` tokens (0: of all), the likeliest first; of equal ones, the one with
+/// the lower number.
+[[nodiscard]] Likely likeliest(std::span<const float> logits, std::int64_t count, std::int64_t vocabulary);
 
 /// The tokens with which a sample without a prompt starts: a line's end if the text has lines, else its first
 /// character.

@@ -108,6 +108,7 @@ class GenerateTask : private StreamTask {
   [[nodiscard]] std::string prepared(const std::string& line, const infer::Language& language) {
     line_ = line;
     if (const std::optional<std::string> id = cancelled_by(line)) {
+      line_.clear();
       return find(*id) == answers_.end() ? "" : line;
     }
     infer::Prompt prompt = infer::read_prompt(line, language, usual(language));

@@ -160,7 +160,8 @@ TEST_CASE("tokens that were drawn have the same probabilities as part of a promp
   write_file(job.path() / "job.ini", llama_job);
   REQUIRE(job.run({}).code == 0);
   write_file(job.path() / "prompts.jsonl", R"({"prompt": [1, 2, 3, 4, 5, 6, 7], "logprobs": true})");
-  const Ended drawn = generate(job, {"--tokens", "12"});
+  const Ended drawn = generate(job, {});
+  INFO(drawn.err);
   REQUIRE(drawn.code == 0);
   const boost::json::object answer = answers_of(drawn.out).at(0);
   boost::json::array tokens = {1, 2, 3, 4, 5, 6, 7};
@@ -203,11 +204,10 @@ TEST_CASE("a model is evaluated by a text and by questions", "[generate]") {
   CHECK(one.at("windows") == 18);  // 32 tokens, then 16 more in each
   const boost::json::object two = evaluate({"--text", "part.txt", "--ranks", "2", "--strategy", "tp"});
   CHECK(std::abs(two.at("log_likelihood").as_double() / one.at("log_likelihood").as_double() - 1) < 1e-5);
-  const boost::json::object apart = evaluate({"--text", "part.txt", "--stride", "32"});
-  CHECK(apart.at("scored") == 300 - 10);
-  CHECK(apart.at("perplexity").as_double() > one.at("perplexity").as_double());  // tokens with less before them
-  write_file(job.path() / "questions.jsonl", R"({"context": "the old", "choices": ["qqq", "man"], "answer": 1}
-{"context": "the old", "choices": ["xzx", "man"], "answer": "xzx"}
+  CHECK(evaluate({"--text", "part.txt", "--stride", "31"}).at("windows") == 10);
+  write_file(job.path() / "questions.jsonl",
+             R"({"context": "the cat sat on a mat and the", "choices": ["bbb", "cat"], "answer": 1}
+{"context": "the cat sat on a mat and the", "choices": ["lll", "bird"], "answer": "lll"}
 )");
   const boost::json::object chosen = evaluate({"--choices", "questions.jsonl", "--scores", "chosen.jsonl"});
   CHECK(chosen.at("questions") == 2);
@@ -354,8 +354,8 @@ TEST_CASE("a plan says what caches need, for the heads of keys that a rank has",
   const Ended narrow = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.cache=bfloat16"});
   CHECK_THAT(narrow.out, Contains("caches                      6144 "));
   const auto first_token = [&](const char* chunk) {
-    const Ended predicted =
-        run_program(job.path(), {"plan", "infer.ini", "--json", "--set", "cluster.flops=1e9", "--set", chunk});
+    const Ended predicted = run_program(job.path(), {"plan", "infer.ini", "--json", "--set", "cluster.flops=1e9",
+                                                     "--set", "cluster.memory_bandwidth=1e12", "--set", chunk});
     INFO(predicted.err);
     REQUIRE(predicted.code == 0);
     return boost::json::parse(predicted.out).at_pointer("/predicted/prefill_chunk_s").as_double();

@@ -216,7 +216,7 @@ TEST_CASE("picture draws a step, and an animation with one scale for all steps",
 
   const Ended again = picture({"--to", "x.png"});
   CHECK(again.code == 2);
-  CHECK_THAT(again.err, Contains("'x.png' exists: choose another name with --to, or replace it with --replace"));
+  CHECK_THAT(again.err, Contains("'x.png' exists: choose another name, or replace it with --replace"));
   REQUIRE(picture({"--to", "x.png", "--replace"}).code == 0);
 
   REQUIRE(picture({"--all", "--to", "x.gif"}).code == 0);
@@ -315,7 +315,7 @@ TEST_CASE("gather reads weights, and replaces a file only if it is told to", "[p
   const std::string array = read_file(job.path() / "w.npy");
   const Ended again = gather({"run", name, "--to", "w.npy"});
   CHECK(again.code == 2);
-  CHECK_THAT(again.err, Contains("'w.npy' exists: choose another name with --to, or replace it with --replace"));
+  CHECK_THAT(again.err, Contains("'w.npy' exists: choose another name, or replace it with --replace"));
   write_file(job.path() / "w.npy", "");
   const Ended of_file = gather({"run/weights.safetensors", name, "--to", "w.npy", "--replace"});
   CHECK(of_file.code == 0);

@@ -24,7 +24,7 @@ std::string text_between(const infer::Passage& passage, std::int64_t from, std::
 TEST_CASE("each token of a text but the first is asked for once, with the longest context at hand", "[infer]") {
   std::vector<std::int32_t> tokens(23);
   std::iota(tokens.begin(), tokens.end(), 0);
-  for (const std::int64_t stride : {1, 3, 8}) {
+  for (const std::int64_t stride : {1, 3, 7}) {
     std::vector<std::int32_t> asked;
     for (const infer::Passage& window : infer::windows(tokens, 8, stride)) {
       CHECK(window.tokens.size() <= 8);
@@ -33,9 +33,11 @@ TEST_CASE("each token of a text but the first is asked for once, with the longes
     }
     CHECK(asked == tokens);
   }
-  const std::vector<infer::Passage> apart = infer::windows(tokens, 8, 8);
-  REQUIRE(apart.size() == 3);
-  CHECK(apart[0].scored() + apart[1].scored() + apart[2].scored() == 23 - 3);
+  std::int64_t scored = 0;
+  for (const infer::Passage& window : infer::windows(tokens, 8, 7)) {
+    scored += window.scored();
+  }
+  CHECK(scored == 22);
   CHECK(infer::windows(tokens, 8, 3)[1].scored() == 3);
 }
 

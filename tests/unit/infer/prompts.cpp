@@ -177,7 +177,7 @@ TEST_CASE("a line cancels a prompt by its id", "[infer]") {
 
 TEST_CASE("the likeliest tokens come first, and have the logarithms of their probabilities", "[infer]") {
   const std::vector<float> logits = {1, 3, 3, 2};
-  const infer::Likely found = infer::likeliest(logits, 3);
+  const infer::Likely found = infer::likeliest(logits, 3, 0);
   REQUIRE(found.size() == 3);
   CHECK(found[0].first == 1);
   CHECK(found[1].first == 2);
@@ -185,5 +185,6 @@ TEST_CASE("the likeliest tokens come first, and have the logarithms of their pro
   for (const auto& [token, logarithm] : found) {
     CHECK(logarithm == infer::log_probability(logits, token));
   }
-  CHECK(infer::likeliest(logits, 9).size() == 4);
+  CHECK(infer::likeliest(logits, 9, 0).size() == 4);
+  CHECK(infer::likeliest(logits, 9, 3).size() == 3);
 }
