@@ -6,7 +6,7 @@
 namespace shardrun::checkpoint {
 
 /// The parameters of a graph that keeps weights as int8 (graph::store_weights), read from tensors of real numbers.
-/// Weights are converted in blocks of 32 elements of a row while they are read, as llama.cpp makes Q8_0: the scale is
+/// Weights are converted in blocks of 32 elements of a row while they are read, as ggml makes Q8_0: the scale is
 /// max|w| / 127, each integer is w / scale rounded to nearest, and the scale is rounded to float16 when it is stored.
 /// So the blocks of a Q8_0 file stay as they are. Both kinds of tensors are presented as float32. A tensor whose rows
 /// are columns of the file is converted as a whole, 32 of the file's rows at a time, and kept as integers until the

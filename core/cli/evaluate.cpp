@@ -263,6 +263,11 @@ int evaluate(std::span<const std::string> words) {
   const checkpoint::TrainedModel trained =
       checkpoint::read_model(given.source(), compile::models_in(compile::directories_of(folders)));
   require_generating(trained, parsed.positional[0]);
+  if (!trained.tokenizer) {
+    throw Error(ErrorCode::usage, fmt::format("'{}' has no tokenizer, so a text cannot become tokens: give a model with "
+                                              "one",
+                                              parsed.positional[0]));
+  }
   const infer::Language language(trained.tokenizer, given.is_hub() ? parsed.positional[0] : "");
   const std::int64_t most = given.known_context().value_or(trained.settings.options.integer("context"));
   const std::int64_t context = parsed.integer("context", std::min(most, usual_context), 2, most);

@@ -60,7 +60,7 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
     text += fmt::format("{}validation loss {:.4f}", text.empty() ? "" : ", ", *summary.val_loss);
   }
   if (summary.tokens_per_s > 0 && summary.step_ms_median) {
-    text += fmt::format(", {} {}/s, median step {}", human_count(summary.tokens_per_s), train::rate_unit(job),
+    text += fmt::format("{}{} {}/s, median step {}", text.empty() ? "" : ", ", human_count(summary.tokens_per_s), train::rate_unit(job),
                         human_time(*summary.step_ms_median / 1e3));
   }
   const std::int64_t step = summary.first_step + summary.steps;

@@ -354,8 +354,9 @@ TEST_CASE("a plan says what caches need, for the heads of keys that a rank has",
   const Ended narrow = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.cache=bfloat16"});
   CHECK_THAT(narrow.out, Contains("caches                      6144 "));
   const auto first_token = [&](const char* chunk) {
-    const Ended predicted = run_program(job.path(), {"plan", "infer.ini", "--json", "--set", "cluster.flops=1e9",
-                                                     "--set", "cluster.memory_bandwidth=1e12", "--set", chunk});
+    const Ended predicted =
+        run_program(job.path(), {"plan", "infer.ini", "--json", "--set", "cluster.flops=1e9", "--set",
+                                 "cluster.memory_bandwidth=1e12", "--set", "cluster.bandwidth=1e12", "--set", chunk});
     INFO(predicted.err);
     REQUIRE(predicted.code == 0);
     return boost::json::parse(predicted.out).at_pointer("/predicted/prefill_chunk_s").as_double();
