@@ -38,7 +38,9 @@ std::vector<OptionSyntax> serve_options() {
       {.name = "tls-certificate", .value = "FILE", .help = "serve https with this certificate (PEM), and --tls-key"},
       {.name = "tls-key", .value = "FILE", .help = "its key (PEM)"},
       {.name = "name", .value = "TEXT", .help = "the model's name for clients (default: that of the file or folder)"},
-      {.name = "queue", .value = "N", .help = "prompts that may wait; others get status 429 (default 64)"},
+      {.name = "queue",
+       .value = "N",
+       .help = "prompts that may wait beside those in slots; others get status 429 (default 64)"},
       {.name = "timeout", .value = "SECONDS", .help = "the time for a whole answer (default 600)"},
       {.name = "drain",
        .value = "SECONDS",
@@ -53,6 +55,10 @@ std::vector<OptionSyntax> serve_options() {
        .value = "N",
        .help =
            "the most tokens of a prompt and its answer (default: the model's, of folders and GGUF files at most 1024)"},
+      {.name = "weights",
+       .value = "TYPE",
+       .help = "type in which matrices are kept: float32, bfloat16, float16 or int8 (default auto: bfloat16 for a "
+               "quantised GGUF file, otherwise float32)"},
       {.name = "threads", .value = "N", .help = "threads of each rank to compute with (default 1)"},
       {.name = "ranks", .value = "N", .help = "ranks to compute with, in place of the run's"},
       {.name = "strategy", .value = "NAME", .help = "the strategy in place of the run's, without its [mesh]"},

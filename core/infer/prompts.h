@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -49,6 +50,9 @@ class Language {
 
 /// The most tokens whose probabilities are told at each token of an answer.
 inline constexpr std::int64_t most_top_logprobs = 20;
+
+/// The longest line of a file of prompts. Each takes some ten times as much memory while it is read.
+inline constexpr std::size_t most_line_bytes = std::size_t{16} << 20U;
 
 /// A line of a file of prompts.
 struct Prompt {

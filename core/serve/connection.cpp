@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/rfc7230.hpp>
 #include <boost/json.hpp>
@@ -17,7 +16,7 @@ namespace {
 
 constexpr std::size_t most_header_bytes = std::size_t{16} << 10U;
 constexpr std::size_t read_bytes = std::size_t{16} << 10U;
-/// The most bytes that are kept of requests behind the one in work.
+/// The most bytes that are kept of requests behind the one in work, beside those of one read.
 constexpr std::size_t most_received_bytes = std::size_t{64} << 10U;
 constexpr std::chrono::milliseconds lingering{1000};
 
@@ -86,7 +85,8 @@ void Connection::begin_request() {
 }
 
 void Connection::read() {
-  if (is_reading_ || !is_open_ || (is_in_work_ && received_.size() >= most_received_bytes)) {
+  // Reading goes on while a request is answered, because that is how a client that leaves is noticed.
+  if (is_reading_ || !is_open_ || (is_answered_ && received_.size() >= most_received_bytes)) {
     return;
   }
   is_reading_ = true;
@@ -102,6 +102,9 @@ void Connection::read() {
 void Connection::take(std::string_view bytes) {
   if (is_lingering_) {
     return read();
+  }
+  if (is_in_work_ && !is_answered_ && received_.size() >= most_received_bytes) {
+    return close();
   }
   const bool begins = received_.empty() && !is_in_work_ && !parser_->got_some();
   received_ += bytes;
@@ -131,6 +134,10 @@ void Connection::parse() {
     const std::size_t used = parser_->put(boost::asio::buffer(received_), failed);
     received_.erase(0, used);
     if (failed == http::error::need_more) {
+      if (received_.size() > most_header_bytes) {  // the parser bounds the header alone
+        keeps_alive_ = false;
+        refuse(431, fmt::format("extensions of a chunk, or trailers, have more than {} bytes", most_header_bytes));
+      }
       return;
     }
     if (failed) {
@@ -170,6 +177,18 @@ bool Connection::admit_header() {
   is_head_ = request_.method == "HEAD";
   keeps_alive_ = keeps_alive_ && head.keep_alive();
   is_chunked_ = head.version() >= 11;
+  // A proxy before this server may find another end of such a request, or another host.
+  const bool has_coding = head.count(http::field::transfer_encoding) > 0;
+  if (has_coding && (!parser_->chunked() || head.count(http::field::content_length) > 0)) {
+    keeps_alive_ = false;
+    refuse(400, "expected Transfer-Encoding: chunked, or Content-Length in its place");
+    return false;
+  }
+  if (is_chunked_ && head.count(http::field::host) != 1) {
+    keeps_alive_ = false;
+    refuse(400, fmt::format("expected one field Host, found {}", head.count(http::field::host)));
+    return false;
+  }
   if (const std::optional<HttpResponse> refused = settings_.admit(request_)) {
     keeps_alive_ = keeps_alive_ && parser_->is_done();
     is_in_work_ = true;
@@ -237,7 +256,7 @@ void Connection::end_events() {
   end_response();
 }
 
-/// The response is complete, though perhaps not sent yet.
+/// The response is complete, and its last bytes are in unsent_: write() begins the next request behind them.
 void Connection::end_response() {
   gone_ = {};
   if (!is_open_) {
@@ -250,14 +269,7 @@ void Connection::end_response() {
     count_body(0);
     received_.clear();
     deadline_.cancel();
-    return write();
   }
-  // Not from within parse(), which may have called this.
-  boost::asio::post(deadline_.get_executor(), [self = shared_from_this()] {
-    if (self->is_open_) {
-      self->begin_request();
-    }
-  });
 }
 
 void Connection::send(std::string bytes) {
@@ -275,8 +287,8 @@ void Connection::write() {
     return;
   }
   if (unsent_.empty()) {
-    if (is_lingering_) {
-      linger();
+    if (is_answered_) {
+      keeps_alive_ ? begin_request() : linger();
     }
     return;
   }
@@ -309,7 +321,8 @@ void Connection::write() {
 
 /// Lets the client read the last response: closing at once would reset the connection if the client is still sending.
 void Connection::linger() {
-  stream_->end_sending();
+  is_lingering_ = true;
+  stream_->end_sending([self = shared_from_this()](error_code, std::size_t) {});
   arm(deadline_, lingering, [this] { close(); });
   read();
 }

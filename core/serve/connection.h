@@ -122,12 +122,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_reading_ = false;
   bool is_writing_ = false;
   bool is_in_work_ = false;   ///< a request is being answered, and none is parsed
-  bool is_answered_ = false;  ///< its response is complete
+  bool is_answered_ = false;  ///< its response is complete, and perhaps not sent yet
   bool is_streaming_ = false;
   bool is_chunked_ = false;
   bool keeps_alive_ = true;
   bool is_head_ = false;
-  bool is_lingering_ = false;  ///< the last response is sent, and what arrives is dropped
+  bool is_lingering_ = false;  ///< the last response is made, and what arrives is dropped
 };
 
 /// The reason of a status, such as "Not Found".

@@ -83,8 +83,7 @@ void Dispatcher::cancel(std::uint64_t number) {
 }
 
 void Dispatcher::send_prompts() {
-  // One waits in the job beside those in slots, so that a slot which becomes free is used at once.
-  while (state_ == State::ready && !waiting_.empty() && std::cmp_less_equal(in_work_.size(), slots_)) {
+  while (state_ == State::ready && !waiting_.empty() && in_work_.size() < most_in_work()) {
     Prompt next = std::move(waiting_.front());
     waiting_.pop_front();
     in_work_.emplace(next.number, std::move(next.listener));
@@ -139,14 +138,15 @@ void Dispatcher::job_ended(const std::string& how, int code) {
     std::ranges::for_each(waiting_, [&](Prompt& each) { failed.push_back(std::move(each.listener)); });
     waiting_.clear();
   }
-  become(is_end ? State::ended : State::loading);
+  state_ = is_end ? State::ended : State::loading;
   for (const Listener& each : failed) {
     if (each.failed) {
       each.failed({.status = was_ready_ ? 500 : 503,
                    .message = fmt::format("{} while the request was in work: send it again", how)});
     }
   }
-  if (is_end) {
+  settings_.changed();  // may call finish()
+  if (is_end || is_finishing_) {
     return;
   }
   ++restarts_;

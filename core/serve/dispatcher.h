@@ -74,7 +74,6 @@ class JobProcess : public std::enable_shared_from_this<JobProcess> {
   std::string unsent_;  ///< lines behind those that are being written
   std::string writing_;
   bool is_ending_ = false;
-  bool is_silent_ = false;  ///< standard error has ended
 };
 
 /// What a step has added to an answer.
@@ -104,7 +103,7 @@ class Dispatcher {
  public:
   struct Settings {
     std::vector<std::string> job;                        ///< words with which this program runs the job
-    std::size_t most_waiting = 0;                        ///< prompts that wait for the job
+    std::size_t most_waiting = 0;                        ///< prompts beside those that the job has
     std::function<void(std::string_view line)> log_job;  ///< what the job says on standard error
     std::function<void(const std::string& line)> log;
     std::function<void()> changed;  ///< called when the state has changed, and when no prompt is left
@@ -116,9 +115,9 @@ class Dispatcher {
   void start() { start_job(); }
 
   [[nodiscard]] State state() const noexcept { return state_; }
-  /// Whether so many more prompts may wait.
+  /// Whether so many more prompts may be added.
   [[nodiscard]] bool has_room(std::size_t prompts) const noexcept {
-    return waiting_.size() + prompts <= settings_.most_waiting;
+    return waiting_.size() + in_work_.size() + prompts <= settings_.most_waiting + most_in_work();
   }
   /// Adds a prompt. `line`: its line without an id. REQUIRES: has_room(1). Returns its number.
   std::uint64_t ask(boost::json::object line, Listener listener);
@@ -147,6 +146,8 @@ class Dispatcher {
     Listener listener;
   };
 
+  /// One waits in the job beside those in slots, so that a slot which becomes free is used at once.
+  [[nodiscard]] std::size_t most_in_work() const noexcept { return static_cast<std::size_t>(slots_) + 1; }
   void start_job();
   void hear(const boost::json::object& event);
   void job_ended(const std::string& how, int code);

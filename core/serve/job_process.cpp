@@ -59,11 +59,7 @@ void JobProcess::start(const std::vector<std::string>& words) {
   read(
       output_, [this](std::string_view line) { hear(line); }, [this] { reap(); });
   read(
-      errors_, [this](std::string_view line) { events_.said(line); },
-      [this] {
-        is_silent_ = true;
-        reap();
-      });
+      errors_, [this](std::string_view line) { events_.said(line); }, [this] { reap(); });
 }
 
 void JobProcess::read(Lines& from, const std::function<void(std::string_view line)>& take,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <limits>
 #include <utility>
@@ -211,6 +212,12 @@ templates::Conversation conversation_of(Fields& fields) {
       refuse_value("chat_template_kwargs", "an object", *variables);
     }
     conversation.settings = variables->get_object();
+    for (const char* const name : {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"}) {
+      if (conversation.settings.contains(name)) {
+        refuse("chat_template_kwargs",
+               fmt::format("\"chat_template_kwargs\": \"{}\" cannot be replaced: leave it out", name));
+      }
+    }
   }
   return conversation;
 }
@@ -233,7 +240,7 @@ std::vector<std::int32_t> tokens_of_text(const json::value& text, std::string_vi
   return about(param, [&] { return model.language->encode(std::string(text.get_string())); });
 }
 
-/// The prompts of a request for completions: a text, tokens, or a list of these.
+/// The prompts of a request for completions: a text, tokens, or a list of these. REQUIRES: n is read.
 void read_prompts(Fields& fields, const ServedModel& model, Question& question) {
   const json::value* const prompt = fields.find("prompt");
   if (prompt == nullptr) {
@@ -241,7 +248,14 @@ void read_prompts(Fields& fields, const ServedModel& model, Question& question) 
   }
   const bool is_list = prompt->is_array() && (prompt->get_array().empty() || !prompt->get_array().front().is_int64());
   const json::array one = {*prompt};
-  for (const json::value& each : is_list ? prompt->get_array() : one) {
+  const json::array& all = is_list ? prompt->get_array() : one;
+  const std::size_t most = model.most_prompts / static_cast<std::size_t>(question.n);
+  if (all.size() > most) {
+    refuse("prompt",
+           fmt::format("the request asks for {} to each of {}, and the server holds at most {} at once: ask for fewer",
+                       counted(question.n, "answer"), counted(std::ssize(all), "prompt"), model.most_prompts));
+  }
+  for (const json::value& each : all) {
     question.prompts.push_back(each.is_array() ? tokens_of(each.get_array(), "prompt", model)
                                                : tokens_of_text(each, "prompt", model));
   }
@@ -264,6 +278,9 @@ std::string decoded(std::span<const std::int32_t> tokens, const infer::Language&
 /// Takes a setting of sampling as it is, once the reader of prompts accepts it.
 void take_setting(Fields& fields, const ServedModel& model, const char* name, Question& question) {
   if (const json::value* const value = fields.find(name)) {
+    if (value->is_double() && !std::isfinite(value->get_double())) {
+      refuse_value(name, "a finite number", *value);
+    }
     const json::object line = {{"prompt", {0}}, {name, *value}};
     about(name, [&] { return infer::read_prompt(json::serialize(line), *model.language, {}); });
     question.settings[name] = *value;
@@ -315,6 +332,9 @@ void read_settings(Fields& fields, const ServedModel& model, Question& question)
 
 void require_model(Fields& fields, const ServedModel& model) {
   const json::value* const name = fields.find("model");
+  if (name != nullptr && !name->is_string()) {
+    refuse_value("model", "the model's name", *name);
+  }
   if (name != nullptr && *name != json::value(model.name)) {
     throw Refusal{
         .status = 404,
@@ -363,8 +383,13 @@ Question read_question(bool is_chat, std::string_view body, const ServedModel& m
   } else {
     read_prompts(fields, model, question);
     if (fields.flag("echo")) {
+      if (question.logprobs) {
+        refuse(
+            "echo",
+            "\"echo\" with \"logprobs\" is not served, because prompts have no logprobs here: leave out one of them");
+      }
       for (const std::vector<std::int32_t>& prompt : question.prompts) {
-        question.echoed.push_back(with_replacements(decoded(prompt, *model.language)));
+        question.echoed.push_back(about("prompt", [&] { return with_replacements(decoded(prompt, *model.language)); }));
       }
     }
   }
@@ -378,6 +403,16 @@ Question read_question(bool is_chat, std::string_view body, const ServedModel& m
              fmt::format("the prompt has {}, and at most {} leave room for an answer in the context of {}: shorten it",
                          counted(std::ssize(prompt), "token"), model.context - 1, model.context),
              "context_length_exceeded");
+    }
+  }
+  // Seed, id and names of keys have less than 200 bytes.
+  const std::size_t token_bytes = fmt::formatted_size("{},", model.vocabulary);
+  const std::size_t other_bytes = json::serialize(question.settings).size() + 200;
+  for (const std::vector<std::int32_t>& prompt : question.prompts) {
+    if (other_bytes + prompt.size() * token_bytes > infer::most_line_bytes) {
+      throw Refusal{.status = 413,
+                    .message = fmt::format("the prompt and its settings, such as \"stop\", have more than {} bytes",
+                                           infer::most_line_bytes)};
     }
   }
   for (const char* const name : {"user", "metadata", "store", "service_tier", "parallel_tool_calls"}) {

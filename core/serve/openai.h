@@ -18,8 +18,9 @@ namespace shardrun::serve {
 struct ServedModel {
   std::string name;
   const infer::Language* language = nullptr;
-  std::int64_t context = 0;     ///< the most tokens of a prompt and its answer
-  std::int64_t vocabulary = 0;  ///< the number of its tokens
+  std::int64_t context = 0;      ///< the most tokens of a prompt and its answer
+  std::int64_t vocabulary = 0;   ///< the number of its tokens
+  std::size_t most_prompts = 0;  ///< of a request, counted once for each answer
 };
 
 /// Why a request is refused. Thrown in this folder alone.

@@ -11,6 +11,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/beast/core/string.hpp>
+#include <charconv>
 #include <csignal>
 #include <cstring>
 #include <map>
@@ -49,7 +50,7 @@ double seconds_of(std::chrono::steady_clock::duration time) { return std::chrono
 bool is_loopback(std::string_view host) {
   error_code failed;
   const auto address = asio::ip::make_address(std::string(host), failed);
-  return failed ? host == "localhost" : address.is_loopback();
+  return failed ? boost::beast::iequals(host, "localhost") : address.is_loopback();
 }
 
 /// The host of a Host field or an origin, without its port: "[::1]:8080" is "::1".
@@ -61,6 +62,22 @@ std::string host_of(std::string_view field) {
     return std::string(field.substr(1, field.find(']') - 1));
   }
   return std::string(field.substr(0, field.find(':')));
+}
+
+/// Replaces each %XX of a path by its byte.
+std::string unescaped(std::string_view path) {
+  std::string text;
+  for (; !path.empty(); path.remove_prefix(1)) {
+    unsigned char byte = 0;
+    const char* const digits = path.data() + 1;
+    if (path.size() > 2 && path[0] == '%' && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      path.remove_prefix(2);
+      text += static_cast<char>(byte);
+    } else {
+      text += path[0];
+    }
+  }
+  return text;
 }
 
 std::string_view text_of(const http::fields& fields, http::field name) {
@@ -123,7 +140,8 @@ class Server {
     dispatcher_.start();
     io_.run();
     dispatcher_.kill();
-    if (!settings_.socket.empty()) {
+    struct stat now = {};
+    if (::lstat(settings_.socket.c_str(), &now) == 0 && now.st_dev == socket_.st_dev && now.st_ino == socket_.st_ino) {
       ::unlink(settings_.socket.c_str());
     }
     return code_;
@@ -178,6 +196,7 @@ class Server {
           throw;
         }
         ::umask(mask);
+        ::lstat(settings_.socket.c_str(), &socket_);
         settings_.listens(fmt::format("unix:{}", settings_.socket.string()));
       } else {
         tcp::resolver resolver(io_);
@@ -367,7 +386,7 @@ class Server {
   }
 
   void give_model(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
-    const std::string name = request.path.substr(std::string_view("/v1/models/").size());
+    const std::string name = unescaped(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
     if (name != model_.name) {
       throw Refusal{
           .status = 404,
@@ -414,10 +433,6 @@ class Server {
         open->question, model_, fmt::format("{}-{:016x}", is_chat ? "chatcmpl" : "cmpl", random_()),
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
     const std::size_t choices = open->reply->choices();
-    if (choices > settings_.queue) {
-      throw Refusal{.message = fmt::format("the request asks for {}, and at most {} may wait: ask for fewer at once",
-                                           counted(static_cast<std::int64_t>(choices), "answer"), settings_.queue)};
-    }
     if (!dispatcher_.has_room(choices)) {
       throw Refusal{.status = 429,
                     .message = fmt::format("{} wait already: try again later",
@@ -447,6 +462,15 @@ class Server {
   }
 
   void tell(Open& open, std::size_t choice, const Piece& piece) {
+    try {
+      add(open, choice, piece);
+    } catch (const std::exception& error) {
+      log(fmt::format("an answer failed: {}", error.what()));
+      fail(open, {.status = 500, .message = fmt::format("the answer could not be sent: {}", error.what())});
+    }
+  }
+
+  void add(Open& open, std::size_t choice, const Piece& piece) {
     const std::shared_ptr<Connection> connection = open.connection.lock();
     if (connection == nullptr) {
       return give_up(open);
@@ -508,6 +532,7 @@ class Server {
   void take_change() {
     model_.context = dispatcher_.context();
     model_.vocabulary = dispatcher_.vocabulary();
+    model_.most_prompts = settings_.queue + static_cast<std::size_t>(dispatcher_.slots());
     if (dispatcher_.state() == Dispatcher::State::ready && !std::exchange(is_told_ready_, true)) {
       log(fmt::format("ready: {}, a context of {}", counted(dispatcher_.slots(), "slot"),
                       counted(model_.context, "token")));
@@ -539,16 +564,19 @@ class Server {
                       counted(static_cast<std::int64_t>(open_.size()), "request")));
       drain_.expires_after(settings_.drain);
       drain_.async_wait([this](error_code stopped) {
-        if (!stopped) {
+        if (stopped) {
+          return;
+        }
+        if (!open_.empty()) {
           log(fmt::format("{} given up after {} seconds", counted(static_cast<std::int64_t>(open_.size()), "request"),
                           settings_.drain.count()));
           code_ = 128 + signal_;
-          const std::set<std::shared_ptr<Open>> late = open_;
-          for (const auto& each : late) {
-            fail(*each, {.status = 503, .message = "the server is stopping"});
-          }
-          stop();
         }
+        const std::set<std::shared_ptr<Open>> late = open_;
+        for (const auto& each : late) {
+          fail(*each, {.status = 503, .message = "the server is stopping"});
+        }
+        stop();
       });
       if (dispatcher_.state() != Dispatcher::State::ready && open_.empty()) {
         return stop();
@@ -630,6 +658,7 @@ class Server {
   std::mt19937_64 random_;
   const std::int64_t created_ =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  struct stat socket_ = {};  ///< the file of the Unix socket: another server may replace it
   int code_ = 0;
   int signal_ = 0;
   bool is_accepting_ = false;

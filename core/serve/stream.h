@@ -23,8 +23,8 @@ class Stream {
   virtual void handshake(Done done) = 0;
   virtual void read_some(boost::asio::mutable_buffer buffer, Done done) = 0;
   virtual void write_some(boost::asio::const_buffer bytes, Done done) = 0;
-  /// Tells the client that nothing more will be sent.
-  virtual void end_sending() = 0;
+  /// Tells the client that nothing more will be sent. With TLS, waits until the client ends its side, too, or close().
+  virtual void end_sending(Done done) = 0;
   virtual void close() = 0;
 };
 

@@ -47,6 +47,7 @@ class GenerateTask : private StreamTask {
         write(fmt::format("{{\"ready\":{{\"context\":{},\"vocabulary\":{},\"slots\":{}}}}}\n", context(), vocabulary(),
                           job_.infer.slots));
         await_writing();
+        record_.now_at("");  // prompts may come late, and each tells of its own progress
       }
       generate(executor, language);
       end_streams();

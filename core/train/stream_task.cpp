@@ -13,6 +13,7 @@
 #include "core/base/human.h"
 #include "core/data/npy.h"
 #include "core/device/elements.h"
+#include "core/infer/prompts.h"
 
 namespace shardrun::train {
 namespace {
@@ -22,9 +23,6 @@ constexpr std::int32_t end_of_records = 0;
 constexpr std::int32_t stream_waits = 1;  ///< the stream waits, perhaps for longer than the others would wait for this
                                           ///< rank
 constexpr std::int32_t no_rows = 2;       ///< continue without samples; a larger number: the samples of the next record
-
-/// The longest line of a stream of lines. Each takes some ten times as much memory while it is read.
-constexpr std::size_t most_line_bytes = std::size_t{16} << 20U;
 
 const char* descr_of(graph::DType dtype) {
   switch (dtype) {
@@ -124,7 +122,7 @@ void StreamTask::open_streams(std::optional<graph::DType> records) {
 void StreamTask::open_lines() {
   open_streams(std::nullopt);
   if (record_.is_first()) {
-    lines_.emplace(open_input(), most_line_bytes);
+    lines_.emplace(open_input(), infer::most_line_bytes);
   }
 }
 

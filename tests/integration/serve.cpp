@@ -230,7 +230,7 @@ TEST_CASE("serve: answers are those of generate, as a whole and as events", "[se
   CHECK(boost::json::parse(data[data.size() - 2]).at("usage") == chat.json().at("usage"));
 
   CHECK(served.ask("GET", "/v1/models").json().at("data").at(0).at("id") == "chat");
-  CHECK(served.ask("GET", "/v1/models/chat").status == 200);
+  CHECK(served.ask("GET", "/v1/models/c%68at").status == 200);
   CHECK(served.ask("POST", "/tokenize", R"({"prompt": "abc"})").json().at("tokens") == boost::json::array{2, 3, 4});
   CHECK(served.ask("POST", "/detokenize", R"({"tokens": [4, 3]})").json().at("prompt") == "cb");
   CHECK_THAT(served.ask("GET", "/").body, Contains("<!doctype html>"));
@@ -303,6 +303,8 @@ TEST_CASE("serve: prompts that wait are bounded, and end with their clients", "[
   const TemporaryFolder folder;
   make_model(folder);
   Served served(folder.path(), {"--slots", "1", "--queue", "2"});
+  CHECK_THAT(served.complete(R"({"prompt": ["a", "b"], "n": 2})").body, Contains("at most 3 at once"));
+  CHECK(served.complete(R"({"prompt": "a", "n": 3, "max_tokens": 1})").status == 200);
   const pid_t job = await_children(served.process(), 1).front();
   ::kill(job, SIGSTOP);  // nothing is answered meanwhile
   const std::string request = request_text("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 2})");
@@ -369,6 +371,28 @@ TEST_CASE("serve: what is in work is answered before the end", "[serve]") {
   ::kill(job, SIGCONT);
   CHECK(response_of(client.read_all()).status == 200);
   CHECK(served.end().code == 0);
+}
+
+TEST_CASE("serve: a job that ends while the server stops is not started again", "[serve]") {
+  const TemporaryFolder folder;
+  make_model(folder);
+  Served idle(folder.path(), {"--drain", "0"});
+  CHECK(idle.stop().code == 0);
+  Served served(folder.path());
+  const pid_t job = await_children(served.process(), 1).front();
+  ::kill(job, SIGSTOP);
+  Client client(served.port());
+  client.send(request_text("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 2})"));
+  served.await_metric("prompts_in_work", "1");
+  ::kill(served.process(), SIGTERM);
+  while (served.ask("GET", "/health").body.find("draining") == std::string::npos) {
+    ::usleep(10'000);
+  }
+  ::kill(job, SIGKILL);
+  CHECK(response_of(client.read_all()).status == 500);
+  const Ended ended = served.end();
+  CHECK(ended.code == 0);
+  CHECK(ended.err.find("starting it again") == std::string::npos);
 }
 
 TEST_CASE("generate --chat answers each line, with the lines before", "[serve]") {

@@ -82,13 +82,13 @@ class ConnectionCase {
   std::shared_ptr<serve::Connection> connection_;
 };
 
-constexpr const char* get = "GET /a?b=c HTTP/1.1\r\n\r\n";
+constexpr const char* get = "GET /a?b=c HTTP/1.1\r\nHost: a\r\n\r\n";
 
 }  // namespace
 
 TEST_CASE("a request may come byte by byte, and the next behind it waits", "[serve]") {
   ConnectionCase one;
-  const std::string post = "POST /x HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc";
+  const std::string post = "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
   for (const char each : post) {
     one.send(std::string(1, each));
   }
@@ -117,7 +117,7 @@ TEST_CASE("a client that leaves ends its request, and no longer counts", "[serve
   CHECK(one.is_closed);
   CHECK(one.statuses == std::vector<int>{0});
   ConnectionCase half;
-  half.send("POST / HTTP/1.1\r\nContent-Length: 90\r\n\r\nabc");
+  half.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 90\r\n\r\nabc");
   CHECK(half.bodies == 3);
   half.leave();
   CHECK(half.bodies == 0);
@@ -158,17 +158,72 @@ TEST_CASE("a request that does not come to its end is answered, and the connecti
 
 TEST_CASE("bodies are bounded, each and together", "[serve]") {
   ConnectionCase large;
-  large.send("POST / HTTP/1.1\r\nContent-Length: 101\r\n\r\n");
+  large.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 101\r\n\r\n");
   CHECK_THAT(large.received(), Contains("HTTP/1.1 413 "));
   ConnectionCase chunked;
-  chunked.send("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n80\r\n" + std::string(128, 'a') + "\r\n");
+  chunked.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n80\r\n" + std::string(128, 'a') +
+               "\r\n");
   CHECK_THAT(chunked.received(), Contains("HTTP/1.1 413 "));
   ConnectionCase many;
   many.bodies = 990;
-  many.send("POST / HTTP/1.1\r\nContent-Length: 50\r\n\r\n" + std::string(20, 'a'));
+  many.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\n" + std::string(20, 'a'));
   CHECK_THAT(many.received(), Contains("HTTP/1.1 503 "));
   CHECK(many.bodies == 990);
   ConnectionCase expecting;
-  expecting.send("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+  expecting.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
   CHECK(expecting.received() == "HTTP/1.1 100 Continue\r\n\r\n");
+}
+
+TEST_CASE("requests wait until the client takes the responses before them", "[serve]") {
+  ConnectionCase one;
+  one.answer = [](serve::Connection& connection) { connection.respond({.body = std::string(500'000, 'x')}); };
+  std::string many;
+  for (int i = 0; i < 40; ++i) {
+    many += get;
+  }
+  one.send(many);
+  CHECK(one.asked.size() < 10);  // the system's buffers hold these responses
+  std::size_t received = 0;
+  for (std::size_t count = 1; count > 0; received += count) {
+    count = one.received().size();
+    one.run();
+  }
+  CHECK(one.asked.size() == 40);
+  CHECK(received > 20'000'000);
+}
+
+TEST_CASE("a client that sends much behind a request in work is left", "[serve]") {
+  ConnectionCase one;
+  one.send(get);
+  bool is_gone = false;
+  one.connection().on_gone([&] { is_gone = true; });
+  one.send(std::string(60'000, 'x'));
+  CHECK_FALSE(is_gone);
+  one.send(std::string(60'000, 'x'));
+  CHECK(is_gone);
+}
+
+TEST_CASE("extensions of chunks and trailers are bounded", "[serve]") {
+  for (const char* const begin : {"1;", "0\r\nA: "}) {
+    ConnectionCase one;
+    one.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + (begin + std::string(40'000, 'a')));
+    CHECK_THAT(one.received(), Contains("HTTP/1.1 431 ") && Contains("extensions of a chunk, or trailers"));
+    CHECK(one.asked.empty());
+  }
+}
+
+TEST_CASE("requests whose end or host is ambiguous are refused", "[serve]") {
+  for (const char* const fields :
+       {"Host: a\r\nTransfer-Encoding: chunked, gzip\r\n", "Host: a\r\nTransfer-Encoding: xchunked\r\n",
+        "Host: a\r\nTransfer-Encoding: gzip\r\nContent-Length: 3\r\n",
+        "Host: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n", "", "Host: a\r\nHost: b\r\n"}) {
+    INFO(fields);
+    ConnectionCase one;
+    one.send(std::string("POST / HTTP/1.1\r\n") + fields + "\r\nabc");
+    CHECK_THAT(one.received(), Contains("HTTP/1.1 400 ") && Contains("Connection: close"));
+    CHECK(one.asked.empty());
+  }
+  ConnectionCase older;
+  older.send("GET / HTTP/1.0\r\n\r\n");
+  CHECK(older.asked.size() == 1);
 }

@@ -11,7 +11,8 @@ namespace {
 
 const serve::ServedModel& model() {
   static const infer::Language language(data::Tokenizer::of_bytes(), {});
-  static const serve::ServedModel served{.name = "m", .language = &language, .context = 10, .vocabulary = 256};
+  static const serve::ServedModel served{
+      .name = "m", .language = &language, .context = 10, .vocabulary = 257, .most_prompts = 4};
   return served;
 }
 
@@ -57,6 +58,24 @@ TEST_CASE("fields that would change the answer and are not served are refused", 
   CHECK_THAT(refusal_of(R"({"prompt": "a", "best_of": 2})"), Contains("400 best_of "));
   CHECK_THAT(refusal_of(R"({"prompt": "a", "top_p": 2})"),
              Contains("400 top_p : \"top_p\": expected a number from 0 to 1, found 2"));
+  CHECK_THAT(refusal_of(R"({"prompt": "a", "temperature": 1e400})"),
+             Contains("400 temperature : \"temperature\": expected a finite number"));
+  CHECK_THAT(refusal_of(R"({"prompt": "a", "model": 5})"), Contains("400 model : "));
+  CHECK_THAT(refusal_of(R"({"prompt": "a", "echo": true, "logprobs": 0})"), Contains("400 echo : "));
+  CHECK_THAT(refusal_of(R"({"prompt": [256], "echo": true})"), Contains("400 prompt : "));
+  for (const char* const name : {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"}) {
+    CHECK_THAT(refusal_of(R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {")" +
+                              std::string(name) + R"(": 1}})",
+                          true),
+               Contains("400 chat_template_kwargs : "));
+  }
+  CHECK(read(R"({"prompt": ["a", "b"], "n": 2})").prompts.size() == 2);
+  // The prompts have no tokens yet: the last has too many.
+  CHECK_THAT(refusal_of(R"({"prompt": ["a", "b", "0123456789"], "n": 2})"),
+             Contains("2 answers to each of 3 prompts, and the server holds at most 4"));
+  CHECK_THAT(refusal_of(R"({"prompt": "a", "n": 5})"), Contains("at most 4 at once"));
+  CHECK_THAT(refusal_of(R"({"prompt": "a", "stop": ")" + std::string(std::size_t{16} << 20U, 'x') + "\"}"),
+             Contains("413 ") && Contains("have more than 16777216 bytes"));
   CHECK_THAT(refusal_of(R"({"prompt": "a", "n": 0})"), Contains("400 n : \"n\": expected an integer from 1 to 128"));
   CHECK_THAT(refusal_of(R"({"prompt": "0123456789"})"),
              Contains("400 prompt context_length_exceeded: the prompt has 10 tokens, and at most 9"));
