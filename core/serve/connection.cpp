@@ -322,7 +322,7 @@ void Connection::write() {
 /// Lets the client read the last response: closing at once would reset the connection if the client is still sending.
 void Connection::linger() {
   is_lingering_ = true;
-  stream_->end_sending([self = shared_from_this()](error_code, std::size_t) {});
+  stream_->end_sending(!parser_->is_done(), [self = shared_from_this()](error_code, std::size_t) {});
   arm(deadline_, lingering, [this] { close(); });
   read();
 }

@@ -24,7 +24,7 @@ class PlainStream : public Stream {
   void write_some(boost::asio::const_buffer bytes, Done done) override {
     socket_.async_write_some(bytes, std::move(done));
   }
-  void end_sending(Done done) override {
+  void end_sending(bool /*client_sends*/, Done done) override {
     boost::system::error_code failed;
     socket_.shutdown(Socket::shutdown_send, failed);
     done(failed, 0);
@@ -49,12 +49,16 @@ class TlsStream : public Stream {
   void write_some(boost::asio::const_buffer bytes, Done done) override {
     stream_.async_write_some(bytes, std::move(done));
   }
-  void end_sending(Done done) override {
-    stream_.async_shutdown([this, done = std::move(done)](boost::system::error_code failed) {
+  void end_sending(bool client_sends, Done done) override {
+    const auto end = [this, done = std::move(done)](boost::system::error_code failed) {
       boost::system::error_code ignored;
       stream_.next_layer().shutdown(Socket::shutdown_send, ignored);
       done(failed, 0);
-    });
+    };
+    if (client_sends) {
+      return end({});
+    }
+    stream_.async_shutdown(end);
   }
   void close() override { close_socket(stream_.next_layer()); }
 

@@ -24,7 +24,9 @@ class Stream {
   virtual void read_some(boost::asio::mutable_buffer buffer, Done done) = 0;
   virtual void write_some(boost::asio::const_buffer bytes, Done done) = 0;
   /// Tells the client that nothing more will be sent. With TLS, waits until the client ends its side, too, or close().
-  virtual void end_sending(Done done) = 0;
+  /// `client_sends`: the client may still be sending. TLS then ends without close_notify, behind which OpenSSL reads no
+  /// data: the connection would be reset before the client reads the last response.
+  virtual void end_sending(bool client_sends, Done done) = 0;
   virtual void close() = 0;
 };
 
