@@ -154,6 +154,10 @@ int serve_command(std::span<const std::string> words) {
   serve::ServerSettings settings = server_settings(parsed);
   const EventJob job(parsed, "serve", {{"infer.tokens", fmt::format("{}", 1 << 30)}, {"infer.temperature", "1"}});
   settings.job = job.words();
+  if (job.language().tokenizer() == nullptr) {
+    write_to_standard_error(fmt::format("'{}' has no tokenizer: prompts and answers are lists of tokens\n",
+                                        printable(parsed.positional[0])));
+  }
   const ServeLog log(parsed.get("log"));
   settings.log = [&](std::string_view line, bool is_access) { log.write(line, is_access); };
   settings.listens = [&](const std::string& address) {
