@@ -93,6 +93,18 @@ job::RawJob job_of_weights(const Parsed& parsed, const std::string& command, con
   return job::read_job_text(text_of_predictions(parsed, raw, given.source().path), command, overrides);
 }
 
+std::vector<OptionSyntax> generating_options() {
+  return {{.name = "weights",
+           .value = "TYPE",
+           .help = "type in which matrices are kept: float32, bfloat16, float16 or int8 (default auto: bfloat16 for a "
+                   "quantised GGUF file, otherwise float32)"},
+          {.name = "threads", .value = "N", .help = "threads of each rank to compute with (default 1)"},
+          {.name = "ranks", .value = "N", .help = "ranks to compute with, in place of the run's"},
+          {.name = "strategy", .value = "NAME", .help = "the strategy in place of the run's, without its [mesh]"},
+          {.name = "transport", .value = "NAME", .help = "the transport in place of the run's"},
+          plugins_option()};
+}
+
 job::RawJob generating_job(const Parsed& parsed, const std::string& command,
                            const std::vector<std::pair<std::string, std::string>>& defaults) {
   std::vector<std::string> overrides = parsed.all("set");

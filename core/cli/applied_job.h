@@ -20,6 +20,9 @@ namespace shardrun::cli {
 [[nodiscard]] job::RawJob job_of_weights(const Parsed& parsed, const std::string& command,
                                          const std::filesystem::path& path, const std::vector<std::string>& overrides);
 
+/// The options of generating_job() that say how the model is kept and split.
+[[nodiscard]] std::vector<OptionSyntax> generating_options();
+
 /// A job that continues prompts: job_of_weights(), or the job file that the command line names, with the command's
 /// options, such as --ranks and --temperature, as settings. `defaults`: settings that count unless the command line or
 /// the job file gives them.

@@ -56,16 +56,9 @@ std::vector<OptionSyntax> evaluate_options() {
        .value = "FILE",
        .help = "write the log-likelihoods of each window or question, as JSON objects"},
       replace_option(),
-      {.name = "weights",
-       .value = "TYPE",
-       .help = "element type of the matrices of weights, as [infer] weights in a job file (default: auto)"},
-      {.name = "threads", .value = "N", .help = "threads of each rank to compute with (default 1)"},
-      {.name = "ranks", .value = "N", .help = "ranks to compute with, in place of the run's"},
-      {.name = "strategy", .value = "NAME", .help = "the strategy in place of the run's, without its [mesh]"},
-      {.name = "transport", .value = "NAME", .help = "the transport in place of the run's"},
       {.name = "json", .help = "print the results as JSON"},
-      set_option(),
-      plugins_option()};
+      set_option()};
+  std::ranges::move(generating_options(), std::back_inserter(options));
   return options;
 }
 
@@ -264,9 +257,10 @@ int evaluate(std::span<const std::string> words) {
       checkpoint::read_model(given.source(), compile::models_in(compile::directories_of(folders)));
   require_generating(trained, parsed.positional[0]);
   if (!trained.tokenizer) {
-    throw Error(ErrorCode::usage, fmt::format("'{}' has no tokenizer, so a text cannot become tokens: give a model with "
-                                              "one",
-                                              parsed.positional[0]));
+    throw Error(ErrorCode::usage,
+                fmt::format("'{}' has no tokenizer, so a text cannot become tokens: give a model with "
+                            "one",
+                            parsed.positional[0]));
   }
   const infer::Language language(trained.tokenizer, given.is_hub() ? parsed.positional[0] : "");
   const std::int64_t most = given.known_context().value_or(trained.settings.options.integer("context"));

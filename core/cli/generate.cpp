@@ -161,16 +161,8 @@ std::vector<OptionSyntax> generate_options() {
       {.name = "min-p",
        .value = "P",
        .help = "draw only from tokens with at least this share of the highest probability (default 0: all)"},
-      {.name = "seed", .value = "S", .help = "seed of the random draws (default 1337)"},
-      {.name = "weights",
-       .value = "TYPE",
-       .help = "type in which matrices are kept: float32, bfloat16, float16 or int8 (default auto: bfloat16 for a "
-               "quantised GGUF file, otherwise float32)"},
-      {.name = "threads", .value = "N", .help = "threads of each rank to compute with (default 1)"},
-      {.name = "ranks", .value = "N", .help = "ranks to compute with, in place of the run's"},
-      {.name = "strategy", .value = "NAME", .help = "the strategy in place of the run's, without its [mesh]"},
-      {.name = "transport", .value = "NAME", .help = "the transport in place of the run's"},
-      plugins_option()};
+      {.name = "seed", .value = "S", .help = "seed of the random draws (default 1337)"}};
+  std::ranges::move(generating_options(), std::back_inserter(options));
   std::ranges::move(run_options(), std::back_inserter(options));
   return options;
 }

@@ -6,8 +6,10 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <string>
 
@@ -27,7 +29,7 @@ constexpr std::size_t most_token_bytes = 4096;
 constexpr std::size_t most_line_bytes = 2000;  ///< of the log
 
 std::vector<OptionSyntax> serve_options() {
-  return {
+  std::vector<OptionSyntax> options = {
       {.name = "host", .value = "ADDRESS", .help = "the address to listen at (default 127.0.0.1)"},
       {.name = "port", .value = "N", .help = "the port to listen at (default 8080); 0: any free one, which is printed"},
       {.name = "socket", .value = "PATH", .help = "a Unix socket to listen at, in place of --host and --port"},
@@ -55,16 +57,9 @@ std::vector<OptionSyntax> serve_options() {
        .value = "N",
        .help =
            "the most tokens of a prompt and its answer (default: the model's, of folders and GGUF files at most 1024)"},
-      {.name = "weights",
-       .value = "TYPE",
-       .help = "type in which matrices are kept: float32, bfloat16, float16 or int8 (default auto: bfloat16 for a "
-               "quantised GGUF file, otherwise float32)"},
-      {.name = "threads", .value = "N", .help = "threads of each rank to compute with (default 1)"},
-      {.name = "ranks", .value = "N", .help = "ranks to compute with, in place of the run's"},
-      {.name = "strategy", .value = "NAME", .help = "the strategy in place of the run's, without its [mesh]"},
-      {.name = "transport", .value = "NAME", .help = "the transport in place of the run's"},
-      plugins_option(),
       set_option()};
+  std::ranges::move(generating_options(), std::back_inserter(options));
+  return options;
 }
 
 std::string token_of(const Parsed& parsed) {

@@ -57,7 +57,7 @@ class Timeline {
     std::int64_t start_end = 0;
     std::int64_t wait_begin = 0;
     std::int64_t wait_end = 0;  ///< when it was complete
-    // As in Span: 0 if the transport does not report them.
+    // 0 if the transport does not report them, as in Span.
     std::int64_t begun = 0;
     std::int64_t ended = 0;
   };

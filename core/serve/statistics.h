@@ -22,7 +22,7 @@ class Histogram {
   double sum_ = 0;
 };
 
-/// What the server counts.
+/// The counters, gauges and histograms that /metrics tells.
 struct Statistics {
   std::map<int, std::uint64_t> requests;  ///< by status; 0: the client was gone before the answer
   std::uint64_t prompt_tokens = 0;

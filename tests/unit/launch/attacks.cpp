@@ -41,7 +41,8 @@ void reset_at_close(const files::FileDescriptor& socket) {
   ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
 }
 
-/// What the launcher does until it hangs up: "dropped", or "answered" (and then dropped). An alert is no answer.
+/// Returns "answered" if the launcher answers before it closes the connection, otherwise "dropped". An alert is no
+/// answer.
 std::string outcome(const files::FileDescriptor& socket) {
   std::string words;
   for (std::string record; !(record = read_record(socket.get())).empty();) {

@@ -36,7 +36,7 @@ OpSpec gather_all(std::vector<std::uint64_t> counts, const Buffer& send, const B
       .opcode = SR_OP_ALL_GATHERV, .dtype = SR_DTYPE_F32, .recv_counts = std::move(counts), .send = send, .recv = recv};
 }
 
-/// What member 1 of 3 is told about the op; "nothing" if it is accepted.
+/// The error that member 1 of 3 gets for the op; "nothing" if the op is accepted.
 std::string refusal(const OpSpec& op) {
   try {
     validate(op, 1, 3);

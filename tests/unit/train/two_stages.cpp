@@ -1,4 +1,4 @@
-// What the two stages of a pipeline say of numbers that are not finite. The ranks are threads.
+// Two stages of a pipeline report numbers that are not finite. The ranks are threads.
 
 #include <algorithm>
 #include <array>
