@@ -347,6 +347,7 @@ void build_model(const job::Job& job, Compiled& compiled) {
   add_job(request, job, strategy);
   compiled.plan = strategy.make_plan(request);
   compiled.plan.order = job.mesh_order;
+  compiled.plan.whole_sums = job::generates(job) && job.infer.invariant == job::Invariant::ranks;
   compiled.hooks = strategy.hooks(request, compiled.plan);
   partition::add_hook_states(compiled.graph, compiled.plan);
   compiled.partition = split(job, compiled);
@@ -478,7 +479,8 @@ workload::DecodingSettings decoding_settings(const job::Job& job, const Compiled
           .chunk = job.infer.chunk,
           .cache = is_narrow ? graph::DType::bf16 : graph::DType::f32,
           .scores_prompts = job.infer.prompt_logprobs,
-          .weights = checkpoint::type_of_matrices(job.infer.weights, compiled.weights.get())};
+          .weights = checkpoint::type_of_matrices(job.infer.weights, compiled.weights.get()),
+          .fixed_order = job.infer.invariant == job::Invariant::ranks};
 }
 
 bool is_applied_to_tokens(const job::Job& job) {

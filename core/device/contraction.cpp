@@ -156,7 +156,8 @@ Contraction::Contraction(const graph::Einsum& einsum, const graph::OpShape& shap
   // Only products take float16.
   const bool has_halves =
       std::ranges::any_of(tensors, [](const Lettered& tensor) { return tensor.dtype == graph::DType::f16; });
-  products = (results * k >= small_product && results > 1 && k > 1) || has_halves;
+  products =
+      (results * k >= small_product && results > 1 && k > 1) || has_halves || graph::has_fixed_order(shape.attributes);
   if (!products) {
     return;
   }
@@ -169,6 +170,7 @@ Contraction::Contraction(const graph::Einsum& einsum, const graph::OpShape& shap
   }
   product = {tensors[0].count(rows),           tensors[1].count(columns),           k,
              as_matrix(*this, 0, rows, inner), as_matrix(*this, 1, inner, columns), as_matrix(*this, 2, rows, columns)};
+  product.fixed_order = graph::has_fixed_order(shape.attributes);
 }
 
 }  // namespace shardrun::device

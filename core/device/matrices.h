@@ -32,9 +32,10 @@ struct Product {
   Operand a;
   Operand b;
   Operand c;
+  bool fixed_order = false;  ///< on the cpu: the order of an element's sum depends on k and on b's layout alone
 
   [[nodiscard]] Product tile(std::int64_t row, std::int64_t column, std::int64_t rows, std::int64_t columns) const {
-    return {rows, columns, k, a.from(row, 0), b.from(0, column), c.from(row, column)};
+    return {rows, columns, k, a.from(row, 0), b.from(0, column), c.from(row, column), fixed_order};
   }
 };
 

@@ -41,7 +41,13 @@ inline Product product_of_matmul(const graph::Attributes& attributes, const Tens
   const std::uint32_t lead = x.rank - static_cast<std::uint32_t>(attributes.integer("contract"));
   const std::int64_t k = x.extent(lead, x.rank);
   const std::int64_t n = y.extent(lead, y.rank);
-  return {x.extent(0, lead), n, k, x.matrix(k), w.matrix(transposed ? k : n, transposed), y.matrix(n)};
+  return {x.extent(0, lead),
+          n,
+          k,
+          x.matrix(k),
+          w.matrix(transposed ? k : n, transposed),
+          y.matrix(n),
+          graph::has_fixed_order(attributes)};
 }
 
 /// x: [L, K...]   dy: [L, N...]   dw: [K..., N...] = xᵀ dy, or [N..., K...] = dyᵀ x when transposed

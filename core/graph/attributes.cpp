@@ -77,6 +77,10 @@ void check_attributes(const std::vector<AttributeSpec>& specs, const Attributes&
   }
 }
 
+bool has_fixed_order(const Attributes& attributes) noexcept {
+  return attributes.has(fixed_order) && attributes.integer(fixed_order) != 0;
+}
+
 std::string describe(const AttributeSpec& spec) {
   std::string what = type_names[static_cast<int>(spec.type)];
   if (spec.minimum != std::numeric_limits<std::int64_t>::min()) {

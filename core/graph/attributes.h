@@ -75,6 +75,11 @@ struct AttributeSpec {
 /// be finite.
 void check_attributes(const std::vector<AttributeSpec>& specs, const Attributes& attributes);
 
+/// The attribute by which products (matmul, einsum) add in a fixed order, and whether it is set. Then, on the cpu, the
+/// bits of an element depend on its row, its column and the order of w's dimensions alone.
+inline constexpr std::string_view fixed_order = "fixed_order";
+[[nodiscard]] bool has_fixed_order(const Attributes& attributes) noexcept;
+
 /// For example "dim, an integer from 0 to 7: the dimension".
 [[nodiscard]] std::string describe(const AttributeSpec& spec);
 

@@ -56,7 +56,7 @@ std::vector<std::vector<FactorId>> parse_operands(std::string_view text, Shardin
   return operands;
 }
 
-void classify(ShardingRule& rule, std::string_view names, FactorClass kind) {
+void classify(ShardingRule& rule, std::string_view names, FactorClass kind, bool is_picked = false) {
   for (const std::string_view word : split_on(names, ' ')) {
     for (const std::string& name : expand(word)) {
       const FactorId factor = rule.find(name);
@@ -64,6 +64,7 @@ void classify(ShardingRule& rule, std::string_view names, FactorClass kind) {
         throw Error(ErrorCode::internal, fmt::format("no factor '{}' in the rule {}", name, to_string(rule)));
       }
       rule.factors[factor].kind = kind;
+      rule.factors[factor].is_picked = is_picked;
     }
   }
 }
@@ -149,6 +150,7 @@ ShardingRule parse_rule(std::string_view text, const FactorClasses& classes) {
   ShardingRule rule = parse_rule(text);
   classify(rule, classes.reduced, FactorClass::reduced);
   classify(rule, classes.whole, FactorClass::whole);
+  classify(rule, classes.picked, FactorClass::reduced, true);
   return rule;
 }
 

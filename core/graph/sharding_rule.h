@@ -30,7 +30,14 @@ struct Factor {
   std::int64_t size = 0;                 ///< comes from the operands; declared if all operands read it through windows
   std::int64_t unit = 1;                 ///< it is split only at multiples of this
   std::string axis = {};                 ///< axis name; comes from the same operand as the size
+  /// Of a sum: indices pick one of its terms, and the others are 0. So it is exact in any order.
+  bool is_picked = false;
 };
+
+/// Whether partial sums over the factor, added up, may round to other bits than the whole sum.
+[[nodiscard]] inline bool rounds_sum(const Factor& factor) noexcept {
+  return factor.kind == FactorClass::reduced && factor.reduction == Reduction::sum && !factor.is_picked;
+}
 
 using FactorId = Id<struct FactorTag>;
 
@@ -84,6 +91,7 @@ struct ShardingRule {
 struct FactorClasses {
   std::string_view reduced = {};
   std::string_view whole = {};
+  std::string_view picked = {};  ///< reduced: see Factor::is_picked
 };
 [[nodiscard]] ShardingRule parse_rule(std::string_view text, const FactorClasses& classes);
 

@@ -23,6 +23,7 @@ enum class Remat { none, layer, selective, gathers };
 enum class Precision { float32, mixed };
 enum class RealType { float32, bfloat16 };
 enum class Weights { automatic, float32, bfloat16, float16, int8 };
+enum class Invariant { batch, ranks };
 enum class Malformed { stop, skip };
 enum class SaveFailure { warn, stop };
 enum class OnNan { stop, warn };
@@ -144,6 +145,7 @@ struct InferSettings {
   std::int64_t page{};     ///< tokens on a page of the caches
   RealType cache{};
   Weights weights{};
+  Invariant invariant{};   ///< on what an answer's bits do not depend: on other prompts alone, or on the ranks, too
   bool prompt_logprobs{};  ///< prompts may ask for the logarithms of the probabilities of their own tokens
   bool writes_text{};      ///< answers are written as they are, instead of as JSON objects
   bool events{};           ///< answers are told piece by piece, as they come

@@ -220,6 +220,14 @@ Section infer_section() {
                 .help = "The element type of the matrices of weights. auto: bfloat16 for a GGUF file that is "
                         "quantised, otherwise float32."},
                into(&Job::infer, &InferSettings::weights)},
+              {{.name = "invariant",
+                .type = choice,
+                .default_value = "batch",
+                .choices = {"batch", "ranks"},
+                .help = "On what the bits of an answer do not depend. batch: other prompts, slots and threads. ranks: "
+                        "also strategy, mesh and transport; then no sum of a product is split over ranks, and each "
+                        "rank computes some of a product's results instead, which all ranks gather."},
+               into(&Job::infer, &InferSettings::invariant)},
               {{.name = "prompt_logprobs",
                 .type = boolean,
                 .default_value = "false",
@@ -448,6 +456,7 @@ const Rules& rules() {
               {{"infer", "page"}, {"infer", "tokens"}, "0"},
               {{"infer", "cache"}, {"infer", "tokens"}, "0"},
               {{"infer", "weights"}, {"infer", "tokens"}, "0"},
+              {{"infer", "invariant"}, {"infer", "tokens"}, "0"},
               {{"infer", "prompt_logprobs"}, {"infer", "tokens"}, "0"},
               {{"infer", "text"}, {"infer", "tokens"}, "0"},
               {{"infer", "events"}, {"infer", "tokens"}, "0"},

@@ -35,10 +35,11 @@ const std::vector<graph::FactorId>* elementwise_factors(const graph::ShardingRul
 
 }  // namespace
 
-FactorAxes::FactorAxes(const graph::Function& function, const graph::Node& node, const mesh::Mesh& mesh)
+FactorAxes::FactorAxes(const graph::Function& function, const graph::Node& node, const Placements& placements)
     : function_(function),
       node_(node),
-      mesh_(mesh),
+      mesh_(placements.mesh),
+      whole_sums_(placements.whole_sums),
       rule_(node.rule),
       shifts_(node.op->shifts),
       elementwise_(node.phase == graph::Phase::update ? elementwise_factors(node.rule) : nullptr),
@@ -49,6 +50,9 @@ void FactorAxes::follow(const std::vector<graph::FactorId>& dims, const Placemen
   for (std::size_t d = 0; d < dims.size(); ++d) {
     const graph::FactorId factor = dims[d];
     if (rule_.factors[factor].kind == graph::FactorClass::whole || !axes_[factor].empty()) {
+      continue;
+    }
+    if (whole_sums_ && graph::rounds_sum(rule_.factors[factor])) {
       continue;
     }
     if (rule_.factors[factor].unit > 1 && placement.halo(d) != nullptr) {

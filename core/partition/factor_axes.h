@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/graph/graph.h"
+#include "core/partition/placements.h"
 #include "core/partition/split_function.h"
 
 namespace shardrun::partition {
@@ -14,7 +15,7 @@ class FactorAxes {
  public:
   /// For an update, elements may be split in any way: its kernels do not depend on the position of an element.
   /// REQUIRES: the arguments outlive this.
-  FactorAxes(const graph::Function& function, const graph::Node& node, const mesh::Mesh& mesh);
+  FactorAxes(const graph::Function& function, const graph::Node& node, const Placements& placements);
 
   /// Gives each factor of `dims` the mesh axes that split its dimension in `placement`, and that dimension's halo.
   /// Skips factors that may not be split or already have axes, and axes that another factor has. A windowed factor
@@ -63,6 +64,7 @@ class FactorAxes {
   const graph::Function& function_;
   const graph::Node& node_;
   const mesh::Mesh& mesh_;
+  const bool whole_sums_;
   const graph::ShardingRule& rule_;
   bool shifts_;
   /// The factors of all operands and results, if these are equal except for scalars: the op is elementwise, or sums up

@@ -256,6 +256,53 @@ mesh::Placement Placements::by_axes(const graph::TensorType& type) const {
 
 namespace {
 
+/// For each state, the dimensions along which some node adds up rounded numbers.
+IdVector<graph::StateId, std::set<std::size_t>> summed_dims(const graph::Graph& graph) {
+  IdVector<graph::StateId, std::set<std::size_t>> summed(graph.states.size());
+  for (const graph::Function& function : graph.functions) {
+    for (const graph::Node& node : function.nodes) {
+      for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+        const graph::StateId state = function.values[node.inputs[i]].state;
+        const std::vector<graph::FactorId>& dims = node.rule.inputs[std::min(i, node.rule.inputs.size() - 1)];
+        for (std::size_t d = 0; state.exists() && d < dims.size(); ++d) {
+          if (graph::rounds_sum(node.rule.factors[dims[d]])) {
+            summed[state].insert(d);
+          }
+        }
+      }
+    }
+  }
+  return summed;
+}
+
+/// Splits a tensor's longest other dimension over the axes that split its summed dimensions. If all dimensions are
+/// summed, ops gather it.
+void split_others(mesh::Placement& placement, const graph::TensorType& type, const std::set<std::size_t>& summed) {
+  std::optional<std::size_t> longest;
+  for (std::size_t d = 0; d < type.shape.size(); ++d) {
+    if (!summed.contains(d) && (!longest || type.shape[d] > type.shape[*longest])) {
+      longest = d;
+    }
+  }
+  for (const std::size_t d : longest ? summed : std::set<std::size_t>{}) {
+    std::vector<mesh::AxisId>& to = placement.dims[*longest];
+    to.insert(to.begin(), placement.dims[d].begin(), placement.dims[d].end());
+    placement.dims[d].clear();
+    std::erase_if(placement.halos, [&](const mesh::Halo& halo) { return halo.dim == d; });
+  }
+}
+
+/// Implements Plan::whole_sums for the states.
+void keep_sums_whole(const graph::Graph& graph, Placements& placements) {
+  const IdVector<graph::StateId, std::set<std::size_t>> summed = summed_dims(graph);
+  for (const graph::StateId id : graph.states.ids()) {
+    for (IdVector<graph::StateId, mesh::Placement>* const of_states :
+         {&placements.states, &placements.uses, &placements.updates}) {
+      split_others((*of_states)[id], graph.states[id].type, summed[id]);
+    }
+  }
+}
+
 /// Throws Error{job} if tensors of the hook after_step are split over its axis: all members must get whole tensors.
 void require_whole_for_hook(const graph::Graph& graph, const Placements& placements) {
   const PlacedHook* hook = placements.find_hook(plan::HookKind::after_step);
@@ -282,6 +329,7 @@ void require_whole_for_hook(const graph::Graph& graph, const Placements& placeme
 
 Placements place(const graph::Graph& graph, const plan::Plan& plan) {
   Placements placements;
+  placements.whole_sums = plan.whole_sums;
   for (const plan::MeshAxis& axis : plan.mesh) {
     placements.mesh.axes.push_back({axis.name, axis.size});
   }
@@ -315,6 +363,9 @@ Placements place(const graph::Graph& graph, const plan::Plan& plan) {
       // If it were gathered once per call, a single stage would gather it and send it to the others.
       placements.gathers.back().unit = static_cast<std::int32_t>(graph.states.size() + placements.gathers.size());
     }
+  }
+  if (plan.whole_sums) {
+    keep_sums_whole(graph, placements);
   }
   require_whole_for_hook(graph, placements);
   return placements;

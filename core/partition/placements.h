@@ -51,6 +51,7 @@ struct Placements {
   IdVector<graph::StateId, mesh::Placement> uses;     ///< as other ops read the state; mostly equal to `states`
   IdVector<graph::StateId, mesh::Placement> updates;  ///< as the update reads the state; mostly equal to `states`
   IdVector<graph::StateId, Gather> gathers;
+  bool whole_sums = false;  ///< no sum of rounded numbers is split: see plan::Plan
   bool stages = false;  ///< whether there is a pipeline; other actions may then run between a forward and its backward
   std::map<std::string, std::vector<mesh::AxisId>> axes;  ///< by logical axis: the mesh axes that split it
   std::map<std::string, mesh::Placement> cut_points;

@@ -84,7 +84,7 @@ class Sharder {
 
   void visit(const Node& node) {
     out_.begin(node);
-    FactorAxes factors(function_, node, placements_.mesh);
+    FactorAxes factors(function_, node, placements_);
     follow_results(node, factors);
     std::vector<ValueId> operands;
     for (const ValueId id : node.inputs) {

@@ -62,6 +62,9 @@ std::string to_string(const Plan& plan) {
   for (const MeshAxis& axis : plan.mesh) {
     text += fmt::format("mesh axis {} {}\n", axis.name, axis.size);
   }
+  if (plan.whole_sums) {
+    text += "whole sums\n";
+  }
   if (!plan.order.empty()) {
     text += fmt::format("order {}\n", fmt::join(plan.order, " "));
   }

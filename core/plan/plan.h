@@ -111,6 +111,9 @@ struct Plan {
   std::vector<std::string> notices{};  ///< messages to show to the user
   /// Set by the job, not by the strategy: the rank at each place of the mesh. Empty: the rank has the place's number.
   std::vector<std::int64_t> order{};
+  /// Set by the job, not by the strategy: no sum of rounded numbers is split over ranks, so that its bits do not depend
+  /// on their number. Parameters that the strategy splits along what is summed over are split along another dimension.
+  bool whole_sums = false;
 
   bool operator==(const Plan&) const = default;
 

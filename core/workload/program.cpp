@@ -197,6 +197,23 @@ Graph build_prediction(const Model& model, const ModelSettings& model_settings, 
   return graph;
 }
 
+namespace {
+
+/// Has all products add in a fixed order.
+void fix_order(Graph& graph) {
+  for (graph::Function& function : graph.functions) {
+    for (graph::Node& node : function.nodes) {
+      if (std::ranges::find(node.op->attributes, graph::fixed_order, &graph::AttributeSpec::name) !=
+              node.op->attributes.end() &&
+          !graph::has_fixed_order(node.attributes)) {
+        node.attributes.add(std::string(graph::fixed_order), std::int64_t{1});
+      }
+    }
+  }
+}
+
+}  // namespace
+
 Graph build_decoding(const Model& model, const ModelSettings& model_settings, const DecodingSettings& settings) {
   if (!model.decode) {
     refuse(model_settings, "model", "name",
@@ -219,6 +236,9 @@ Graph build_decoding(const Model& model, const ModelSettings& model_settings, co
   add(prefill_function, 1, settings.chunk);
   add(decode_function, settings.slots, 1);
   graph::store_weights(graph, settings.weights);
+  if (settings.fixed_order) {
+    fix_order(graph);
+  }
   return graph;
 }
 

@@ -85,6 +85,7 @@ struct DecodingSettings {
   graph::DType cache = graph::DType::f32;
   bool scores_prompts = false;               ///< `prefill` gives logits for all tokens of a chunk: [chunk, vocab]
   graph::DType weights = graph::DType::f32;  ///< of matrices: see graph::store_weights
+  bool fixed_order = false;                  ///< products add in an order that does not depend on how they are split
 };
 
 /// A graph with the parameters, the caches of `model_settings`, and the functions `prefill` and `decode`. Throws

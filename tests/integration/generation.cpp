@@ -155,6 +155,41 @@ TEST_CASE("prompts have the same answers under each strategy", "[generate]") {
   }
 }
 
+TEST_CASE("with [infer] invariant = ranks, answers have the same bits under each strategy", "[generate]") {
+  const std::vector<std::string> invariant = {"--set", "infer.invariant=ranks"};
+  for (const auto& [text, type] : std::vector<std::pair<const char*, const char*>>{
+           {llama_job, "float32"}, {nullptr, "float32"}, {narrow_job, "bfloat16"}, {narrow_job, "int8"}}) {
+    CAPTURE(text, type);
+    const JobFolder job;
+    if (text != nullptr) {
+      write_file(job.path() / "job.ini", text);
+    }
+    write_file(job.path() / "prompts.jsonl", prompts);
+    REQUIRE(job.run({"model.context=32"}).code == 0);
+    const auto answer = [&](std::vector<std::string> words) {
+      words.insert(words.end(), {"--weights", type});
+      const Ended ended = generate(job, words);
+      INFO(ended.err);
+      REQUIRE(ended.code == 0);
+      return ended.out;
+    };
+    const std::string one = answer(invariant);
+    CHECK(answers_of(one).at(1).at("logprobs").as_array().size() == 9);
+    // Sums that are split over ranks round otherwise.
+    CHECK(answer({"--ranks", "2", "--strategy", "tp"}) != one);
+    for (std::vector<std::string> split : std::vector<std::vector<std::string>>{
+             {"--ranks", "2", "--strategy", "tp", "--set", "job.threads=2"},
+             {"--ranks", "4", "--strategy", "tp"},  // uneven groups of heads
+             {"--ranks", "2", "--strategy", "pp"},
+             {"--ranks", "3", "--strategy", "zero3", "--transport", "tcp"},
+             {"--ranks", "auto", "--strategy", "3d", "--set", "mesh.data=2", "--set", "mesh.model=2"}}) {
+      CAPTURE(split);
+      split.insert(split.end(), invariant.begin(), invariant.end());
+      CHECK(answer(split) == one);
+    }
+  }
+}
+
 TEST_CASE("tokens that were drawn have the same probabilities as part of a prompt", "[generate]") {
   const JobFolder job;
   write_file(job.path() / "job.ini", llama_job);

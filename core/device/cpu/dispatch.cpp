@@ -100,7 +100,7 @@ bool has_few_rows(const Product& p) noexcept {
   using graph::DType;
   const bool halves = p.b.dtype == DType::bf16 || p.b.dtype == DType::f16;
   return p.a.dtype == DType::f32 && p.c.dtype == DType::f32 && !p.a.transposed && p.m > 0 &&
-         (halves || (p.b.dtype == DType::f32 && p.m <= most && p.n * p.k >= worthwhile));
+         (halves || (p.b.dtype == DType::f32 && (p.fixed_order || (p.m <= most && p.n * p.k >= worthwhile))));
 }
 
 std::vector<FewRowsRunner> few_rows_runners() {

@@ -1,7 +1,10 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <memory>
 
+#include "core/base/error.h"
 #include "core/device/contraction.h"
 #include "core/device/cpu/element_nest.h"
 #include "core/device/cpu/few_rows.h"
@@ -198,8 +201,17 @@ class Products {
   bool touched_ = false;  ///< the products of one batch index have written the scratch that they share
 };
 
+/// Throws Error{job} if the einsum cannot be computed in the order that it asks for.
 Contraction contraction_of(const graph::OpShape& shape) {
-  return {graph::parse_einsum(shape.attributes.text("spec")), shape};
+  Contraction contraction(graph::parse_einsum(shape.attributes.text("spec")), shape);
+  const bool fits = contraction.products && (contraction.product.m == 0 || has_few_rows(contraction.product));
+  if (graph::has_fixed_order(shape.attributes) && !fits) {
+    throw Error(ErrorCode::job,
+                fmt::format("einsum '{}' of {} and {}: the device cpu cannot add in a fixed order here: its first "
+                            "operand must be float32 with what is summed over last",
+                            shape.attributes.text("spec"), to_string(shape.inputs[0]), to_string(shape.inputs[1])));
+  }
+  return contraction;
 }
 
 /// The state of an instruction that computes an einsum. It is made once and used by every call.

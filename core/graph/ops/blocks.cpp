@@ -73,7 +73,7 @@ ShardingRule block_embedding_rule(const Attributes& attributes, const Operands& 
   require_integers("block_embedding", inputs, 0);
   require_blocks("block_embedding", groups, inputs);
   const std::size_t l = rank(inputs, 0);
-  ShardingRule rule = parse_rule(fmt::format("l*{}, v e, v e -> l*{} e", l, l), {.reduced = "v"});
+  ShardingRule rule = parse_rule(fmt::format("l*{}, v e, v e -> l*{} e", l, l), {.picked = "v"});
   rule.dtypes = {DType::f32};
   add_groups(rule, groups, inputs);
   return rule;

@@ -118,15 +118,15 @@ ValueId einsum_gradient(FunctionBuilder& builder, const GradientRequest& request
 }
 
 /// The attribute `spec` is a text such as "bij,bjk->bik".
-const RegisterOp einsum({.name = "einsum",
-                         .help = "the sum of a b over the letters that the result lacks",
-                         .attributes = {AttributeSpec::text("spec", "the letters of a, b and the result")},
-                         .rule = einsum_rule,
-                         .gradient = einsum_gradient,
-                         .flops = einsum_flops,
-                         .accumulates = true,
-                         .example = {.attributes = {{"spec", "bij,bjk->bik"}},
-                                     .operands = {example({2, 3, 4}), example({2, 4, 5})}}});
+const RegisterOp einsum(
+    {.name = "einsum",
+     .help = "the sum of a b over the letters that the result lacks",
+     .attributes = {AttributeSpec::text("spec", "the letters of a, b and the result"), fixed_order_spec()},
+     .rule = einsum_rule,
+     .gradient = einsum_gradient,
+     .flops = einsum_flops,
+     .accumulates = true,
+     .example = {.attributes = {{"spec", "bij,bjk->bik"}}, .operands = {example({2, 3, 4}), example({2, 4, 5})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

@@ -10,7 +10,7 @@ ShardingRule embedding_rule(const Attributes&, const Operands& inputs) {
   require_integers("embedding", inputs, 0);
   require_real("embedding", inputs, 1);
   const std::size_t l = rank(inputs, 0);
-  return linear_in(parse_rule(fmt::format("l*{}, v e -> l*{} e", l, l), {.reduced = "v"}), {1});
+  return linear_in(parse_rule(fmt::format("l*{}, v e -> l*{} e", l, l), {.picked = "v"}), {1});
 }
 
 ValueId embedding_gradient(FunctionBuilder& builder, const GradientRequest& request) {

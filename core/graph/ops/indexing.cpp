@@ -40,7 +40,7 @@ ShardingRule gather_rule(const Attributes& attributes, const Operands& inputs) {
   const std::size_t after = rank(inputs, 1) - before - 1;
   const std::string index = fmt::format("l*{}", rank(inputs, 0));
   return linear_in(parse_rule(fmt::format("{},{}->{}", index, around(before, "v", after), around(before, index, after)),
-                              {.reduced = "v"}),
+                              {.picked = "v"}),
                    {1});
 }
 
