@@ -44,4 +44,18 @@ void append_json(std::string& text, std::string_view value) {
   text += '"';
 }
 
+void for_numbers(std::string_view line,
+                 const std::function<void(std::string_view name, std::string_view value)>& take) {
+  while (line.size() > 2 && (line[0] == '{' || line[0] == ',') && line[1] == '"') {
+    const std::size_t name = line.find('"', 2);
+    const std::size_t value = name + 2;
+    const std::size_t end = line.find_first_of(",}", name);
+    if (name == std::string_view::npos || end == std::string_view::npos || end <= value || line[name + 1] != ':') {
+      return;
+    }
+    take(line.substr(2, name - 2), line.substr(value, end - value));
+    line.remove_prefix(end);
+  }
+}
+
 }  // namespace shardrun::metrics

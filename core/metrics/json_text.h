@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -11,5 +12,9 @@ void append_json(std::string& text, double value);
 void append_json(std::string& text, std::int64_t value);
 /// Appends a quoted and escaped text. REQUIRES: it is UTF-8.
 void append_json(std::string& text, std::string_view value);
+
+/// Calls `take` for each field of a line of JSON that is a flat object of numbers, as in metrics.jsonl, with the value
+/// as it is written. Stops where the line has another form.
+void for_numbers(std::string_view line, const std::function<void(std::string_view name, std::string_view value)>& take);
 
 }  // namespace shardrun::metrics

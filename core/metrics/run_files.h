@@ -14,6 +14,11 @@ namespace shardrun::metrics {
 // Paths of the parts of a run in its output folder.
 
 [[nodiscard]] std::filesystem::path metrics_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path csv_path(const std::filesystem::path& output);
+/// The folder of the files of events for TensorBoard, one for each start of the first rank; and whether a file in it is
+/// one, by its name.
+[[nodiscard]] std::filesystem::path events_folder(const std::filesystem::path& output);
+[[nodiscard]] bool is_of_events(const std::filesystem::path& path);
 [[nodiscard]] std::filesystem::path summary_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path log_path(const std::filesystem::path& output, int rank);
 [[nodiscard]] std::filesystem::path job_path(const std::filesystem::path& output);

@@ -25,6 +25,7 @@ constexpr const char* activity_message = "activity";
 constexpr const char* result_message = "result";
 constexpr const char* saved_message = "saved";
 constexpr const char* rates_message = "rates";
+constexpr const char* numbers_message = "numbers";
 
 std::string to_text(const screen::ProgressUpdate& update) {
   const double none = std::nan("");
@@ -62,6 +63,7 @@ class RemoteDisplay final : public metrics::Display {
     link_.message(activity_message, fmt::format("{} {} {}", done, total, what));
   }
   void line(std::string_view text) override { link_.message(line_message, text); }
+  void numbers(std::string_view line) override { link_.message(numbers_message, line); }
   void rates(const metrics::RankRates& rates) override { link_.message(rates_message, to_text(rates)); }
   void finish() override { link_.message(finish_message, ""); }
   void results_are(Results results) override {
@@ -135,6 +137,10 @@ void RankReports::take(const launch::RankMessage& message) {
         message.bytes == std::to_string(static_cast<int>(Results::saved)) ? Results::saved : Results::being_written;
   } else if (message.kind == rates_message) {
     show_rates(message.rank, metrics::rates_of(message.bytes));
+  } else if (message.kind == numbers_message) {
+    if (settings_.numbers != nullptr) {
+      settings_.numbers->take(message.rank, message.bytes);
+    }
   } else if (message.kind == result_message) {
     results_ += message.bytes;
   } else if (message.kind == summary_message) {

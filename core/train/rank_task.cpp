@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <chrono>
+#include <span>
 #include <utility>
 
 #include "core/base/human.h"
@@ -89,6 +92,13 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
   record_.summary.loss = first_.loss;
   record_.summary.val_loss = first_.val_loss;
   last_step_ = compiled.saved_state.steps + job::steps_of(job);
+  const bool trains = job.task == job::Task::train;
+  record_.keep_also({.csv = job.metrics.csv,
+                     .events = job.metrics.tensorboard,
+                     .numbers = !job.metrics.prometheus.empty(),
+                     .fields = trains ? std::span<const std::string_view>(metrics::training_fields)
+                                      : std::span<const std::string_view>(metrics::iterating_fields),
+                     .done = first_.step});
   if (compiled.engine == nullptr) {  // because an engine's own computing is not known
     for (const std::size_t program : compile::programs_of_step(compiled, compiled.programs)) {
       for (const partition::Instruction& at : compiled.programs.programs[program].instructions) {
@@ -107,6 +117,7 @@ void RankTask::prepare(runtime::Executor& executor) {
     record_.now_at("waiting for the other ranks");
   }
   settings_.link.connect(executor);
+  tell_memory("planned_bytes", record_.summary.ranks[0].planned_bytes);
   if (compares_replicas() && compiled_.engine == nullptr) {
     replicas_.emplace(compiled_, executor, settings_.link);
   }
@@ -207,7 +218,15 @@ void RankTask::resume(const runtime::Executor& executor) {
   }
 }
 
+void RankTask::tell_memory(std::string_view field, std::uint64_t bytes) {
+  record_.tell(std::array<metrics::JsonField, 1>{{{field, static_cast<std::int64_t>(bytes)}}});
+}
+
 metrics::RankRates RankTask::rates_of(std::int64_t step, const StepMeasure& measured) {
+  // Steps use the same memory each time, so that to measure it becomes rarer.
+  if (!job_.metrics.prometheus.empty() && std::has_single_bit(static_cast<std::uint64_t>(step + 1 - first_.step))) {
+    tell_memory("peak_bytes", executor_->touched_bytes());
+  }
   metrics::RankRates rates{.step = step + 1,
                            .seconds = measured.duration,
                            .communicating = measured.exposed + measured.hidden,

@@ -145,6 +145,7 @@ class RankTask {
   void save_checkpoint(bool at_end);
   void check_replicas(std::int64_t step);
   void finish(const runtime::Executor& executor, const char* status, int exit_code);
+  void tell_memory(std::string_view field, std::uint64_t bytes);
   void show_profile(const runtime::Executor& executor) const;
   void write_trace_at_end();
 
