@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -9,6 +10,8 @@ namespace shardrun::metrics {
 /// The shortest decimal that reads back as the same double; null for NaN and infinities.
 void append_json(std::string& text, double value);
 void append_json(std::string& text, std::int64_t value);
+/// An array.
+void append_json(std::string& text, std::span<const double> values);
 /// Appends a quoted and escaped text. REQUIRES: it is UTF-8.
 void append_json(std::string& text, std::string_view value);
 

@@ -78,11 +78,15 @@ bool is_replaced_file(std::string_view name) {
   return step_of_state(name) || std::ranges::find(replaced_files, name) != replaced_files.end();
 }
 
-bool is_result(std::string_view name) { return name == "metrics.jsonl" || is_replaced_file(name); }
+bool is_result(std::string_view name) {
+  return name == "metrics.jsonl" || name == "ranks.jsonl" || is_replaced_file(name);
+}
 
 }  // namespace
 
 std::filesystem::path metrics_path(const std::filesystem::path& output) { return output / "metrics.jsonl"; }
+
+std::filesystem::path ranks_path(const std::filesystem::path& output) { return output / "ranks.jsonl"; }
 
 std::filesystem::path summary_path(const std::filesystem::path& output) { return output / "summary.json"; }
 
@@ -178,7 +182,7 @@ std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& k
   }
   std::error_code none;
   std::vector<std::filesystem::path> files = old_states(output, kept, none);
-  files.insert(files.end(), {metrics_path(output), trace_path(output), sample_path(output)});
+  files.insert(files.end(), {metrics_path(output), ranks_path(output), trace_path(output), sample_path(output)});
   std::uint64_t bytes = 0;
   for (const std::filesystem::path& file : files) {
     struct stat status = {};
