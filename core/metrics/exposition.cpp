@@ -110,6 +110,15 @@ void Exposition::take(int rank, std::string_view line) {
   });
 }
 
+void Exposition::take(const std::vector<SlowRank>& slow_ranks) {
+  const std::scoped_lock lock(mutex_);
+  values_.erase("slow_rank");
+  for (const SlowRank& slow : slow_ranks) {
+    set("slow_rank", labels_of({{"rank", std::to_string(slow.rank)}, {"cause", to_string(slow.cause)}}),
+        fmt::format("{}", slow.behind_s));
+  }
+}
+
 void Exposition::begin_again(std::int64_t ranks) {
   const std::scoped_lock lock(mutex_);
   set("ranks", "", std::to_string(ranks));
@@ -119,7 +128,7 @@ void Exposition::begin_again(std::int64_t ranks) {
     if (values == values_.end()) {
       continue;
     }
-    if (metric.kind == Kind::by_rank) {
+    if (metric.kind == Kind::by_rank || metric.field == "slow_rank") {
       values_.erase(values);  // there may be fewer ranks now
     } else if (metric.kind == Kind::counter) {
       before_[std::string(metric.field)] = count_in(values->second.at(""));

@@ -8,6 +8,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
+
+#include "core/metrics/slow_ranks.h"
 
 namespace shardrun::metrics {
 
@@ -20,6 +23,8 @@ class Exposition {
 
   /// Takes a line of numbers of a rank: one of metrics.jsonl, or another with fields of the same kind.
   void take(int rank, std::string_view line);
+  /// The ranks that hold up the others now.
+  void take(const std::vector<SlowRank>& slow_ranks);
   /// The ranks are started again, and are so many.
   void begin_again(std::int64_t ranks);
 

@@ -29,6 +29,15 @@ void append_json(std::string& text, double value) {
 
 void append_json(std::string& text, std::int64_t value) { append_number(text, value); }
 
+void append_json(std::string& text, std::span<const double> values) {
+  text += '[';
+  for (const double& value : values) {
+    text += &value == values.data() ? "" : ",";
+    append_json(text, value);
+  }
+  text += ']';
+}
+
 void append_json(std::string& text, std::string_view value) {
   text += '"';
   for (const char c : value) {

@@ -16,7 +16,7 @@ namespace shardrun::metrics {
 
 struct JsonField {
   std::string_view name;
-  std::variant<std::int64_t, double, std::string_view> value;
+  std::variant<std::int64_t, double, std::string_view, std::span<const double>> value;
 };
 
 /// What metrics.jsonl records of a training step.

@@ -123,7 +123,7 @@ std::string describe_older(const std::filesystem::path& output) {
 }
 
 /// Removes the lines of later steps, and an incomplete last line.
-void keep_metrics(const std::filesystem::path& path, const Kept& kept_lines) {
+void keep_lines(const std::filesystem::path& path, const Kept& kept_lines) {
   std::ifstream file(path);
   std::string kept;
   for (std::string line; std::getline(file, line) && !file.eof();) {
@@ -238,10 +238,14 @@ void LockedRunFolder::remove_files(const Kept& kept) const {
   remove_states(root(), kept);
   remove_file(sample_path(root()));
   remove_file(summary_path(root()));
-  if (kept.metrics) {
-    keep_metrics(metrics_path(root()), kept);
-  } else {
-    remove_file(metrics_path(root()));
+  for (const std::filesystem::path& lines : {metrics_path(root()), ranks_path(root())}) {
+    if (std::error_code none; kept.metrics && std::filesystem::exists(lines, none)) {
+      keep_lines(lines, kept);
+    } else {
+      remove_file(lines);
+    }
+  }
+  if (!kept.metrics) {
     remove_of_ranks(root() / "log", ".log");
     remove_those(events_folder(root()), is_of_events);  // otherwise TensorBoard passes over what is not kept
   }

@@ -78,7 +78,9 @@ bool is_replaced_file(std::string_view name) {
   return step_of_state(name) || std::ranges::find(replaced_files, name) != replaced_files.end();
 }
 
-bool is_result(std::string_view name) { return name == "metrics.jsonl" || is_replaced_file(name); }
+bool is_result(std::string_view name) {
+  return name == "metrics.jsonl" || name == "ranks.jsonl" || is_replaced_file(name);
+}
 
 }  // namespace
 
@@ -91,6 +93,8 @@ std::filesystem::path events_folder(const std::filesystem::path& output) { retur
 bool is_of_events(const std::filesystem::path& path) {
   return path.filename().native().starts_with("events.out.tfevents.");
 }
+
+std::filesystem::path ranks_path(const std::filesystem::path& output) { return output / "ranks.jsonl"; }
 
 std::filesystem::path summary_path(const std::filesystem::path& output) { return output / "summary.json"; }
 
@@ -187,7 +191,8 @@ std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& k
   }
   std::error_code none;
   std::vector<std::filesystem::path> files = old_states(output, kept, none);
-  files.insert(files.end(), {metrics_path(output), csv_path(output), trace_path(output), sample_path(output)});
+  files.insert(files.end(),
+               {metrics_path(output), csv_path(output), ranks_path(output), trace_path(output), sample_path(output)});
   std::error_code failed;
   for (auto entry = std::filesystem::directory_iterator(events_folder(output), failed);
        !kept.metrics && !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {

@@ -46,6 +46,14 @@ TEST_CASE("the numbers of a run are told in Prometheus' text format", "[metrics]
   CHECK(samples.at("shardrun_memory_planned_bytes{rank=\"1\"}") == 2000);
 }
 
+TEST_CASE("ranks that hold up the others are told as long as they do", "[metrics]") {
+  Exposition numbers("1", "job", "train", 4, 100);
+  numbers.take({{.rank = 3, .cause = SlowRank::Cause::input, .behind_s = 0.25}});
+  CHECK(prometheus_samples(numbers.text()).at("shardrun_slow_rank{rank=\"3\",cause=\"input\"}") == 0.25);
+  numbers.take(std::vector<SlowRank>());
+  CHECK_FALSE(numbers.text().find("slow_rank") != std::string::npos);
+}
+
 TEST_CASE("counts go on when the ranks are started again", "[metrics]") {
   Exposition numbers("1", "job", "train", 2, 100);
   numbers.take(0, "{\"checkpoints_saved\":2,\"checkpoints_failed\":1}\n");
@@ -72,6 +80,7 @@ TEST_CASE("the dashboard shows metrics that are told, and all of them are in the
   numbers.take(0,
                "{\"planned_bytes\":1,\"peak_bytes\":1,\"checkpoints_saved\":1,\"checkpoints_failed\":1,"
                "\"checkpoint_step\":1}\n");
+  numbers.take({SlowRank{}});
   std::set<std::string> told;
   for (const auto& [sample, value] : prometheus_samples(numbers.text())) {
     told.insert(sample.substr(0, sample.find('{')));
