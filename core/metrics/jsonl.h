@@ -66,7 +66,7 @@ class JsonlWriter {
   void add_validation(std::int64_t step, double val_loss);
 
   /// The last line that was written.
-  [[nodiscard]] std::string_view last_line() const noexcept { return line_; }
+  [[nodiscard]] std::string_view line() const noexcept { return line_; }
 
  private:
   AppendedFile file_;

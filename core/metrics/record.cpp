@@ -99,7 +99,7 @@ void Record::write(std::span<const JsonField> fields) {
     events_->write(fields);
   }
   if (tells_) {
-    display_.numbers(lines_->last_line());
+    display_.numbers(lines_->line());
   }
 }
 
@@ -116,7 +116,7 @@ void Record::add_validation(std::int64_t step, double val_loss) {
     events_->write(std::array<JsonField, 2>{{{"step", step}, {"val_loss", val_loss}}});
   }
   if (tells_) {
-    display_.numbers(lines_->last_line());
+    display_.numbers(lines_->line());
   }
 }
 
