@@ -14,9 +14,14 @@ namespace {
 
 /// The least share of a step by which a slow rank holds up the others; half of it for a rank that was found already.
 constexpr double least_share = 0.1;
-/// Reports in a row before a rank is found, or before it is slow no more; and the steps that they cover at least.
-constexpr std::int64_t least_reports = 2;
+/// A rank is found after two clear reports in a row, or after six if they are not clear, which cover ten steps. A
+/// report is clear if the numbers of the rank and of its reference lie farther apart than they vary.
+constexpr std::int64_t weight_of_clear = 3;
+constexpr std::int64_t weight_of_unclear = 1;
+constexpr std::int64_t least_weight = 6;
 constexpr std::int64_t least_steps = 10;
+/// Reports in a row after which a rank is slow no more.
+constexpr std::int64_t most_missed = 2;
 
 // A rank alone in its stage is slow if it is busy for more than this many times what its number of operations lets
 // expect, or what was usual for it in at least `reports_of_usual` reports. Stages have other ops, of other speeds.
@@ -24,16 +29,16 @@ constexpr double most_of_expected = 2;
 constexpr double most_of_usual = 1.5;
 constexpr std::int64_t reports_of_usual = 3;
 
-/// What a rank's time is compared with.
-struct Reference {
-  double high = 0;    ///< upper quartile
-  double middle = 0;  ///< median
-};
+Quartiles times(double factor, const Quartiles& quartiles) {
+  return {factor * quartiles.low, factor * quartiles.middle, factor * quartiles.high};
+}
 
-/// The reference among several other ranks: the one of the slowest of them. In larger groups other ranks may be slow as
-/// well, up to almost half of them in all; the reference is then the slowest of the rest.
-Reference reference_among(std::vector<Reference> others) {
-  std::ranges::sort(others, std::ranges::greater(), &Reference::high);
+double spread_of(const Quartiles& quartiles) { return quartiles.high - quartiles.low; }
+
+/// What a rank's time is compared with among several other ranks: that of the slowest of them. In larger groups other
+/// ranks may be slow as well, up to almost half of them in all; then it is that of the slowest of the rest.
+Quartiles reference_among(std::vector<Quartiles> others) {
+  std::ranges::sort(others, std::ranges::greater(), &Quartiles::high);
   return others[others.size() < 3 ? 0 : others.size() / 2 - 1];
 }
 
@@ -46,6 +51,7 @@ double ratio_of_flops(const RankRates& rank, const RankRates& other) {
 struct Behind {
   double seconds = 0;
   SlowRank::Cause cause = SlowRank::Cause::compute;
+  bool is_clear = false;
 };
 
 /// A report of all ranks.
@@ -84,24 +90,23 @@ class Report {
     return all;
   }
 
-  [[nodiscard]] Reference busy_of_others(std::size_t rank, std::optional<double> usual) const {
+  [[nodiscard]] Quartiles busy_of_others(std::size_t rank, std::optional<double> usual) const {
     const RankRates& own = ranks_[rank];
     if (!is_alone(rank)) {
-      std::vector<Reference> peers;
+      std::vector<Quartiles> peers;
       for (const RankRates& other : ranks_) {
         if (&other != &own && other.stage == own.stage) {
-          const double ratio = ratio_of_flops(own, other);
-          peers.push_back({other.busy.high * ratio, other.busy.middle * ratio});
+          peers.push_back(times(ratio_of_flops(own, other), other.busy));
         }
       }
       return reference_among(peers);
     }
-    Reference reference = reference_among(others(rank, [&](const RankRates& other) {
-      const double ratio = own.flops > 0 && other.flops > 0 ? own.flops / other.flops : 1;
-      return Reference{most_of_expected * other.busy.high * ratio, other.busy.middle * ratio};
+    Quartiles reference = reference_among(others(rank, [&](const RankRates& other) {
+      return times(own.flops > 0 && other.flops > 0 ? own.flops / other.flops : 1, other.busy);
     }));
+    reference.high = most_of_expected * reference.high;
     if (usual && most_of_usual * *usual < reference.high) {
-      reference = {most_of_usual * *usual, *usual};
+      reference = {*usual, *usual, most_of_usual * *usual};
     }
     return reference;
   }
@@ -109,27 +114,30 @@ class Report {
   [[nodiscard]] std::optional<Behind> behind_by_busy(std::size_t rank, double share,
                                                      std::optional<double> usual) const {
     const RankRates& own = ranks_[rank];
-    const Reference reference = busy_of_others(rank, usual);
-    if (own.busy.low - reference.high < share * step_) {
+    const Quartiles reference = busy_of_others(rank, usual);
+    const double apart = own.busy.low - reference.high;
+    if (apart < share * step_) {
       return std::nullopt;
     }
     const double seconds = std::min(own.busy.middle - reference.middle, step_);
     const double input =
         own.usual_input - median(others(rank, [](const RankRates& other) { return other.usual_input; }));
-    return Behind{seconds, 2 * input >= seconds ? SlowRank::Cause::input : SlowRank::Cause::compute};
+    return Behind{seconds, 2 * input >= seconds ? SlowRank::Cause::input : SlowRank::Cause::compute,
+                  apart >= spread_of(own.busy) + (is_alone(rank) ? 0 : spread_of(reference))};
   }
 
   /// Transfers that begin late hold up the others for as long as these wait, at most.
   [[nodiscard]] std::optional<Behind> behind_by_late(std::size_t rank, double share) const {
     const RankRates& own = ranks_[rank];
-    const Reference reference = reference_among(others(rank, [](const RankRates& other) {
-      return Reference{other.late_in_step.high, other.late_in_step.middle};
-    }));
+    const Quartiles reference =
+        reference_among(others(rank, [](const RankRates& other) { return other.late_in_step; }));
+    const double apart = own.late_in_step.low - reference.high;
     const double waiting = median(others(rank, [](const RankRates& other) { return other.usual_waiting; }));
-    if (std::min(own.late_in_step.low - reference.high, waiting) < share * step_) {
+    if (std::min(apart, waiting) < share * step_) {
       return std::nullopt;
     }
-    return Behind{std::min(own.late_in_step.middle - reference.middle, waiting), SlowRank::Cause::transfer};
+    return Behind{std::min(own.late_in_step.middle - reference.middle, waiting), SlowRank::Cause::transfer,
+                  apart >= spread_of(own.late_in_step) + spread_of(reference)};
   }
 
   const std::vector<RankRates>& ranks_;
@@ -183,9 +191,8 @@ std::string text_of(const std::vector<SlowRank>& slow_ranks) {
 }
 
 void SlowRanks::Streak::add(const RankRates& rank, double behind_of_step, SlowRank::Cause cause, double step) {
-  first_step = reports == 0 ? rank.step - rank.steps + 1 : first_step;
+  first_step = steps == 0 ? rank.step - rank.steps + 1 : first_step;
   last_step = rank.step;
-  ++reports;
   steps += rank.steps;
   behind[cause] += behind_of_step * static_cast<double>(rank.steps);
   seconds += step * static_cast<double>(rank.steps);
@@ -222,7 +229,7 @@ SlowRanks::Change SlowRanks::add(const std::vector<RankRates>& ranks, const std:
     if (!behind) {
       usual.seconds +=
           (ranks[rank].busy.high - usual.seconds) / static_cast<double>(std::min<std::int64_t>(8, ++usual.reports));
-      if (!streak.place || ++streak.missed >= least_reports) {
+      if (!streak.place || ++streak.missed >= most_missed) {
         if (streak.place) {
           change.ended.push_back(found_[*streak.place]);
         }
@@ -231,10 +238,11 @@ SlowRanks::Change SlowRanks::add(const std::vector<RankRates>& ranks, const std:
       continue;
     }
     streak.add(ranks[rank], behind->seconds, behind->cause, report.step());
+    streak.weight += behind->is_clear ? weight_of_clear : weight_of_unclear;
     const SlowRank slow = streak.slow(number, rank < hosts.size() ? hosts[rank] : "");
     if (streak.place) {
       found_[*streak.place] = slow;
-    } else if (streak.reports >= least_reports && streak.steps >= least_steps) {
+    } else if (streak.weight >= least_weight && streak.steps >= least_steps) {
       streak.place = found_.size();
       found_.push_back(slow);
       change.begun.push_back(slow);

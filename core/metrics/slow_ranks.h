@@ -46,7 +46,7 @@ struct SlowRank {
 ///
 /// A rank counts as slow in a report if it is busy in three quarters of its steps for longer than the others in three
 /// quarters of theirs, by a tenth of a step or more. It is found after two such reports in a row that cover ten steps,
-/// and ends after two reports in a row that are not such.
+/// or after six where steps vary much, and ends after two reports in a row that are not such.
 class SlowRanks {
  public:
   /// What changed with a report.
@@ -65,7 +65,7 @@ class SlowRanks {
  private:
   /// A rank's reports in a row in which it was slow.
   struct Streak {
-    std::int64_t reports = 0;
+    std::int64_t weight = 0;  ///< of the reports; a clear one weighs more
     std::int64_t steps = 0;
     std::int64_t first_step = 0;
     std::int64_t last_step = 0;

@@ -1,5 +1,8 @@
 #include "core/metrics/slow_ranks.h"
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <random>
 #include <string>
@@ -161,6 +164,18 @@ TEST_CASE("steps that vary, and ranks disturbed for some steps, name nobody", "[
                   .late = noise(0.01)};
     });
     CHECK(change.begun.empty());
+  }
+}
+
+TEST_CASE("where steps vary by more than what lies between the ranks, six reports in a row name one", "[metrics]") {
+  Ranks ranks(2);
+  for (int report = 1; report <= 7; ++report) {
+    INFO(report);
+    const SlowRanks::Change change = ranks.report([](std::size_t rank, std::int64_t step) {
+      constexpr std::array varying = {0.0, 0.02, 0.1, 0.12};
+      return Step{.computing = (rank == 1 ? 0.26 : 0.1) + varying[static_cast<std::size_t>(step % 4)]};
+    });
+    CHECK(change.begun.size() == (report == 6 ? 1 : 0));
   }
 }
 
