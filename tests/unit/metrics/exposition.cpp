@@ -76,7 +76,9 @@ TEST_CASE("counts go on when the ranks are started again", "[metrics]") {
 
 TEST_CASE("the dashboard shows metrics that are told, and all of them are in the documentation", "[metrics]") {
   Exposition numbers("1", "job", "train", 1, 100);
+  const std::size_t before = prometheus_samples(numbers.text()).size();
   numbers.take(0, line_of({.step = 1, .val_loss = 1, .flops_per_s = 1, .utilisation = 1}));
+  CHECK(prometheus_samples(numbers.text()).size() == before + training_fields.size());
   numbers.take(0,
                "{\"planned_bytes\":1,\"peak_bytes\":1,\"checkpoints_saved\":1,\"checkpoints_failed\":1,"
                "\"checkpoint_step\":1}\n");
