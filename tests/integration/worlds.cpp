@@ -476,6 +476,28 @@ TEST_CASE("a signal to any rank stops all after the same step", "[worlds]") {
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
+TEST_CASE("the first rank of a world serves the run's numbers", "[worlds]") {
+  const JobFolder job;
+  std::vector<std::string> served = endless;
+  served.emplace_back("metrics.prometheus=0");
+  const std::string settings = with_sets("", dp("tcp", 2, served));
+
+  static_cast<void>(run_script(
+      job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) +
+                      "while ! grep -q 'step 2/' rank-0.out; do sleep 0.05; done\n"
+                      "port=$(sed -n 's|^metrics: http://127.0.0.1:\\([0-9]*\\)/metrics$|\\1|p' rank-0.out)\n"
+                      "bash -c \"exec 3<>/dev/tcp/127.0.0.1/$port; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat "
+                      "<&3\" > page\n"
+                      "kill -TERM $(cat rank-0.pid)\nwait\n"));
+
+  INFO(text_of(job, 0, "out") << text_of(job, 0, "err") << text_of(job, 1, "err"));
+  CHECK(code_of(job, 0) == 128 + SIGTERM);
+  const std::string page = read_file(job.path() / "page");
+  CHECK_THAT(page, StartsWith("HTTP/1.1 200 OK\r\n") && Contains("\nshardrun_ranks 2\n") &&
+                       Contains("\nshardrun_memory_planned_bytes{rank=\"1\"} "));
+  CHECK(text_of(job, 1, "out").empty());
+}
+
 TEST_CASE("a world that stops after saving a checkpoint ends with code 75 on every rank", "[worlds]") {
   const JobFolder job;
   std::vector<std::string> words = dp("tcp", 2, endless);
