@@ -355,6 +355,9 @@ void add_ranks(json::object& run, const json::object& summary) {
     copy(rank, "host", *from, "host");
     copy(rank, "device", *from, "device");
     copy(rank, "measured_peak", *from, "peak_bytes");
+    if (rank.contains("measured_peak") && rank["measured_peak"] == 0) {
+      rank["measured_peak"] = nullptr;  // the rank died before it could tell
+    }
     copy(rank, "private_bytes", *from, "private_bytes");
     copy(rank, "sent", *from, "sent_bytes");
     copy(rank, "wire_bytes", *from, "wire_bytes");
