@@ -78,8 +78,7 @@ class ReportedRun {
   /// What was planned for the job as it was run; only a note if it can no longer be compiled, as when a plugin is gone.
   [[nodiscard]] boost::json::object plan() const {
     try {
-      const job::Job job =
-          job::parse_job(job::read_job_file(metrics::job_path(folder_)), compile::schema_providers());
+      const job::Job job = job::parse_job(job::read_job_file(metrics::job_path(folder_)), compile::schema_providers());
       return plan_document(job, compile::compile(job));
     } catch (const Error& error) {
       boost::json::object none;
@@ -150,9 +149,8 @@ Endpoint live_endpoint(const Parsed& parsed) {
   const std::string text = parsed.get("at").value_or("127.0.0.1:0");
   const std::optional<Endpoint> endpoint = endpoint_of(text);
   boost::system::error_code is_name;
-  const bool is_here =
-      endpoint && (endpoint->host == "localhost" ||
-                   boost::asio::ip::make_address(endpoint->host, is_name).is_loopback());
+  const bool is_here = endpoint && (endpoint->host == "localhost" ||
+                                    boost::asio::ip::make_address(endpoint->host, is_name).is_loopback());
   if (!is_here) {
     throw Error(ErrorCode::usage,
                 fmt::format("--at: a live report is for this machine alone: expected a port, or a loopback address "
@@ -204,7 +202,8 @@ int report(std::span<const std::string> words) {
   }
   for (const char* const option : {"to", "replace"}) {
     if (parsed.has("live") && parsed.has(option)) {
-      throw Error(ErrorCode::usage, fmt::format("report: --{} has no effect with --live, which writes no file", option));
+      throw Error(ErrorCode::usage,
+                  fmt::format("report: --{} has no effect with --live, which writes no file", option));
     }
   }
   if (parsed.has("at") && !parsed.has("live")) {

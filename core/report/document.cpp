@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/checkpoint/folder.h"
 #include "core/files/folder.h"
 #include "core/files/json.h"
 #include "core/files/mapped_file.h"
@@ -199,8 +200,8 @@ class Steps {
   std::size_t rows_ = 0;
 };
 
-/// Calls `add` with each line of a file that may be growing. Returns how many lines it refused; the last does not count,
-/// because it may be unfinished.
+/// Calls `add` with each line of a file that may be growing. Returns how many lines it refused; the last does not
+/// count, because it may be unfinished.
 template <typename Add>
 std::size_t for_lines(const std::filesystem::path& path, const Add& add) {
   std::ifstream file(path, std::ios::binary);
@@ -391,9 +392,9 @@ json::array attempts_of(json::object& run, const std::filesystem::path& folder) 
 
 std::string base64(std::string_view bytes) {
   std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');  // OpenSSL writes a NUL, too
-  const int size = ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
-                                     reinterpret_cast<const unsigned char*>(bytes.data()),
-                                     static_cast<int>(bytes.size()));
+  const int size =
+      ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                        reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
   text.resize(static_cast<std::size_t>(size));
   return text;
 }
@@ -419,20 +420,29 @@ void add_pictures(json::object& run, const std::filesystem::path& folder) {
         continue;
       }
       bytes += file.text().size();
-      pictures.push_back(
-          {{"field", picture.field},
-           {"step", picture.step ? json::value(*picture.step) : json::value()},
-           {"title", fmt::format("{}, {}", picture.field,
-                                 is_animation   ? "all saved steps"
-                                 : picture.step ? fmt::format("step {}", *picture.step)
-                                                : "last step")},
-           {"data", fmt::format("data:image/{};base64,{}", key.second.substr(1), base64(file.text()))}});
+      pictures.push_back({{"field", picture.field},
+                          {"step", picture.step ? json::value(*picture.step) : json::value()},
+                          {"title", fmt::format("{}, {}", picture.field,
+                                                is_animation   ? "all saved steps"
+                                                : picture.step ? fmt::format("step {}", *picture.step)
+                                                               : "last step")},
+                          {"data", fmt::format("data:image/{};base64,{}", key.second.substr(1), base64(file.text()))}});
     } catch (const Error& error) {
       add_note(run, fmt::format("a picture is left out: {}", error.message()));
     }
   }
   for (const std::string& name : left_out) {
     add_note(run, fmt::format("the picture {} is left out: pictures may have 4 MiB together", name));
+  }
+}
+
+/// Adds the steps of the checkpoints in the folder.
+void add_checkpoints(json::object& run, const std::filesystem::path& folder) {
+  json::array& steps = run["checkpoints"].emplace_array();
+  for (const checkpoint::Listed& listed : checkpoint::list_checkpoints(folder / "checkpoints")) {
+    if (listed.step >= 0) {
+      steps.push_back(listed.step);
+    }
   }
 }
 
@@ -514,7 +524,7 @@ json::object run_document(const std::filesystem::path& folder, const std::string
                                               "name the output folder of a run ([job] output)",
                                               name));
   }
-  json::object run = {{"name", name}, {"status", ""},  {"task", "train"},          {"unit", "samples"},
+  json::object run = {{"name", name},   {"status", ""},           {"task", "train"},       {"unit", "samples"},
                       {"job", nullptr}, {"ranks", json::array()}, {"notes", json::array()}};
   try {
     if (has_job) {
@@ -527,6 +537,7 @@ json::object run_document(const std::filesystem::path& folder, const std::string
   add_rank_times(run, folder);
   add_trace(run, folder);
   add_pictures(run, folder);
+  add_checkpoints(run, folder);
   const std::optional<json::object> summary = read_summary(run, metrics::summary_path(folder));
   run["summary"] = summary ? json::value(*summary) : json::value();
   run["slow_ranks"] = json::array();

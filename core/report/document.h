@@ -19,8 +19,8 @@ extern const std::string_view page_template;
 /// An entry of `ranks` of a run; the list grows as far as needed.
 [[nodiscard]] boost::json::object& rank_of(boost::json::object& run, std::size_t rank);
 
-/// Adds what was planned for a run: another run, with its own `ranks` and `notes`. What the run itself says of its ranks'
-/// places stays.
+/// Adds what was planned for a run: another run, with its own `ranks` and `notes`. What the run itself says of its
+/// ranks' places stays.
 void add_plan(boost::json::object& run, const boost::json::object& plan);
 
 /// Adds a text for people to `notes` of a run.

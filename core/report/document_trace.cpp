@@ -126,15 +126,13 @@ class Digest {
                                       at->chunk, at->kind});
         }
         const auto name = rows_.find({process, row});
-        rows.push_back({{"name", name == rows_.end() ? std::to_string(row) : name->second},
-                        {"spans", std::move(spans)}});
+        rows.push_back(
+            {{"name", name == rows_.end() ? std::to_string(row) : name->second}, {"spans", std::move(spans)}});
       }
       ranks.push_back({{"rank", process - 1}, {"rows", std::move(rows)}});
     }
-    json::object trace = {{"ranks", std::move(ranks)},
-                          {"names", names_.all()},
-                          {"kinds", kinds_.all()},
-                          {"left_out", left_out}};
+    json::object trace = {
+        {"ranks", std::move(ranks)}, {"names", names_.all()}, {"kinds", kinds_.all()}, {"left_out", left_out}};
     if (last_step_ >= 0) {
       trace["first_step"] = first_step_;
       trace["last_step"] = last_step_;

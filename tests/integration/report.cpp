@@ -59,9 +59,9 @@ std::string get(int port, const std::string& path, const std::string& host = "12
   return answer;
 }
 
-const std::vector<std::string> in_3d = {"job.ranks=4",      "job.strategy=3d",     "mesh.data=2",   "mesh.pipe=2",
-                                        "strategy.zero=1",  "data.microbatches=4", "train.steps=6", "job.trace=steps",
-                                        "train.eval_every=3"};
+const std::vector<std::string> in_3d = {"job.ranks=4",   "job.strategy=3d", "mesh.data=2",
+                                        "mesh.pipe=2",   "strategy.zero=1", "data.microbatches=4",
+                                        "train.steps=6", "job.trace=steps", "train.eval_every=3"};
 
 }  // namespace
 
@@ -140,9 +140,7 @@ TEST_CASE("a report has what a run has left, and what was planned for it", "[pro
 
 TEST_CASE("a page of a plan starts nothing", "[program][report]") {
   const JobFolder job;
-  const auto words = [](const std::string& file) {
-    return with_settings({"plan", "job.ini", "--html", file}, in_3d);
-  };
+  const auto words = [](const std::string& file) { return with_settings({"plan", "job.ini", "--html", file}, in_3d); };
   const Ended ended = run_program(job.path(), words("plan.html"));
   INFO(ended.err);
   REQUIRE(ended.code == 0);

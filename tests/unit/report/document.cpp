@@ -65,14 +65,15 @@ std::string all_notes(const json::object& run) {
 
 TEST_CASE("the columns of a document have the numbers of metrics.jsonl", "[report]") {
   const RunOf run;
-  run.write("metrics.jsonl",
-            "{\"step\":1,\"loss\":4.123456789012345,\"tokens_per_s\":1000,\"step_s\":0.5,\"comm_s\":1,\"bandwidth\":2}\n"
-            "{\"step\":2,\"loss\":null,\"val_loss\":1e-300,\"tokens_per_s\":2000,\"step_s\":0.25}\n"
-            "{\"step\":3,\"loss\":3,\"tokens_per_s\":500.00000001,\"step_s\":1,\"own\":-0.1}\n"
-            "this is no line of it\n"
-            "{\"step\":1,\"val_loss\":7}\n"
-            "{\"step\":3,\"loss\":0.1,\"tokens_per_s\":1000,\"step_s\":0.5,\"own\":0.30000000000000004}\n"
-            "{\"step\":4,\"loss\":0.0");
+  run.write(
+      "metrics.jsonl",
+      "{\"step\":1,\"loss\":4.123456789012345,\"tokens_per_s\":1000,\"step_s\":0.5,\"comm_s\":1,\"bandwidth\":2}\n"
+      "{\"step\":2,\"loss\":null,\"val_loss\":1e-300,\"tokens_per_s\":2000,\"step_s\":0.25}\n"
+      "{\"step\":3,\"loss\":3,\"tokens_per_s\":500.00000001,\"step_s\":1,\"own\":-0.1}\n"
+      "this is no line of it\n"
+      "{\"step\":1,\"val_loss\":7}\n"
+      "{\"step\":3,\"loss\":0.1,\"tokens_per_s\":1000,\"step_s\":0.5,\"own\":0.30000000000000004}\n"
+      "{\"step\":4,\"loss\":0.0");
   const json::object document = run.document();
   const json::object& steps = document.at("steps").as_object();
 
@@ -186,8 +187,7 @@ TEST_CASE("a document's trace has what the trace of the run has", "[report]") {
             "{\"ph\":\"s\",\"pid\":1,\"tid\":1,\"name\":\"message\",\"cat\":\"message\",\"id\":1,\"ts\":1}\n"
             "]}\n");
   const json::object document = run.document();
-  CHECK(document.at("trace") ==
-        json::parse(R"({"ranks": [{"rank": 0, "rows": [{"name": "compute", "spans":
+  CHECK(document.at("trace") == json::parse(R"({"ranks": [{"rank": 0, "rows": [{"name": "compute", "spans":
                         [[0.0, 9.0, 1, -1, -1, 1], [0.1, 2.0, 0, 2, 1, 0]]}]}],
                         "names": ["mlp", "step 3"], "kinds": ["op", "step"], "left_out": 0, "first_step": 3,
                         "last_step": 3})"));
@@ -268,8 +268,7 @@ TEST_CASE("a document has the last picture of each field and its animation", "[r
   run.write("pictures/large.png", std::string((4U << 20U) + 1, 'x'));
   const json::object document = run.document();
 
-  CHECK(document.at("pictures") ==
-        json::parse(R"([{"field": "heat", "step": null, "title": "heat, all saved steps",
+  CHECK(document.at("pictures") == json::parse(R"([{"field": "heat", "step": null, "title": "heat, all saved steps",
                          "data": "data:image/gif;base64,bW92ZXM="},
                         {"field": "heat", "step": 200, "title": "heat, step 200",
                          "data": "data:image/png;base64,bGF0ZQ=="},
