@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,8 +34,10 @@ void add_mesh(json::object& run, const mesh::Mesh& mesh) {
   run["mesh"] = json::object{{"axes", std::move(axes)}, {"ranks", std::move(ranks)}};
 }
 
-void add_ranks(json::object& run, const forecast::Forecast& forecast, const compile::Compiled& compiled,
-               const std::vector<RankPlace>& places) {
+void add_ranks(json::object& run, const job::Job& job, const forecast::Forecast& forecast,
+               const compile::Compiled& compiled) {
+  const std::vector<RankPlace> places = places_of(job, compiled);
+  const std::optional<forecast::MemoryFit> fit = forecast::memory_fit(job, *compiled.device, forecast);
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   for (const forecast::RankForecast& alike : forecast.ranks) {
     const json::object planned = json_of(alike, forecast, compiled);
@@ -42,6 +45,9 @@ void add_ranks(json::object& run, const forecast::Forecast& forecast, const comp
       json::object& rank = report::rank_of(run, static_cast<std::size_t>(member));
       rank["host"] = places[static_cast<std::size_t>(member)].host;
       rank["device"] = places[static_cast<std::size_t>(member)].device;
+      if (fit && fit->ranks.size() == 1) {  // no others share this memory
+        rank["memory_limit"] = fit->memory;
+      }
       rank["planned"] = planned.at("bytes");
       rank["planned_sent"] = planned.at("sent_bytes");
       rank["stage"] = planned.at("stage");
@@ -231,7 +237,7 @@ json::object plan_document(const job::Job& job, const compile::Compiled& compile
   }
   const forecast::Forecast forecast = forecast::forecast(job, compiled);
   add_mesh(run, compiled.partition.placements.mesh);
-  add_ranks(run, forecast, compiled, places_of(job, compiled));
+  add_ranks(run, job, forecast, compiled);
   run["parameters"] = graph::parameter_count(compiled.graph);
   run["flops_per_step"] = compile::flops_per_step(compiled);
   run["predicted"] = predicted(forecast.step);

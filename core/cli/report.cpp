@@ -48,7 +48,7 @@ class ReportedRun {
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
 
-  /// Reads the folder. The plan is made again only if the job has changed.
+  /// Reads the folder. The trace is read again only if it has changed, and the plan made again only if the job has.
   [[nodiscard]] boost::json::object document() {
     boost::json::object run = report::run_document(folder_, name_);
     if (const boost::json::object* const job = run["job"].if_object()) {
@@ -56,8 +56,14 @@ class ReportedRun {
         planned_ = text;
         plan_ = plan();
       }
-      report::add_plan(run, plan_);
+      report::join(run, plan_);
     }
+    const std::filesystem::path file = metrics::trace_path(folder_);
+    if (std::string stamp = stamp_of(file); stamp != traced_) {
+      traced_ = std::move(stamp);
+      trace_ = report::trace_document(folder_);
+    }
+    report::join(run, trace_);
     return run;
   }
 
@@ -67,14 +73,18 @@ class ReportedRun {
     std::vector<std::filesystem::path> parts = files_of(folder_);
     parts.insert(parts.end(), {metrics::pictures_path(folder_), metrics::attempts_path(folder_)});
     for (const std::filesystem::path& part : parts) {
-      std::error_code none;
-      stamp += fmt::format(" {} {}", std::filesystem::last_write_time(part, none).time_since_epoch().count(),
-                           std::filesystem::is_regular_file(part, none) ? std::filesystem::file_size(part, none) : 0);
+      stamp += stamp_of(part);
     }
     return stamp;
   }
 
  private:
+  [[nodiscard]] static std::string stamp_of(const std::filesystem::path& path) {
+    std::error_code none;
+    return fmt::format(" {} {}", std::filesystem::last_write_time(path, none).time_since_epoch().count(),
+                       std::filesystem::is_regular_file(path, none) ? std::filesystem::file_size(path, none) : 0);
+  }
+
   /// What was planned for the job as it was run; only a note if it can no longer be compiled, as when a plugin is gone.
   [[nodiscard]] boost::json::object plan() const {
     try {
@@ -91,6 +101,8 @@ class ReportedRun {
   std::filesystem::path folder_;
   std::string planned_;  ///< the text of the job of `plan_`
   boost::json::object plan_;
+  std::string traced_;  ///< the stamp of the file of `trace_`
+  boost::json::object trace_;
 };
 
 class Report {
@@ -222,7 +234,7 @@ int report(std::span<const std::string> words) {
 }
 
 const RegisterCommand report_command(
-    {.name = "report", .arguments = "RUN…", .help = "a page (HTML) about one or several runs", .run = report});
+    {.name = "report", .arguments = "RUN...", .help = "a page (HTML) about one or several runs", .run = report});
 
 }  // namespace
 

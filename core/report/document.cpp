@@ -471,8 +471,8 @@ void add_note(json::object& run, std::string_view text) {
   (notes.is_array() ? notes.as_array() : notes.emplace_array()).push_back(json::value(std::string(text)));
 }
 
-void add_plan(json::object& run, const json::object& plan) {
-  for (const auto& [key, value] : plan) {
+void join(json::object& run, const json::object& part) {
+  for (const auto& [key, value] : part) {
     if (key == "notes") {
       for (const json::value& note : value.as_array()) {
         add_note(run, note.as_string());
@@ -535,7 +535,6 @@ json::object run_document(const std::filesystem::path& folder, const std::string
   }
   add_steps(run, folder);
   add_rank_times(run, folder);
-  add_trace(run, folder);
   add_pictures(run, folder);
   add_checkpoints(run, folder);
   const std::optional<json::object> summary = read_summary(run, metrics::summary_path(folder));

@@ -13,15 +13,15 @@ extern const std::string_view page_template;
 
 /// What the folder of a run says of it, whether the run has ended or not: an element of `runs` in the document that the
 /// page draws (docs/report.md). `name`: the folder as the person named it. Files that are missing or cannot be read are
-/// left out, and `notes` says which. Throws Error{usage} if it is no folder of a run.
+/// left out, and `notes` says which. The trace is not read. Throws Error{usage} if it is no folder of a run.
 [[nodiscard]] boost::json::object run_document(const std::filesystem::path& folder, const std::string& name);
 
 /// An entry of `ranks` of a run; the list grows as far as needed.
 [[nodiscard]] boost::json::object& rank_of(boost::json::object& run, std::size_t rank);
 
-/// Adds what was planned for a run: another run, with its own `ranks` and `notes`. What the run itself says of its
-/// ranks' places stays.
-void add_plan(boost::json::object& run, const boost::json::object& plan);
+/// Adds to a run what was made apart from it, the trace or the plan: a part with its own `ranks` and `notes`. What the
+/// run says of its ranks stays, except for what was planned.
+void join(boost::json::object& run, const boost::json::object& part);
 
 /// Adds a text for people to `notes` of a run.
 void add_note(boost::json::object& run, std::string_view text);
@@ -29,8 +29,9 @@ void add_note(boost::json::object& run, std::string_view text);
 /// Sets `job` of a run: the text of its job file, and the settings that it gives. Sets `task` and `unit`, too.
 void set_job(boost::json::object& run, const std::string& text);
 
-/// Sets `trace` of a run to its longest spans. Steps, functions and the actions of a schedule go before all others.
-void add_trace(boost::json::object& run, const std::filesystem::path& folder);
+/// The trace of a run, as a part to join(): its longest spans. Steps, functions and the actions of a schedule go before
+/// all others.
+[[nodiscard]] boost::json::object trace_document(const std::filesystem::path& folder);
 
 /// The document as text: JSON in UTF-8 without `<`, so that it can stand in a script element of HTML. `live`: whether
 /// the page asks for newer ones.

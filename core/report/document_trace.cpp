@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -171,23 +172,24 @@ json::value digest_of(std::string_view text) {
 
 }  // namespace
 
-void add_trace(json::object& run, const std::filesystem::path& folder) {
-  run["trace"] = nullptr;
+json::object trace_document(const std::filesystem::path& folder) {
+  json::object part = {{"trace", nullptr}};
   const std::filesystem::path path = metrics::trace_path(folder);
   std::error_code none;
   if (!std::filesystem::exists(path, none)) {
-    return;
+    return part;
   }
   try {
     const files::MappedFile file(path);
     if (file.text().size() > most_trace_bytes) {
-      add_note(run, "the trace is left out: trace.json has more than 1 GiB");
-      return;
+      add_note(part, "the trace is left out: trace.json has more than 1 GiB");
+    } else {
+      part["trace"] = digest_of(file.text());
     }
-    run["trace"] = digest_of(file.text());
   } catch (const std::exception&) {
-    add_note(run, "the trace is left out: trace.json is no trace that a run has written");
+    add_note(part, "the trace is left out: trace.json is no trace that a run has written");
   }
+  return part;
 }
 
 }  // namespace shardrun::report

@@ -32,7 +32,11 @@ class RunOf {
     write_file(folder_.path() / name, text);
   }
   [[nodiscard]] const std::filesystem::path& path() const { return folder_.path(); }
-  [[nodiscard]] json::object document() const { return run_document(path(), "a run"); }
+  [[nodiscard]] json::object document() const {
+    json::object document = run_document(path(), "a run");
+    join(document, trace_document(path()));
+    return document;
+  }
 
  private:
   TemporaryFolder folder_;
@@ -280,9 +284,9 @@ TEST_CASE("a document has the last picture of each field and its animation", "[r
 TEST_CASE("what was planned joins what a run says of its ranks", "[report]") {
   json::object run =
       json::parse(R"({"ranks": [{"rank": 0, "host": "a", "planned": {"peak": 1}}], "notes": []})").as_object();
-  add_plan(run, json::parse(R"({"ranks": [{"rank": 0, "host": "b", "stage": 0, "planned": {"peak": 2}},
+  join(run, json::parse(R"({"ranks": [{"rank": 0, "host": "b", "stage": 0, "planned": {"peak": 2}},
                                           {"rank": 1, "host": "b"}], "notes": ["n"], "timeline": null})")
-                    .as_object());
+                .as_object());
   CHECK(run == json::parse(R"({"ranks": [{"rank": 0, "host": "a", "stage": 0, "planned": {"peak": 2}},
                                          {"rank": 1, "host": "b"}], "notes": ["n"], "timeline": null})"));
 }
