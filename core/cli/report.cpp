@@ -69,7 +69,9 @@ class ReportedRun {
 
   /// Changes whenever the document may.
   [[nodiscard]] std::string stamp() const {
-    std::string stamp = metrics::is_held(folder_) ? "held" : "";
+    std::error_code none;
+    const bool has_ended = std::filesystem::exists(metrics::summary_path(folder_), none);
+    std::string stamp = !has_ended && metrics::is_held(folder_) ? "held" : "";
     std::vector<std::filesystem::path> parts = files_of(folder_);
     parts.insert(parts.end(), {metrics::pictures_path(folder_), metrics::attempts_path(folder_)});
     for (const std::filesystem::path& part : parts) {

@@ -453,7 +453,7 @@ void set_status(json::object& run, const std::filesystem::path& folder) {
     return;
   }
   run["status"] = "failed";
-  run["error"] = "the run ended without a summary: its first process was killed";
+  run["error"] = "there is no summary: the first process of the run was killed, or runs on another machine";
 }
 
 }  // namespace

@@ -242,7 +242,7 @@ TEST_CASE("a document tells how its run stands", "[report]") {
     CHECK(run_document(above / "run", "r").at("status") == "running");
   }
   CHECK(run_document(above / "run", "r").at("status") == "failed");
-  CHECK_THAT(std::string(run_document(above / "run", "r").at("error").as_string()), Contains("without a summary"));
+  CHECK_THAT(std::string(run_document(above / "run", "r").at("error").as_string()), Contains("there is no summary"));
   write_file(above / "run/summary.json", R"({"status": "stopped", "error": null, "parameters": 7,
       "slow_ranks": [{"rank": 1}], "ranks": [{"host": "a", "planned_bytes": 9, "peak_bytes": 8, "sent_bytes": {},
       "categories": {"parameters": 5}}]})");
