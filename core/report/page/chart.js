@@ -58,6 +58,9 @@ function ticks(low, high, count) {
   return list;
 }
 
+/// The text of a round number, without zeros behind its point.
+const tick_text = text => text.replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
+
 function logarithmic_ticks(low, high, count) {
   const list = [], decades = Math.log10(high / low);
   if (decades < 0.7) return ticks(low, high, count).filter(value => value > 0);
@@ -108,10 +111,11 @@ function trace_line(pen, x, y, first, end, place_x, place_y, width) {
 }
 
 /// A chart. `series`: [{name, x, y, hue, style, points}], sorted by x and without gaps; `marks`: [{x, text, kind}];
-/// `show` and `show_x` make text of numbers.
+/// `show` and `show_x` make text of numbers, `show_y` of those of the axis. `outliers`: few numbers far above all others may lie beyond it.
 class Chart {
-  constructor({id, title, series, marks = [], group, show, show_x, x_title, smooth = 0, logarithmic = false, zero = false}) {
-    Object.assign(this, {id, title, marks, show, show_x, x_title, zero});
+  constructor({id, title, series, marks = [], group, show, show_y = show, show_x, x_title, smooth = 0, logarithmic = false, zero = false,
+               outliers = false}) {
+    Object.assign(this, {id, title, marks, show, show_y, show_x, x_title, zero, outliers});
     this.view = View.of(group);
     this.view.charts.add(this);
     this.series = series.map(each => ({...each, raw: each.y, y: each.points ? each.y : smoothed(each.y, smooth)}));
@@ -194,16 +198,25 @@ class Chart {
       if (found) values = values ? [Math.min(values[0], found[0]), Math.max(values[1], found[1])] : found;
     }
     let [floor, ceiling] = values || [0, 1];
+    const usual = this.outliers && !this.logarithmic ? this.usual_top() : ceiling, beyond = ceiling > usual ? ceiling : null;
+    ceiling = Math.min(ceiling, usual);
     if (this.zero) floor = Math.min(0, floor);
     const to = this.logarithmic ? Math.log10 : value => value, back = this.logarithmic ? value => 10 ** value : value => value;
     const room = (to(ceiling) - to(floor)) * 0.06 || (this.logarithmic ? 0.1 : Math.abs(ceiling) * 0.1 || 1);
     ceiling = back(to(ceiling) + room);
     if (!this.zero || floor !== 0) floor = back(to(floor) - room);
     const tall = height - top - bottom, wide = width - left - right;
-    return {left, right, top, bottom, wide, tall, floor, ceiling,
+    return {left, right, top, bottom, wide, tall, floor, ceiling, beyond,
             x: value => left + (value - low) / length * wide,
             y: value => top + tall - (to(value) - to(floor)) / (to(ceiling) - to(floor)) * tall,
             value_at: pixel => low + clamp((pixel - left) / wide, 0, 1) * length};
+  }
+
+  /// The top of the axis if few numbers are far above the others, or else infinity.
+  usual_top() {
+    const all = this.series.flatMap(each => each.y.slice(...this.visible(each))).sort((a, b) => a - b);
+    const most = all[Math.floor(0.97 * (all.length - 1))];
+    return all.length > 20 && last(all) > 3 * most ? 1.5 * most : Infinity;
   }
 
   draw(pen, width, height) {
@@ -233,17 +246,18 @@ class Chart {
       pen.moveTo(place.left, y);
       pen.lineTo(width - place.right, y);
       pen.stroke();
-      pen.fillText(this.show(value), place.left - 6, y);
+      pen.fillText(tick_text(this.show_y(value)), place.left - 6, y);
     }
-    pen.textAlign = "center";
     pen.textBaseline = "top";
+    if (place.beyond !== null) pen.fillText("\u2191 up to " + this.show(place.beyond), width - place.right, place.top - 8);
+    pen.textAlign = "center";
     for (const value of ticks(this.view.low, this.view.high, place.wide / 90)) {
       const x = place.x(value);
       pen.beginPath();
       pen.moveTo(x, place.top + place.tall);
       pen.lineTo(x, place.top + place.tall + 4);
       pen.stroke();
-      const text = this.show_x(value), half = pen.measureText(text).width / 2;
+      const text = tick_text(this.show_x(value)), half = pen.measureText(text).width / 2;
       pen.fillText(text, Math.min(x, width - half - 1), height - place.bottom + 8);
     }
   }

@@ -60,7 +60,7 @@ function memory_section(run) {
     (limits.length ? "A rank has " + shown.bytes(Math.min(...limits)) + (near.length ? "." : ", far beyond these bars.") : "");
   const columns = [...used.map(([name]) => name), ...(ranks.some(rank => rank.planned && rank.planned.snapshot) ? ["snapshot"] : [])];
   return [
-    make("p", {text}), legend([...used, ["measured peak", "text"]]), bars(rows, Math.max(biggest, ...near)),
+    make("p", {text}), legend([...used, ["measured peak", "text"], ...(near.length ? [["limit", "bad"]] : [])]), bars(rows, Math.max(biggest, ...near)),
     details("memory-numbers", "Numbers", () => table(
       "Memory of every rank, in bytes", ["rank", "host", "device", ...columns, "planned peak", "measured peak", "process's own"],
       ranks.map(rank => [rank.rank, rank.host, rank.device, ...columns.map(name => rank.planned && rank.planned[name]), planned_of(rank),
@@ -134,7 +134,7 @@ function step_chart(run) {
   view.full = ends[0] === ends[1] ? [ends[0] - 0.5, ends[0] + 0.5] : ends;
   return new Chart({
     id: "times-rank-0", title: "Rank 0, step by step", group: "times " + run.name, show: shown.seconds, show_x: x_axes.step.show,
-    x_title: "step", zero: true, marks: marks_of(run, "step"),
+    x_title: "step", zero: true, outliers: true, marks: marks_of(run, "step"),
     series: [line("step_s", "step", 0, 0), line("comm_exposed_s", "exposed communication", 1, 1),
              line("comm_hidden_s", "hidden communication", 2, 2)].filter(each => each.x.length),
   }).element;

@@ -215,7 +215,7 @@ class Timeline {
     pen.textAlign = "center";
     const {low, high} = this.view;
     for (const value of ticks(low - this.begin, high - this.begin, this.wide / 110)) {
-      const x = Math.round(this.place_x(value + this.begin)) + 0.5, text = this.show(value + this.begin), half = pen.measureText(text).width / 2;
+      const x = Math.round(this.place_x(value + this.begin)) + 0.5, text = tick_text(this.show(value + this.begin)), half = pen.measureText(text).width / 2;
       pen.fillText(text, clamp(x, label_width + half, width - half), 3);
       pen.beginPath();
       pen.moveTo(x, axis_height - 4);
