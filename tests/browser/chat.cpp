@@ -97,7 +97,7 @@ TEST_CASE("chat page: an answer streams in, can be stopped, and a new chat forge
     CHECK(answer.size() < 2'000);
     CHECK(text_of(browser, "#talk .error").empty());
     CHECK(browser.run("return document.activeElement.id") == "text");
-    served.await_metric("requests_running", "0");
+    served.await_metric("prompts_in_work", "0");
   }
 
   SECTION("a refusal is shown") {
