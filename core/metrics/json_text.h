@@ -1,5 +1,6 @@
 #pragma once
 
+#include <boost/json/fwd.hpp>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,5 +12,7 @@ void append_json(std::string& text, double value);
 void append_json(std::string& text, std::int64_t value);
 /// Appends a quoted and escaped text. REQUIRES: it is UTF-8.
 void append_json(std::string& text, std::string_view value);
+/// Appends JSON without white space. Boost.JSON's own serializer writes doubles in an unusual form (1.5E0).
+void append_json_value(std::string& text, const boost::json::value& value);
 
 }  // namespace shardrun::metrics

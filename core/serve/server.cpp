@@ -25,17 +25,17 @@
 #include "core/base/human.h"
 #include "core/base/printable.h"
 #include "core/launch/limits.h"
-#include "core/serve/connection.h"
+#include "core/http/connection.h"
 #include "core/serve/dispatcher.h"
 #include "core/serve/openai.h"
 #include "core/serve/statistics.h"
-#include "core/serve/stream.h"
+#include "core/http/stream.h"
 
 namespace shardrun::serve {
 namespace {
 
 namespace asio = boost::asio;
-namespace http = boost::beast::http;
+namespace beast = boost::beast::http;
 using boost::system::error_code;
 using Local = asio::local::stream_protocol;
 using asio::ip::tcp;
@@ -45,24 +45,6 @@ constexpr std::size_t most_connections = 1024;
 constexpr std::size_t bodies_at_once = 16;
 
 double seconds_of(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
-
-/// Whether a name is that of this host's loopback.
-bool is_loopback(std::string_view host) {
-  error_code failed;
-  const auto address = asio::ip::make_address(std::string(host), failed);
-  return failed ? boost::beast::iequals(host, "localhost") : address.is_loopback();
-}
-
-/// The host of a Host field or an origin, without its port: "[::1]:8080" is "::1".
-std::string host_of(std::string_view field) {
-  if (const std::size_t scheme = field.find("://"); scheme != std::string_view::npos) {
-    field.remove_prefix(scheme + 3);
-  }
-  if (field.starts_with('[')) {
-    return std::string(field.substr(1, field.find(']') - 1));
-  }
-  return std::string(field.substr(0, field.find(':')));
-}
 
 /// Replaces each %XX of a path by its byte.
 std::string unescaped(std::string_view path) {
@@ -80,7 +62,7 @@ std::string unescaped(std::string_view path) {
   return text;
 }
 
-std::string_view text_of(const http::fields& fields, http::field name) {
+std::string_view text_of(const beast::fields& fields, beast::field name) {
   const auto value = fields[name];
   return {value.data(), value.size()};
 }
@@ -90,8 +72,8 @@ bool are_equal(std::string_view given, std::string_view expected) {
   return given.size() == expected.size() && CRYPTO_memcmp(given.data(), expected.data(), given.size()) == 0;
 }
 
-HttpResponse refusal_response(const Refusal& refusal) {
-  HttpResponse response{.status = refusal.status, .body = error_json(refusal)};
+http::Response refusal_response(const Refusal& refusal) {
+  http::Response response{.status = refusal.status, .body = error_json(refusal)};
   if (refusal.status == 429 || refusal.status == 503) {
     response.fields.emplace_back("Retry-After", "1");
   }
@@ -105,7 +87,7 @@ HttpResponse refusal_response(const Refusal& refusal) {
 struct Open {
   Question question;
   std::optional<Reply> reply;
-  std::weak_ptr<Connection> connection;
+  std::weak_ptr<http::Connection> connection;
   std::vector<std::uint64_t> prompts = {};  ///< numbers of the dispatcher
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
   std::unique_ptr<asio::steady_timer> deadline = {};
@@ -127,7 +109,7 @@ class Server {
                           .changed = [this] { take_change(); }}) {
     http_ = {.most_body_bytes = settings.most_body_bytes,
              .most_bodies_bytes = settings.most_body_bytes * bodies_at_once,
-             .admit = [this](const HttpRequest& request) { return admit(request); }};
+             .admit = [this](const http::Request& request) { return admit(request); }};
     std::random_device seed;
     random_.seed((std::uint64_t{seed()} << 32U) | seed());
   }
@@ -274,21 +256,21 @@ class Server {
       peer = failed ? "?" : from.address().to_string();
       socket.set_option(tcp::no_delay(true), failed);
     }
-    const auto connection = std::make_shared<Connection>(
-        io_, make_stream(std::move(socket), tls_ ? &*tls_ : nullptr), std::move(peer), http_, bodies_,
-        Connection::Events{.asked = [this](const auto& from, HttpRequest request) { answer(from, request); },
-                           .answered = [this](const auto&... all) { record(all...); },
-                           .closed =
-                               [this](Connection& closed) {
-                                 connections_.erase(closed.shared_from_this());
-                                 accept();
-                                 end_if_closed();
-                               }});
+    const auto connection = std::make_shared<http::Connection>(
+        io_, http::make_stream(std::move(socket), tls_ ? &*tls_ : nullptr), std::move(peer), http_, bodies_,
+        http::Connection::Events{.asked = [this](const auto& from, http::Request request) { answer(from, request); },
+                                 .answered = [this](const auto&... all) { record(all...); },
+                                 .closed =
+                                     [this](http::Connection& closed) {
+                                       connections_.erase(closed.shared_from_this());
+                                       accept();
+                                       end_if_closed();
+                                     }});
     connections_.insert(connection);
     connection->start();
   }
 
-  void record(const HttpRequest& request, const std::string& peer, int status, std::size_t bytes,
+  void record(const http::Request& request, const std::string& peer, int status, std::size_t bytes,
               std::chrono::steady_clock::duration took) {
     ++statistics_.requests[status];
     settings_.log(
@@ -298,13 +280,11 @@ class Server {
   }
 
   /// Refuses a request by its header.
-  std::optional<HttpResponse> admit(const HttpRequest& request) {
+  std::optional<http::Response> admit(const http::Request& request) {
     const auto refuse = [](Refusal refusal) { return std::optional(refusal_response(refusal)); };
     if (settings_.token.empty() && !settings_.is_open && settings_.socket.empty()) {
       // Pages of other sites, which a browser on this host shows, may not use the server.
-      const std::string_view origin = text_of(request.fields, http::field::origin);
-      const std::string_view host = text_of(request.fields, http::field::host);
-      if ((!host.empty() && !is_loopback(host_of(host))) || (!origin.empty() && !is_loopback(host_of(origin)))) {
+      if (!http::names_loopback(request)) {
         return refuse({.status = 403, .message = "without a token this server answers requests to this host alone"});
       }
     }
@@ -315,7 +295,7 @@ class Server {
     }
     if (!settings_.token.empty() && !route->second.is_public) {
       constexpr std::string_view scheme = "Bearer ";
-      const std::string_view given = text_of(request.fields, http::field::authorization);
+      const std::string_view given = text_of(request.fields, beast::field::authorization);
       if (!boost::beast::iequals(given.substr(0, scheme.size()), scheme) ||
           !are_equal(given.substr(scheme.size()), settings_.token)) {
         return refuse({.status = 401,
@@ -324,7 +304,7 @@ class Server {
       }
     }
     if (request.method != route->second.method && !(route->second.method == "GET" && request.method == "HEAD")) {
-      std::optional<HttpResponse> refused =
+      std::optional<http::Response> refused =
           refuse({.status = 405, .message = fmt::format("{} takes {}", route->first, route->second.method)});
       refused->fields.emplace_back("Allow", route->second.method);
       return refused;
@@ -332,7 +312,7 @@ class Server {
     return std::nullopt;
   }
 
-  void answer(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
+  void answer(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
     try {
       const auto route = routes_.find(request.path.starts_with("/v1/models/") ? "/v1/models/" : request.path);
       (this->*route->second.answer)(connection, request);
@@ -344,7 +324,7 @@ class Server {
     }
   }
 
-  void give_page(const std::shared_ptr<Connection>& connection, const HttpRequest&) {
+  void give_page(const std::shared_ptr<http::Connection>& connection, const http::Request&) {
     connection->respond({.type = "text/html; charset=utf-8",
                          .body = std::string(page),
                          .fields = {{"Content-Security-Policy",
@@ -353,7 +333,7 @@ class Server {
                                     {"X-Content-Type-Options", "nosniff"}}});
   }
 
-  void give_health(const std::shared_ptr<Connection>& connection, const HttpRequest&) {
+  void give_health(const std::shared_ptr<http::Connection>& connection, const http::Request&) {
     const char* const state = is_draining_                                      ? "draining"
                               : dispatcher_.state() == Dispatcher::State::ready ? "ok"
                                                                                 : "loading";
@@ -361,7 +341,7 @@ class Server {
         {.status = state == std::string_view("ok") ? 200 : 503, .body = fmt::format("{{\"status\":\"{}\"}}", state)});
   }
 
-  void give_metrics(const std::shared_ptr<Connection>& connection, const HttpRequest&) {
+  void give_metrics(const std::shared_ptr<http::Connection>& connection, const http::Request&) {
     connection->respond(
         {.type = "text/plain; version=0.0.4",
          .body = metrics_text(statistics_, {.waiting = dispatcher_.waiting(),
@@ -380,12 +360,12 @@ class Server {
             {"max_model_len", model_.context}};
   }
 
-  void give_models(const std::shared_ptr<Connection>& connection, const HttpRequest&) {
+  void give_models(const std::shared_ptr<http::Connection>& connection, const http::Request&) {
     connection->respond({.body = boost::json::serialize(
                              boost::json::object{{"object", "list"}, {"data", boost::json::array{model_json()}}})});
   }
 
-  void give_model(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
+  void give_model(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
     const std::string name = unescaped(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
     if (name != model_.name) {
       throw Refusal{
@@ -403,25 +383,25 @@ class Server {
     }
   }
 
-  void give_tokens(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
+  void give_tokens(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
     require_ready();
     connection->respond({.body = tokenize(request.body, model_)});
   }
 
-  void give_text(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
+  void give_text(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
     require_ready();
     connection->respond({.body = detokenize(request.body, model_)});
   }
 
-  void complete_chat(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
+  void complete_chat(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
     complete(connection, request, true);
   }
 
-  void complete_text(const std::shared_ptr<Connection>& connection, const HttpRequest& request) {
+  void complete_text(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
     complete(connection, request, false);
   }
 
-  void complete(const std::shared_ptr<Connection>& connection, const HttpRequest& request, bool is_chat) {
+  void complete(const std::shared_ptr<http::Connection>& connection, const http::Request& request, bool is_chat) {
     require_ready();
     const auto open = std::make_shared<Open>(
         Open{.question = read_question(is_chat, request.body, model_), .connection = connection});
@@ -471,7 +451,7 @@ class Server {
   }
 
   void add(Open& open, std::size_t choice, const Piece& piece) {
-    const std::shared_ptr<Connection> connection = open.connection.lock();
+    const std::shared_ptr<http::Connection> connection = open.connection.lock();
     if (connection == nullptr) {
       return give_up(open);
     }
@@ -499,7 +479,7 @@ class Server {
   }
 
   void fail(Open& open, const Refusal& refusal) {
-    const std::shared_ptr<Connection> connection = open.connection.lock();
+    const std::shared_ptr<http::Connection> connection = open.connection.lock();
     cancel(open);
     end(open);
     if (connection == nullptr) {
@@ -622,7 +602,7 @@ class Server {
 
   struct Route {
     std::string method;
-    void (Server::*answer)(const std::shared_ptr<Connection>& connection, const HttpRequest& request);
+    void (Server::*answer)(const std::shared_ptr<http::Connection>& connection, const http::Request& request);
     bool is_public = false;  ///< needs no token
   };
 
@@ -643,7 +623,7 @@ class Server {
 
   const ServerSettings& settings_;
   ServedModel model_;
-  HttpSettings http_;
+  http::ConnectionSettings http_;
   asio::io_context io_{1};
   std::optional<asio::ssl::context> tls_;
   std::variant<TcpAcceptor, LocalAcceptor> acceptor_;
@@ -652,7 +632,7 @@ class Server {
   asio::steady_timer accept_again_;
   Dispatcher dispatcher_;
   Statistics statistics_;
-  std::set<std::shared_ptr<Connection>> connections_;
+  std::set<std::shared_ptr<http::Connection>> connections_;
   std::set<std::shared_ptr<Open>> open_;
   std::size_t bodies_ = 0;
   std::mt19937_64 random_;

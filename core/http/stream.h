@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-namespace shardrun::serve {
+namespace shardrun::http {
 
 /// The bytes of a client's connection: of a TCP or Unix socket, with or without TLS.
 class Stream {
@@ -34,4 +34,4 @@ class Stream {
 [[nodiscard]] std::unique_ptr<Stream> make_stream(boost::asio::generic::stream_protocol::socket socket,
                                                   boost::asio::ssl::context* tls);
 
-}  // namespace shardrun::serve
+}  // namespace shardrun::http

@@ -1,4 +1,4 @@
-#include "core/serve/connection.h"
+#include "core/http/connection.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <boost/asio/local/stream_protocol.hpp>
 
 #include "core/files/descriptor.h"
-#include "core/serve/stream.h"
+#include "core/http/stream.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun;
@@ -20,7 +20,7 @@ using Local = boost::asio::local::stream_protocol;
 /// A connection whose other end is a socket of the test.
 class ConnectionCase {
  public:
-  explicit ConnectionCase(std::function<void(serve::HttpSettings&)> change = {}) {
+  explicit ConnectionCase(std::function<void(http::ConnectionSettings&)> change = {}) {
     settings_ = {.most_body_bytes = 100, .most_bodies_bytes = 1000, .admit = [](const auto&) { return std::nullopt; }};
     if (change) {
       change(settings_);
@@ -29,11 +29,11 @@ class ConnectionCase {
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
     client_ = files::FileDescriptor(ends[0]);
     Local::socket socket(io_, Local(), ends[1]);
-    connection_ = std::make_shared<serve::Connection>(
-        io_, serve::make_stream(std::move(socket), nullptr), "test", settings_, bodies,
-        serve::Connection::Events{
+    connection_ = std::make_shared<http::Connection>(
+        io_, http::make_stream(std::move(socket), nullptr), "test", settings_, bodies,
+        http::Connection::Events{
             .asked =
-                [this](const auto& connection, serve::HttpRequest request) {
+                [this](const auto& connection, http::Request request) {
                   asked.push_back(request.method + " " + request.path + " " + request.body);
                   if (answer) {
                     answer(*connection);
@@ -67,26 +67,26 @@ class ConnectionCase {
     client_ = {};
     run();
   }
-  serve::Connection& connection() { return *connection_; }
+  http::Connection& connection() { return *connection_; }
 
   std::vector<std::string> asked;
   std::vector<int> statuses;
-  std::function<void(serve::Connection&)> answer;
+  std::function<void(http::Connection&)> answer;
   std::size_t bodies = 0;
   bool is_closed = false;
 
  private:
-  serve::HttpSettings settings_;
+  http::ConnectionSettings settings_;
   boost::asio::io_context io_;
   files::FileDescriptor client_;
-  std::shared_ptr<serve::Connection> connection_;
+  std::shared_ptr<http::Connection> connection_;
 };
 
 constexpr const char* get = "GET /a?b=c HTTP/1.1\r\nHost: a\r\n\r\n";
 
 }  // namespace
 
-TEST_CASE("a request may come byte by byte, and the next behind it waits", "[serve]") {
+TEST_CASE("a request may come byte by byte, and the next behind it waits", "[http]") {
   ConnectionCase one;
   const std::string post = "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
   for (const char each : post) {
@@ -107,7 +107,7 @@ TEST_CASE("a request may come byte by byte, and the next behind it waits", "[ser
   CHECK_FALSE(one.is_closed);
 }
 
-TEST_CASE("a client that leaves ends its request, and no longer counts", "[serve]") {
+TEST_CASE("a client that leaves ends its request, and no longer counts", "[http]") {
   ConnectionCase one;
   one.send(get);
   bool is_gone = false;
@@ -123,7 +123,7 @@ TEST_CASE("a client that leaves ends its request, and no longer counts", "[serve
   CHECK(half.bodies == 0);
 }
 
-TEST_CASE("events are chunks, and a client that does not read them is left", "[serve]") {
+TEST_CASE("events are chunks, and a client that does not read them is left", "[http]") {
   ConnectionCase one;
   one.send(get);
   one.connection().begin_events();
@@ -132,7 +132,7 @@ TEST_CASE("events are chunks, and a client that does not read them is left", "[s
   one.run();
   CHECK_THAT(one.received(),
              Contains("Transfer-Encoding: chunked\r\n") && Contains("\r\n\r\na\r\ndata: {}\n\n\r\n0\r\n\r\n"));
-  ConnectionCase slow([](serve::HttpSettings& settings) { settings.most_unsent_bytes = 100'000; });
+  ConnectionCase slow([](http::ConnectionSettings& settings) { settings.most_unsent_bytes = 100'000; });
   slow.send(get);
   bool is_gone = false;
   slow.connection().on_gone([&] { is_gone = true; });
@@ -146,17 +146,17 @@ TEST_CASE("events are chunks, and a client that does not read them is left", "[s
   CHECK(sent < 2'000'000);  // the system's buffers, and 100 kB
 }
 
-TEST_CASE("a request that does not come to its end is answered, and the connection ends", "[serve]") {
-  ConnectionCase one([](serve::HttpSettings& settings) { settings.receiving = std::chrono::milliseconds(1); });
+TEST_CASE("a request that does not come to its end is answered, and the connection ends", "[http]") {
+  ConnectionCase one([](http::ConnectionSettings& settings) { settings.receiving = std::chrono::milliseconds(1); });
   one.send("GET / HTTP/1.1\r\n");
   one.run_to_close();
   CHECK_THAT(one.received(), Contains("HTTP/1.1 408 "));
-  ConnectionCase idle([](serve::HttpSettings& settings) { settings.idle = std::chrono::milliseconds(1); });
+  ConnectionCase idle([](http::ConnectionSettings& settings) { settings.idle = std::chrono::milliseconds(1); });
   idle.run_to_close();
   CHECK(idle.received().empty());
 }
 
-TEST_CASE("bodies are bounded, each and together", "[serve]") {
+TEST_CASE("bodies are bounded, each and together", "[http]") {
   ConnectionCase large;
   large.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 101\r\n\r\n");
   CHECK_THAT(large.received(), Contains("HTTP/1.1 413 "));
@@ -174,9 +174,9 @@ TEST_CASE("bodies are bounded, each and together", "[serve]") {
   CHECK(expecting.received() == "HTTP/1.1 100 Continue\r\n\r\n");
 }
 
-TEST_CASE("requests wait until the client takes the responses before them", "[serve]") {
+TEST_CASE("requests wait until the client takes the responses before them", "[http]") {
   ConnectionCase one;
-  one.answer = [](serve::Connection& connection) { connection.respond({.body = std::string(500'000, 'x')}); };
+  one.answer = [](http::Connection& connection) { connection.respond({.body = std::string(500'000, 'x')}); };
   std::string many;
   for (int i = 0; i < 40; ++i) {
     many += get;
@@ -192,7 +192,7 @@ TEST_CASE("requests wait until the client takes the responses before them", "[se
   CHECK(received > 20'000'000);
 }
 
-TEST_CASE("a client that sends much behind a request in work is left", "[serve]") {
+TEST_CASE("a client that sends much behind a request in work is left", "[http]") {
   ConnectionCase one;
   one.send(get);
   bool is_gone = false;
@@ -203,7 +203,7 @@ TEST_CASE("a client that sends much behind a request in work is left", "[serve]"
   CHECK(is_gone);
 }
 
-TEST_CASE("extensions of chunks and trailers are bounded", "[serve]") {
+TEST_CASE("extensions of chunks and trailers are bounded", "[http]") {
   for (const char* const begin : {"1;", "0\r\nA: "}) {
     ConnectionCase one;
     one.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + (begin + std::string(40'000, 'a')));
@@ -212,7 +212,7 @@ TEST_CASE("extensions of chunks and trailers are bounded", "[serve]") {
   }
 }
 
-TEST_CASE("requests whose end or host is ambiguous are refused", "[serve]") {
+TEST_CASE("requests whose end or host is ambiguous are refused", "[http]") {
   for (const char* const fields :
        {"Host: a\r\nTransfer-Encoding: chunked, gzip\r\n", "Host: a\r\nTransfer-Encoding: xchunked\r\n",
         "Host: a\r\nTransfer-Encoding: gzip\r\nContent-Length: 3\r\n",

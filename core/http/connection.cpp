@@ -1,15 +1,17 @@
-#include "core/serve/connection.h"
+#include "core/http/connection.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/asio/ip/address.hpp>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/rfc7230.hpp>
 #include <boost/json.hpp>
 
-namespace shardrun::serve {
+namespace shardrun::http {
 
-namespace http = boost::beast::http;
+namespace beast = boost::beast::http;
 using boost::system::error_code;
 
 namespace {
@@ -22,21 +24,50 @@ constexpr std::chrono::milliseconds lingering{1000};
 
 /// The status that answers a request which cannot be parsed.
 int status_of(error_code failed) {
-  if (failed == http::error::body_limit) {
+  if (failed == beast::error::body_limit) {
     return 413;
   }
-  return failed == http::error::header_limit ? 431 : failed == http::error::bad_version ? 505 : 400;
+  return failed == beast::error::header_limit ? 431 : failed == beast::error::bad_version ? 505 : 400;
+}
+
+/// The reason of a status, such as "Not Found".
+std::string_view reason_of(int status) {
+  const auto text = beast::obsolete_reason(beast::int_to_status(static_cast<unsigned>(status)));
+  return {text.data(), text.size()};
+}
+
+/// Whether a name is that of this host's loopback.
+bool is_loopback(std::string_view host) {
+  error_code failed;
+  const auto address = boost::asio::ip::make_address(std::string(host), failed);
+  return failed ? boost::beast::iequals(host, "localhost") : address.is_loopback();
+}
+
+/// The host of a Host field or an origin, without its port: "[::1]:8080" is "::1".
+std::string host_of(std::string_view field) {
+  if (const std::size_t scheme = field.find("://"); scheme != std::string_view::npos) {
+    field.remove_prefix(scheme + 3);
+  }
+  if (field.starts_with('[')) {
+    return std::string(field.substr(1, field.find(']') - 1));
+  }
+  return std::string(field.substr(0, field.find(':')));
+}
+
+/// Whether a field is missing, or names this host.
+bool is_of_loopback(const Request& request, beast::field name) {
+  const auto value = request.fields[name];
+  return value.empty() || is_loopback(host_of({value.data(), value.size()}));
 }
 
 }  // namespace
 
-std::string_view reason_of(int status) {
-  const auto text = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
-  return {text.data(), text.size()};
+bool names_loopback(const Request& request) {
+  return is_of_loopback(request, beast::field::host) && is_of_loopback(request, beast::field::origin);
 }
 
 Connection::Connection(boost::asio::io_context& io, std::unique_ptr<Stream> stream, std::string peer,
-                       const HttpSettings& settings, std::size_t& bodies, Events events)
+                       const ConnectionSettings& settings, std::size_t& bodies, Events events)
     : stream_(std::move(stream)),
       peer_(std::move(peer)),
       settings_(settings),
@@ -133,7 +164,7 @@ void Connection::parse() {
     const bool had_header = parser_->is_header_done();
     const std::size_t used = parser_->put(boost::asio::buffer(received_), failed);
     received_.erase(0, used);
-    if (failed == http::error::need_more) {
+    if (failed == beast::error::need_more) {
       if (received_.size() > most_header_bytes) {  // the parser bounds the header alone
         keeps_alive_ = false;
         refuse(431, fmt::format("extensions of a chunk, or trailers, have more than {} bytes", most_header_bytes));
@@ -142,7 +173,7 @@ void Connection::parse() {
     }
     if (failed) {
       keeps_alive_ = false;
-      return refuse(status_of(failed), failed == http::error::body_limit
+      return refuse(status_of(failed), failed == beast::error::body_limit
                                            ? fmt::format("the body has more than {} bytes", settings_.most_body_bytes)
                                            : fmt::format("the request cannot be read: {}", failed.message()));
     }
@@ -156,7 +187,7 @@ void Connection::parse() {
     }
     if (parser_->is_done()) {
       deadline_.cancel();
-      HttpRequest asked = request_;
+      Request asked = request_;
       asked.body = std::move(parser_->get().body());
       count_body(0);
       is_in_work_ = true;
@@ -178,24 +209,24 @@ bool Connection::admit_header() {
   keeps_alive_ = keeps_alive_ && head.keep_alive();
   is_chunked_ = head.version() >= 11;
   // A proxy before this server may find another end of such a request, or another host.
-  const bool has_coding = head.count(http::field::transfer_encoding) > 0;
-  if (has_coding && (!parser_->chunked() || head.count(http::field::content_length) > 0)) {
+  const bool has_coding = head.count(beast::field::transfer_encoding) > 0;
+  if (has_coding && (!parser_->chunked() || head.count(beast::field::content_length) > 0)) {
     keeps_alive_ = false;
     refuse(400, "expected Transfer-Encoding: chunked, or Content-Length in its place");
     return false;
   }
-  if (is_chunked_ && head.count(http::field::host) != 1) {
+  if (is_chunked_ && head.count(beast::field::host) != 1) {
     keeps_alive_ = false;
-    refuse(400, fmt::format("expected one field Host, found {}", head.count(http::field::host)));
+    refuse(400, fmt::format("expected one field Host, found {}", head.count(beast::field::host)));
     return false;
   }
-  if (const std::optional<HttpResponse> refused = settings_.admit(request_)) {
+  if (const std::optional<Response> refused = settings_.admit(request_)) {
     keeps_alive_ = keeps_alive_ && parser_->is_done();
     is_in_work_ = true;
     respond(*refused);
     return false;
   }
-  if (boost::beast::iequals(head[http::field::expect], "100-continue") && !parser_->is_done()) {
+  if (boost::beast::iequals(head[beast::field::expect], "100-continue") && !parser_->is_done()) {
     send("HTTP/1.1 100 Continue\r\n\r\n");
   }
   parser_->eager(true);
@@ -212,7 +243,7 @@ void Connection::refuse(int status, std::string_view message) {
   respond({.status = status, .body = boost::json::serialize(error)});
 }
 
-void Connection::respond(const HttpResponse& response) {
+void Connection::respond(const Response& response) {
   status_ = response.status;
   std::string head = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: {}\r\n",
                                  response.status, reason_of(response.status), response.type, response.body.size(),
@@ -352,4 +383,4 @@ void Connection::close() {
   events_.closed(*this);
 }
 
-}  // namespace shardrun::serve
+}  // namespace shardrun::http

@@ -1,9 +1,9 @@
-#include "core/serve/stream.h"
+#include "core/http/stream.h"
 
 #include <boost/asio/ssl/stream.hpp>
 #include <utility>
 
-namespace shardrun::serve {
+namespace shardrun::http {
 namespace {
 
 using Socket = boost::asio::generic::stream_protocol::socket;
@@ -75,4 +75,4 @@ std::unique_ptr<Stream> make_stream(Socket socket, boost::asio::ssl::context* tl
   return std::make_unique<TlsStream>(std::move(socket), *tls);
 }
 
-}  // namespace shardrun::serve
+}  // namespace shardrun::http

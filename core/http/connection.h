@@ -16,18 +16,18 @@
 #include <utility>
 #include <vector>
 
-#include "core/serve/stream.h"
+#include "core/http/stream.h"
 
-namespace shardrun::serve {
+namespace shardrun::http {
 
-struct HttpRequest {
+struct Request {
   std::string method;
   std::string path;  ///< without a query
   boost::beast::http::fields fields;
   std::string body;
 };
 
-struct HttpResponse {
+struct Response {
   int status = 200;
   std::string type = "application/json";
   std::string body;
@@ -35,7 +35,7 @@ struct HttpResponse {
 };
 
 /// What connections have in common.
-struct HttpSettings {
+struct ConnectionSettings {
   std::size_t most_body_bytes = 0;                        ///< of a request
   std::size_t most_bodies_bytes = 0;                      ///< of all requests that are being received
   std::chrono::milliseconds receiving{30'000};            ///< from a request's first byte to its last
@@ -44,7 +44,7 @@ struct HttpSettings {
   std::size_t most_unsent_bytes = std::size_t{1} << 20U;  ///< of events that the client has not taken
 
   /// Called when a request's header is there. A response refuses the request, and the connection then ends.
-  std::function<std::optional<HttpResponse>(const HttpRequest& request)> admit;
+  std::function<std::optional<Response>(const Request& request)> admit;
 };
 
 /// A client's connection: HTTP/1.0 and 1.1, one request after the other. Functions and callbacks are called only on the
@@ -53,9 +53,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
  public:
   struct Events {
     /// Called with a request. It is answered by respond(), or by begin_events() to end_events().
-    std::function<void(const std::shared_ptr<Connection>& connection, HttpRequest request)> asked;
+    std::function<void(const std::shared_ptr<Connection>& connection, Request request)> asked;
     /// Called when a response is complete or given up, for the log. `status`: 0: the client was gone before.
-    std::function<void(const HttpRequest& request, const std::string& peer, int status, std::size_t bytes,
+    std::function<void(const Request& request, const std::string& peer, int status, std::size_t bytes,
                        std::chrono::steady_clock::duration took)>
         answered;
     std::function<void(Connection& connection)> closed;  ///< called once, last
@@ -63,7 +63,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// `settings` outlives this object. `bodies`: bytes of all requests that are being received.
   Connection(boost::asio::io_context& io, std::unique_ptr<Stream> stream, std::string peer,
-             const HttpSettings& settings, std::size_t& bodies, Events events);
+             const ConnectionSettings& settings, std::size_t& bodies, Events events);
 
   void start();
   /// Closes the connection without waiting.
@@ -71,7 +71,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Closes it once no request is in work.
   void close_when_idle();
 
-  void respond(const HttpResponse& response);
+  void respond(const Response& response);
   /// Begins a response of server-sent events.
   void begin_events();
   /// Sends an event with this data.
@@ -101,14 +101,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::unique_ptr<Stream> stream_;
   std::string peer_;
-  const HttpSettings& settings_;
+  const ConnectionSettings& settings_;
   std::size_t& bodies_;
   std::size_t body_ = 0;  ///< bytes of bodies_ that are this connection's
   Events events_;
   boost::asio::steady_timer deadline_;  ///< of what is received
   boost::asio::steady_timer stall_;     ///< of what is sent
   std::optional<Parser> parser_;
-  HttpRequest request_;
+  Request request_;
   std::string buffer_;    ///< into which is read
   std::string received_;  ///< not parsed yet
   std::deque<std::string> unsent_;
@@ -130,7 +130,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_lingering_ = false;  ///< the last response is made, and what arrives is dropped
 };
 
-/// The reason of a status, such as "Not Found".
-[[nodiscard]] std::string_view reason_of(int status);
+/// Whether the fields Host and Origin, as far as they are there, name this host's loopback. What listens at a loopback
+/// address without asking who reads it refuses other requests: they come from pages of other sites that a browser on
+/// this host shows.
+[[nodiscard]] bool names_loopback(const Request& request);
 
-}  // namespace shardrun::serve
+}  // namespace shardrun::http

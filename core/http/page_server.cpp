@@ -1,0 +1,156 @@
+#include "core/http/page_server.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/signal_free_thread.h"
+#include "core/http/stream.h"
+
+namespace shardrun::http {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+namespace {
+
+constexpr std::size_t most_page_connections = 64;
+/// The pause after a connection could not be accepted, such as for too many open files.
+constexpr std::chrono::milliseconds accept_pause{50};
+
+Response text_response(int status, std::string text) {
+  return {.status = status, .type = "text/plain; charset=utf-8", .body = std::move(text)};
+}
+
+}  // namespace
+
+class PageServer::Loop {
+ public:
+  Loop(const Endpoint& endpoint, Handler handler) : handler_(std::move(handler)) {
+    try {
+      listen(endpoint);
+    } catch (const boost::system::system_error& error) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("cannot listen at {}: {}", to_string(endpoint), error.code().message()));
+    }
+    settings_ = {.receiving = std::chrono::seconds(10),
+                 .idle = std::chrono::seconds(30),
+                 .admit = [this](const Request& request) { return admit(request); }};
+    accept();
+    thread_ = thread_without_signals("the thread that serves pages", [this] { io_.run(); });
+  }
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+  ~Loop() {
+    asio::post(io_, [this] {
+      is_ending_ = true;
+      acceptor_.close();
+      accept_again_.cancel();
+      for (const auto& each : std::set(connections_)) {
+        each->close();
+      }
+      io_.stop();
+    });
+    thread_.join();
+  }
+
+  [[nodiscard]] const std::string& address() const noexcept { return address_; }
+
+ private:
+  void listen(const Endpoint& endpoint) {
+    tcp::resolver resolver(io_);
+    const tcp::endpoint found =
+        *resolver.resolve(endpoint.host, std::to_string(endpoint.port), tcp::resolver::passive).begin();
+    acceptor_.open(found.protocol());
+    ::fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
+    acceptor_.set_option(tcp::acceptor::reuse_address(true));
+    acceptor_.bind(found);
+    acceptor_.listen();
+    const tcp::endpoint bound = acceptor_.local_endpoint();
+    is_loopback_ = bound.address().is_loopback();
+    address_ = "http://" + to_string(Endpoint{.host = bound.address().to_string(), .port = bound.port()});
+  }
+
+  void accept() {
+    if (is_accepting_ || is_ending_ || connections_.size() >= most_page_connections) {
+      return;
+    }
+    is_accepting_ = true;
+    acceptor_.async_accept([this](boost::system::error_code failed, tcp::socket socket) {
+      is_accepting_ = false;
+      if (!failed) {
+        receive(std::move(socket));
+        return accept();
+      }
+      accept_again_.expires_after(accept_pause);
+      accept_again_.async_wait([this](boost::system::error_code) { accept(); });
+    });
+  }
+
+  void receive(tcp::socket socket) {
+    ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+    boost::system::error_code ignored;
+    socket.set_option(tcp::no_delay(true), ignored);
+    const auto connection = std::make_shared<Connection>(
+        io_, make_stream(std::move(socket), nullptr), "", settings_, bodies_,
+        Connection::Events{.asked = [this](const auto& from, const Request& request) { answer(*from, request); },
+                           .answered = [](const auto&...) {},
+                           .closed =
+                               [this](Connection& closed) {
+                                 connections_.erase(closed.shared_from_this());
+                                 accept();
+                               }});
+    connections_.insert(connection);
+    connection->start();
+  }
+
+  [[nodiscard]] std::optional<Response> admit(const Request& request) const {
+    if (is_loopback_ && !names_loopback(request)) {
+      return text_response(403, "this server answers requests to this host alone\n");
+    }
+    if (request.method != "GET" && request.method != "HEAD") {
+      Response refused = text_response(405, "this server takes GET and HEAD\n");
+      refused.fields.emplace_back("Allow", "GET, HEAD");
+      return refused;
+    }
+    return std::nullopt;
+  }
+
+  void answer(Connection& connection, const Request& request) {
+    try {
+      const std::optional<Response> page = handler_(request.path);
+      connection.respond(page ? *page : text_response(404, "there is nothing here\n"));
+    } catch (const std::exception& error) {
+      connection.respond(text_response(500, fmt::format("the page could not be made: {}\n", error.what())));
+    }
+  }
+
+  const Handler handler_;
+  ConnectionSettings settings_;
+  std::string address_;
+  asio::io_context io_{1};
+  tcp::acceptor acceptor_{io_};
+  asio::steady_timer accept_again_{io_};
+  std::set<std::shared_ptr<Connection>> connections_;
+  std::size_t bodies_ = 0;
+  bool is_loopback_ = false;
+  bool is_accepting_ = false;
+  bool is_ending_ = false;
+  std::thread thread_;
+};
+
+PageServer::PageServer(const Endpoint& endpoint, Handler handler)
+    : loop_(std::make_unique<Loop>(endpoint, std::move(handler))) {}
+
+PageServer::~PageServer() = default;
+
+const std::string& PageServer::address() const noexcept { return loop_->address(); }
+
+}  // namespace shardrun::http
