@@ -357,7 +357,13 @@ TEST_CASE("report page: a live page follows the run, keeps what is zoomed, and t
       }
     });
   });
+  struct Stopped {
+    pid_t process;
+    ~Stopped() { ::kill(process, SIGKILL); }
+  };
+  const Stopped run_ends{process};
   const auto [server, address] = serving.get_future().get();
+  const Stopped server_ends{server};
   const Browser browser;
   browser.open(address);
   browser.await("document.getElementById('live').textContent === 'Live'");
@@ -378,5 +384,4 @@ TEST_CASE("report page: a live page follows the run, keeps what is zoomed, and t
   for (const std::string& asked : browser.requests()) {
     CHECK(asked == address + "document.json");
   }
-  ::kill(server, SIGTERM);
 }
