@@ -107,7 +107,7 @@ function table(caption, head, rows, numbers_from = 1) {
 /// What the reader has chosen. It outlives the elements, which a live page makes anew.
 const chosen = {
   run: 0, x: "step", smooth: 0, logarithmic: false, hidden: new Set(), open: new Set(), views: new Map(),
-  quantity: "seconds", filter: "", tensor: null, transfers: true,
+  quantity: "computing_s", filter: "", tensor: null, transfers: true,
 };
 
 /// Details that stay open or closed when the page is made anew. `fill` makes the content when it is opened for the first time.

@@ -58,6 +58,9 @@ function ticks(low, high, count) {
   return list;
 }
 
+/// The text of a round number, without zeros behind its point.
+const tick_text = text => text.replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
+
 function logarithmic_ticks(low, high, count) {
   const list = [], decades = Math.log10(high / low);
   if (decades < 0.7) return ticks(low, high, count).filter(value => value > 0);
@@ -107,11 +110,66 @@ function trace_line(pen, x, y, first, end, place_x, place_y, width) {
   pen.stroke();
 }
 
+/// What the pointer, the wheel and keys do on a drawing that has a view. The drawing says which value a pixel is (`value_at`), tells what is under
+/// the pointer (`hover`, `leave`), and knows what has the focus (`focus`) and what is next to that (`go`).
+function listen(plot) {
+  const {canvas, view} = plot, on = (kind, act, options) => canvas.addEventListener(kind, act, options);
+  const pixel = event => event.clientX - canvas.getBoundingClientRect().left;
+  const within = event => clamp(pixel(event), plot.left, plot.left + plot.wide);
+  on("pointerdown", event => {
+    if (event.button !== 0 || !plot.wide) return;
+    plot.drag = {from: within(event), to: within(event)};
+    if (event.isTrusted) canvas.setPointerCapture(event.pointerId);
+  });
+  on("pointermove", event => {
+    if (!plot.wide) return;
+    if (plot.drag) plot.drag.to = within(event);
+    plot.hover(pixel(event), event.clientY - canvas.getBoundingClientRect().top);
+  });
+  on("pointerup", () => {
+    const drag = plot.drag;
+    plot.drag = null;
+    if (drag && Math.abs(drag.to - drag.from) > 5) view.show([drag.from, drag.to].sort((a, b) => a - b).map(x => plot.value_at(x)));
+    else plot.surface.soon();
+  });
+  on("pointercancel", () => { plot.drag = null; });
+  on("pointerleave", () => { if (!plot.drag) plot.leave(); });
+  on("blur", () => plot.leave());
+  on("dblclick", () => view.show(null));
+  on("wheel", event => {
+    if (event.ctrlKey) view.zoom(Math.exp(-event.deltaY * 0.003), plot.value_at(pixel(event)));
+    else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) view.pan((event.deltaX || event.deltaY) / 800);
+    else return;
+    event.preventDefault();
+  }, {passive: false});
+  on("keydown", event => { if (act_on_key(plot, event)) event.preventDefault(); });
+}
+
+/// Whether the key means something here.
+function act_on_key(plot, event) {
+  if (event.altKey || event.ctrlKey || event.metaKey) return false;
+  const side = {ArrowRight: 1, ArrowLeft: -1, PageUp: 20, PageDown: -20, End: Infinity, Home: -Infinity}[event.key];
+  const down = {ArrowDown: 1, ArrowUp: -1}[event.key], factor = {"+": 1.5, "=": 1.5, "-": 1 / 1.5}[event.key];
+  if (side && event.shiftKey) plot.view.pan(Math.sign(side) * 0.1);
+  else if (side || down) return plot.go(side || 0, down || 0);
+  else if (factor) plot.view.zoom(factor, plot.focus());
+  else if (event.key === "0" || event.key === "Escape") plot.view.show(null);
+  else return false;
+  return true;
+}
+
+function draw_selection(plot, pen, top, height) {
+  if (!plot.drag) return;
+  pen.fillStyle = colour("select");
+  pen.fillRect(Math.min(plot.drag.from, plot.drag.to), top, Math.abs(plot.drag.to - plot.drag.from), height);
+}
+
 /// A chart. `series`: [{name, x, y, hue, style, points}], sorted by x and without gaps; `marks`: [{x, text, kind}];
-/// `show` and `show_x` make text of numbers.
+/// `show` and `show_x` make text of numbers, `show_y` of those of the axis. `outliers`: few numbers far above all others may lie beyond it.
 class Chart {
-  constructor({id, title, series, marks = [], group, show, show_x, x_title, smooth = 0, logarithmic = false, zero = false}) {
-    Object.assign(this, {id, title, marks, show, show_x, x_title, zero});
+  constructor({id, title, series, marks = [], group, show, show_y = show, show_x, x_title, smooth = 0, logarithmic = false, zero = false,
+               outliers = false}) {
+    Object.assign(this, {id, title, marks, show, show_y, show_x, x_title, zero, outliers});
     this.view = View.of(group);
     this.view.charts.add(this);
     this.series = series.map(each => ({...each, raw: each.y, y: each.points ? each.y : smoothed(each.y, smooth)}));
@@ -122,7 +180,7 @@ class Chart {
     this.readout = make("p", {class: "readout"});
     this.numbers = details(id + "-numbers", "Numbers", () => this.table());
     this.element = make("figure", {class: "chart"}, make("figcaption", {text: title}), this.readout, this.canvas, this.numbers);
-    this.listen();
+    listen(this);
     this.update();
   }
 
@@ -194,20 +252,31 @@ class Chart {
       if (found) values = values ? [Math.min(values[0], found[0]), Math.max(values[1], found[1])] : found;
     }
     let [floor, ceiling] = values || [0, 1];
+    const usual = this.outliers && !this.logarithmic ? this.usual_top() : ceiling, beyond = ceiling > usual ? ceiling : null;
+    ceiling = Math.min(ceiling, usual);
     if (this.zero) floor = Math.min(0, floor);
     const to = this.logarithmic ? Math.log10 : value => value, back = this.logarithmic ? value => 10 ** value : value => value;
     const room = (to(ceiling) - to(floor)) * 0.06 || (this.logarithmic ? 0.1 : Math.abs(ceiling) * 0.1 || 1);
     ceiling = back(to(ceiling) + room);
     if (!this.zero || floor !== 0) floor = back(to(floor) - room);
     const tall = height - top - bottom, wide = width - left - right;
-    return {left, right, top, bottom, wide, tall, floor, ceiling,
+    return {left, right, top, bottom, wide, tall, floor, ceiling, beyond,
             x: value => left + (value - low) / length * wide,
             y: value => top + tall - (to(value) - to(floor)) / (to(ceiling) - to(floor)) * tall,
             value_at: pixel => low + clamp((pixel - left) / wide, 0, 1) * length};
   }
 
+  /// The top of the axis if few numbers are far above the others, or else infinity.
+  usual_top() {
+    const all = this.series.flatMap(each => each.y.slice(...this.visible(each))).sort((a, b) => a - b);
+    const most = all[Math.floor(0.97 * (all.length - 1))];
+    return all.length > 20 && last(all) > 3 * most ? 1.5 * most : Infinity;
+  }
+
   draw(pen, width, height) {
     const place = this.place = this.scales(width, height);
+    this.left = place.left;
+    this.wide = place.wide;
     this.draw_axes(pen, place, width, height);
     pen.save();
     pen.beginPath();
@@ -233,17 +302,18 @@ class Chart {
       pen.moveTo(place.left, y);
       pen.lineTo(width - place.right, y);
       pen.stroke();
-      pen.fillText(this.show(value), place.left - 6, y);
+      pen.fillText(tick_text(this.show_y(value)), place.left - 6, y);
     }
-    pen.textAlign = "center";
     pen.textBaseline = "top";
+    if (place.beyond !== null) pen.fillText("\u2191 up to " + this.show(place.beyond), width - place.right, place.top - 8);
+    pen.textAlign = "center";
     for (const value of ticks(this.view.low, this.view.high, place.wide / 90)) {
       const x = place.x(value);
       pen.beginPath();
       pen.moveTo(x, place.top + place.tall);
       pen.lineTo(x, place.top + place.tall + 4);
       pen.stroke();
-      const text = this.show_x(value), half = pen.measureText(text).width / 2;
+      const text = tick_text(this.show_x(value)), half = pen.measureText(text).width / 2;
       pen.fillText(text, Math.min(x, width - half - 1), height - place.bottom + 8);
     }
   }
@@ -288,10 +358,7 @@ class Chart {
   }
 
   draw_cursor(pen, place) {
-    if (this.drag) {
-      pen.fillStyle = colour("select");
-      pen.fillRect(Math.min(this.drag.from, this.drag.to), place.top, Math.abs(this.drag.to - this.drag.from), place.tall);
-    }
+    draw_selection(this, pen, place.top, place.tall);
     const cursor = this.view.cursor;
     if (cursor === null || cursor < this.view.low || cursor > this.view.high) return;
     pen.strokeStyle = colour("text");
@@ -315,69 +382,26 @@ class Chart {
 
   // The reader's hands.
 
-  listen() {
-    const pixel = event => event.clientX - this.canvas.getBoundingClientRect().left;
-    const snapped = event => {
-      const x = this.place.value_at(pixel(event)), each = this.series.find(one => one.x.length);
-      return each ? each.x[this.nearest(each, x)] : x;
-    };
-    this.canvas.addEventListener("pointerdown", event => {
-      if (event.button !== 0 || !this.place) return;
-      this.drag = {from: pixel(event), to: pixel(event)};
-      if (event.isTrusted) this.canvas.setPointerCapture(event.pointerId);
-    });
-    this.canvas.addEventListener("pointermove", event => {
-      if (!this.place) return;
-      if (this.drag) this.drag.to = clamp(pixel(event), this.place.left, this.place.left + this.place.wide);
-      this.view.point(snapped(event));
-    });
-    this.canvas.addEventListener("pointerup", () => {
-      const drag = this.drag;
-      this.drag = null;
-      if (drag && Math.abs(drag.to - drag.from) > 5) {
-        this.view.show([drag.from, drag.to].sort((a, b) => a - b).map(this.place.value_at));
-      } else this.surface.soon();
-    });
-    this.canvas.addEventListener("pointercancel", () => { this.drag = null; });
-    this.canvas.addEventListener("pointerleave", () => { if (!this.drag) this.view.point(null); });
-    this.canvas.addEventListener("blur", () => this.view.point(null));
-    this.canvas.addEventListener("dblclick", () => this.view.show(null));
-    this.canvas.addEventListener("wheel", event => {
-      if (!event.ctrlKey || !this.place) return;
-      event.preventDefault();
-      this.view.zoom(Math.exp(-event.deltaY * 0.003), this.place.value_at(pixel(event)));
-    }, {passive: false});
-    this.canvas.addEventListener("keydown", event => { if (this.key(event)) event.preventDefault(); });
+  value_at(pixel) { return this.place.value_at(pixel); }
+  focus() { return this.view.cursor === null ? undefined : this.view.cursor; }
+  leave() { this.view.point(null); }
+
+  hover(x) {
+    const value = this.value_at(x), each = this.series.find(one => one.x.length);
+    this.view.point(each ? each.x[this.nearest(each, value)] : value);
   }
 
   /// Moves the cursor by a number of points, and the view with it.
-  step(by) {
+  go(by, down) {
     const each = this.series.reduce((most, one) => !most || one.x.length > most.x.length ? one : most, null);
-    if (!each || each.x.length === 0) return;
+    if (down || !each) return false;
     const [first, end] = this.visible(each);
     const start = this.view.cursor === null ? (by > 0 ? first - 1 : end) : this.nearest(each, this.view.cursor);
-    const next = each.x[clamp(start + by, 0, each.x.length - 1)];
-    if (next < this.view.low) this.view.pan((next - this.view.low) / (this.view.high - this.view.low));
-    if (next > this.view.high) this.view.pan((next - this.view.high) / (this.view.high - this.view.low));
+    const next = each.x[clamp(start + by, 0, each.x.length - 1)], length = this.view.high - this.view.low;
+    if (next < this.view.low) this.view.pan((next - this.view.low) / length);
+    if (next > this.view.high) this.view.pan((next - this.view.high) / length);
     this.view.point(next);
-  }
-
-  key(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey) return false;
-    const about = this.view.cursor === null ? undefined : this.view.cursor;
-    const page = Math.max(1, Math.round(Math.max(...this.series.map(each => each.x.length), 1) / 20));
-    switch (event.key) {
-      case "ArrowRight": event.shiftKey ? this.view.pan(0.1) : this.step(1); return true;
-      case "ArrowLeft": event.shiftKey ? this.view.pan(-0.1) : this.step(-1); return true;
-      case "PageUp": this.step(page); return true;
-      case "PageDown": this.step(-page); return true;
-      case "Home": this.view.point(null); this.step(-Infinity); return true;
-      case "End": this.view.point(null); this.step(Infinity); return true;
-      case "+": case "=": this.view.zoom(1.5, about); return true;
-      case "-": this.view.zoom(1 / 1.5, about); return true;
-      case "0": case "Escape": this.view.show(null); return true;
-      default: return false;
-    }
+    return true;
   }
 }
 

@@ -11,11 +11,11 @@ const unit_of = run => run.unit === "samples" ? "samples" : "tok";
 /// The charts: a column of the steps each, with how its numbers read.
 const curves = [
   {key: "loss", title: "Loss", show: shown.number, wide: true, smooth: true},
-  {key: "tokens_per_s", title: "Speed", show: (value, run) => shown.rate(unit_of(run))(value), smooth: true},
-  {key: "step_s", title: "Time of a step", show: shown.seconds, smooth: true},
-  {key: "grad_norm", title: "Gradient norm", show: shown.number, smooth: true},
+  {key: "tokens_per_s", title: "Speed", show: (value, run) => shown.rate(unit_of(run))(value), show_y: shown.count, smooth: true},
+  {key: "step_s", title: "Time of a step", show: shown.seconds, smooth: true, outliers: true},
+  {key: "grad_norm", title: "Gradient norm", show: shown.number, smooth: true, outliers: true},
   {key: "lr", title: "Learning rate", show: shown.number},
-  {key: "flops_per_s", title: "Arithmetic of rank 0", show: shown.rate("FLOP"), smooth: true},
+  {key: "flops_per_s", title: "Arithmetic of rank 0", show: shown.rate("FLOP"), show_y: shown.count, smooth: true},
   {key: "utilisation", title: "Utilisation of rank 0", show: shown.share, smooth: true},
 ];
 
@@ -67,7 +67,7 @@ function chart_of(runs, curve) {
   const chart = new Chart({
     id: "curve-" + curve.key, title: curve.title, series, group: "curves " + axis,
     marks: runs.length === 1 ? marks_of(runs[0], axis) : [],
-    show: value => curve.show(value, runs[0]), show_x: x_axes[axis].show, x_title: x_axes[axis].title,
+    show: value => curve.show(value, runs[0]), show_y: curve.show_y, outliers: curve.outliers, show_x: x_axes[axis].show, x_title: x_axes[axis].title,
     smooth: curve.smooth ? chosen.smooth : 0, logarithmic: chosen.logarithmic,
   });
   chart.element.classList.toggle("wide", curve.wide === true);
@@ -149,6 +149,7 @@ function curves_section(run, runs) {
       parts.push(make("p", {class: "remark", text: each.name + " has many steps: every " + each.kept_every + "th is drawn."}));
     }
   }
+  if (runs.length === 1 && (run.checkpoints || []).length) parts.push(make("p", {class: "remark", text: "Dotted lines: checkpoints."}));
   redraw();
   return parts;
 }

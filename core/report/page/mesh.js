@@ -77,6 +77,9 @@ function draw_tensor(tensor, drawn) {
                         "aria-label": "Parts of " + tensor.name + ", with the numbers of their ranks; the table has them, too"}, ...boxes);
 }
 
+/// The indices from range[0] on, without range[1].
+const range_text = range => range[1] - range[0] === 1 ? String(range[0]) : range[1] <= range[0] ? "none" : range[0] + dash + (range[1] - 1);
+
 function tensor_view(tensor) {
   const {split, drawn} = drawn_dimensions(tensor), left = tensor.shape.map((_, d) => d).filter(d => !drawn.includes(d)), parts = [];
   parts.push(make("h3", {text: tensor.name}),
@@ -89,8 +92,8 @@ function tensor_view(tensor) {
   }
   const runs = tensor.shards.some(shard => shard.run);
   if (runs && figure) parts.push(make("p", {class: "remark", text: "Ranks have runs of elements, row by row. They are drawn as bands of their size."}));
-  const rows = tensor.shards.map(shard => [ranges(shard.ranks), ...shard.ranges.map(range => range[0] + dash + range[1]),
-                                           ...(runs ? [shard.run ? shard.run[0] + dash + shard.run[1] : null] : [])]);
+  const rows = tensor.shards.map(shard => [ranges(shard.ranks), ...shard.ranges.map(range_text),
+                                           ...(runs ? [shard.run ? range_text(shard.run) : null] : [])]);
   parts.push(make("div", {class: "beside"}, figure, table(
     tensor.shards.length === 1 && tensor.shards[0].ranks.length > 1 ? "Every rank has a replica of the whole" : "Parts; ranks in one row hold replicas",
     ["ranks", ...tensor.shape.map((_, d) => "dimension " + d), ...(runs ? ["elements of these"] : [])], rows)));

@@ -43,7 +43,12 @@ function speed_tile(run) {
   const rate = result_of(run, "tokens_per_s", "tokens_per_s"), predicted = run.predicted || {};
   const median = run.summary && has(run.summary.step_ms_median) ? run.summary.step_ms_median / 1000 : latest(run, "step_s");
   const expected = has(predicted.step_s) ? "predicted " + shown.seconds(predicted.step_s) + " a step" : null;
-  if (!has(rate) && !has(median)) return has(expected) ? tile("Speed", shown.seconds(predicted.step_s), "a step, as predicted") : null;
+  if (!has(rate) && !has(median) && has(expected)) {
+    const per = predicted.tokens_per_s || predicted.samples_per_s, unit = predicted.tokens_per_s ? "tok" : "samples";
+    return per ? tile("Speed", shown.rate(unit)(per), "predicted: " + shown.seconds(predicted.step_s) + " a step")
+      : tile("Time of a step", shown.seconds(predicted.step_s), "predicted");
+  }
+  if (!has(rate) && !has(median)) return null;
   const step = has(median) ? shown.seconds(median) + " a step" : null;
   return has(rate) ? tile("Speed", shown.rate(unit_of(run))(rate), [step, expected].filter(has).join("; ")) : tile("Time of a step", shown.seconds(median), expected);
 }
@@ -91,6 +96,11 @@ function attempts_table(run) {
                                           Array.isArray(each.ranks) ? each.ranks.length : each.ranks, each.seconds]), 3);
 }
 
+function bubble_tile(run) {
+  const bubble = extent((run.ranks || []).map(rank => rank.bubble));
+  return bubble && bubble[1] > 0 ? tile("Bubble of the pipeline", shown.share(bubble[1]), "time without work, as planned") : null;
+}
+
 /// The fields of the summary, one a row, exactly. Those of ranks are in the sections.
 function summary_table(summary) {
   const rows = Object.entries(summary).filter(([name]) => !["ranks", "attempts", "slow_ranks"].includes(name)).flatMap(([name, value]) =>
@@ -107,7 +117,7 @@ function overview_section(run) {
   return [
     make("p", {class: "headline"}, status_badge(run), make("span", {text: run.name}), make("span", {class: "soft", text: facts})),
     error ? make("p", {class: "error", text: error}) : null,
-    make("dl", {class: "tiles"}, ...[result_tile, speed_tile, steps_tile, memory_tile, communication_tile, slow_tile, restart_tile].map(each => each(run)).filter(each => each)),
+    make("dl", {class: "tiles"}, ...[result_tile, speed_tile, steps_tile, memory_tile, communication_tile, bubble_tile, slow_tile, restart_tile].map(each => each(run)).filter(each => each)),
     ...slow_of(run).slice(0, 3).map(slow => make("p", {class: "slow", text: "\u25b2 " + slow_text(slow) + "."})),
     when ? make("p", {class: "soft", text: when}) : null,
     attempts_table(run),
@@ -204,7 +214,7 @@ const fingerprints = new Map();
 
 function build_section([id, title, build, instead], run, runs) {
   const content = build(run, runs);
-  if (!content && !instead) return null;
+  if (!content && (!instead || run.status === "planned")) return null;
   const name = runs.length > 1 && !about_all.includes(id) && id !== "overview" ? title + ": " + run.name : title;
   return make("section", {id, "aria-labelledby": id + "-title"}, make("h2", {id: id + "-title", text: name}),
               ...(content || [make("p", {class: "soft", text: instead})]).filter(each => each));

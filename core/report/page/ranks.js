@@ -39,7 +39,7 @@ const planned_of = rank => rank.planned ? rank.planned.peak : null;
 /// What is to be said of planned and measured memory in a sentence.
 function memory_verdict(ranks) {
   const measured = ranks.filter(rank => has(rank.measured_peak) && rank.planned);
-  if (measured.length === 0) return "planned; nothing was measured";
+  if (measured.length === 0) return "not measured";
   const off = measured.filter(rank => rank.measured_peak !== rank.planned.peak);
   if (off.length === 0) return "measured as planned on " + (measured.length === 1 ? "its rank" : "all " + measured.length + " ranks");
   return "measured other than planned on ranks " + ranges(off.map(rank => rank.rank));
@@ -60,7 +60,7 @@ function memory_section(run) {
     (limits.length ? "A rank has " + shown.bytes(Math.min(...limits)) + (near.length ? "." : ", far beyond these bars.") : "");
   const columns = [...used.map(([name]) => name), ...(ranks.some(rank => rank.planned && rank.planned.snapshot) ? ["snapshot"] : [])];
   return [
-    make("p", {text}), legend([...used, ["measured peak", "text"]]), bars(rows, Math.max(biggest, ...near)),
+    make("p", {text}), legend([...used, ...(ranks.some(rank => has(rank.measured_peak)) ? [["measured peak", "text"]] : []), ...(near.length ? [["limit", "bad"]] : [])]), bars(rows, Math.max(biggest, ...near)),
     details("memory-numbers", "Numbers", () => table(
       "Memory of every rank, in bytes", ["rank", "host", "device", ...columns, "planned peak", "measured peak", "process's own"],
       ranks.map(rank => [rank.rank, rank.host, rank.device, ...columns.map(name => rank.planned && rank.planned[name]), planned_of(rank),
@@ -134,7 +134,7 @@ function step_chart(run) {
   view.full = ends[0] === ends[1] ? [ends[0] - 0.5, ends[0] + 0.5] : ends;
   return new Chart({
     id: "times-rank-0", title: "Rank 0, step by step", group: "times " + run.name, show: shown.seconds, show_x: x_axes.step.show,
-    x_title: "step", zero: true, marks: marks_of(run, "step"),
+    x_title: "step", zero: true, outliers: true, marks: marks_of(run, "step"),
     series: [line("step_s", "step", 0, 0), line("comm_exposed_s", "exposed communication", 1, 1),
              line("comm_hidden_s", "hidden communication", 2, 2)].filter(each => each.x.length),
   }).element;
@@ -269,9 +269,25 @@ function heat_map(run) {
   ];
 }
 
+/// The stages of a step as they are predicted.
+function predicted_bars(run) {
+  const stages = run.predicted && run.predicted.stages, keys = ["compute_s", "exposed_communication_s", "waiting_s"];
+  if (!stages || stages.length === 0) return [];
+  const parts = [["computing", "series-0"], ["exposed communication", "series-1"], ["waiting", "series-rest"]];
+  const totals = stages.map(stage => sum(keys.map(key => stage[key])));
+  return [
+    make("h3", {text: "A step as predicted"}), legend(parts),
+    bars(stages.map((stage, i) => ({label: "stage " + stage.stage, show: shown.seconds, text: shown.seconds(totals[i]),
+                                    parts: parts.map((part, number) => [part[0], stage[keys[number]], part[1]])})), Math.max(...totals, 1e-12)),
+    details("predicted-numbers", "Numbers", () => table(
+      "Predicted seconds of a step", ["stage", "as on rank", "computing", "exposed communication", "waiting", "hidden communication"],
+      stages.map(stage => [stage.stage, stage.rank, ...keys.map(key => stage[key]), stage.hidden_communication_s]))),
+  ];
+}
+
 function times_section(run) {
   const times = run.rank_times, several = times && times.seconds && times.seconds.length && times.seconds[0].length;
-  const parts = [step_chart(run), ...(several ? [...rank_bars(run), ...heat_map(run)] : [])].filter(each => each);
+  const parts = [step_chart(run), ...(several ? [...rank_bars(run), ...heat_map(run)] : []), ...predicted_bars(run)].filter(each => each);
   return parts.length ? parts : null;
 }
 

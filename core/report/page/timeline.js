@@ -64,7 +64,8 @@ class Timeline {
     this.box = make("div", {class: "timeline", onscroll: () => this.surface.soon()}, this.canvas, this.spacer);
     this.readout = make("p", {class: "readout", role: "status"});
     this.lay_out();
-    this.listen();
+    this.left = label_width;
+    listen(this);
     this.tell();
   }
 
@@ -95,7 +96,6 @@ class Timeline {
   // Spans.
 
   place_x(time) { return label_width + (time - this.view.low) / (this.view.high - this.view.low) * this.wide; }
-  time_at(pixel) { return this.view.low + clamp((pixel - label_width) / this.wide, 0, 1) * (this.view.high - this.view.low); }
 
   /// The first span of a lane that ends after a time.
   first_after(lane, time) {
@@ -107,7 +107,7 @@ class Timeline {
     if (x < label_width || y < axis_height) return null;
     const lane = this.seen.find(each => y + this.box.scrollTop >= each.top && y + this.box.scrollTop < each.top + each.height + 1);
     if (!lane) return null;
-    const slack = (this.view.high - this.view.low) / this.wide, time = this.time_at(x), index = this.first_after(lane, time - slack);
+    const slack = (this.view.high - this.view.low) / this.wide, time = this.value_at(x), index = this.first_after(lane, time - slack);
     const span = lane.spans[index];
     return span && span.begin <= time + slack ? {lane, index} : null;
   }
@@ -195,10 +195,7 @@ class Timeline {
   }
 
   draw_focus(pen, down) {
-    if (this.drag) {
-      pen.fillStyle = colour("select");
-      pen.fillRect(Math.min(this.drag.from, this.drag.to), axis_height, Math.abs(this.drag.to - this.drag.from), this.total);
-    }
+    draw_selection(this, pen, axis_height, this.total);
     const span = this.at && this.at.lane.spans[this.at.index];
     if (!span || !this.seen.includes(this.at.lane)) return;
     pen.strokeStyle = colour("text");
@@ -215,7 +212,7 @@ class Timeline {
     pen.textAlign = "center";
     const {low, high} = this.view;
     for (const value of ticks(low - this.begin, high - this.begin, this.wide / 110)) {
-      const x = Math.round(this.place_x(value + this.begin)) + 0.5, text = this.show(value + this.begin), half = pen.measureText(text).width / 2;
+      const x = Math.round(this.place_x(value + this.begin)) + 0.5, text = tick_text(this.show(value + this.begin)), half = pen.measureText(text).width / 2;
       pen.fillText(text, clamp(x, label_width + half, width - half), 3);
       pen.beginPath();
       pen.moveTo(x, axis_height - 4);
@@ -252,59 +249,22 @@ class Timeline {
 
   // The reader's hands.
 
-  listen() {
-    const place = event => {
-      const box = this.canvas.getBoundingClientRect();
-      return [event.clientX - box.left, event.clientY - box.top];
-    };
-    this.canvas.addEventListener("pointerdown", event => {
-      if (event.button !== 0) return;
-      this.drag = {from: place(event)[0], to: place(event)[0]};
-      if (event.isTrusted) this.canvas.setPointerCapture(event.pointerId);
-    });
-    this.canvas.addEventListener("pointermove", event => {
-      const [x, y] = place(event);
-      if (this.drag) this.drag.to = clamp(x, label_width, label_width + this.wide);
-      this.at = this.find(x, y);
-      this.tell();
-    });
-    this.canvas.addEventListener("pointerup", () => {
-      const drag = this.drag;
-      this.drag = null;
-      if (drag && Math.abs(drag.to - drag.from) > 5) {
-        this.view.show([drag.from, drag.to].map(pixel => this.time_at(pixel)).sort((a, b) => a - b));
-      }
-      this.surface.soon();
-    });
-    this.canvas.addEventListener("pointercancel", () => { this.drag = null; });
-    this.canvas.addEventListener("dblclick", () => this.view.show(null));
-    this.canvas.addEventListener("wheel", event => {
-      if (event.ctrlKey) this.view.zoom(Math.exp(-event.deltaY * 0.003), this.time_at(place(event)[0]));
-      else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.view.pan((event.deltaX || event.deltaY) / 800);
-      else return;
-      event.preventDefault();
-    }, {passive: false});
-    this.canvas.addEventListener("keydown", event => { if (this.key(event)) event.preventDefault(); });
+  value_at(pixel) { return this.view.low + clamp((pixel - this.left) / this.wide, 0, 1) * (this.view.high - this.view.low); }
+  leave() {}
+
+  focus() {
+    const span = this.at && this.at.lane.spans[this.at.index];
+    return span ? span.begin + span.length / 2 : undefined;
   }
 
-  key(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey) return false;
-    const span = this.at && this.at.lane.spans[this.at.index], about = span ? span.begin + span.length / 2 : undefined;
-    switch (event.key) {
-      case "ArrowRight": event.shiftKey ? this.view.pan(0.1) : this.go(1, 0); return true;
-      case "ArrowLeft": event.shiftKey ? this.view.pan(-0.1) : this.go(-1, 0); return true;
-      case "ArrowDown": this.go(0, 1); return true;
-      case "ArrowUp": this.go(0, -1); return true;
-      case "+": case "=": this.view.zoom(1.5, about); return true;
-      case "-": this.view.zoom(1 / 1.5, about); return true;
-      case "0": case "Escape": this.view.show(null); return true;
-      default: return false;
-    }
+  hover(x, y) {
+    this.at = this.find(x, y);
+    this.tell();
   }
 
   /// Moves to the next span of a lane, or to the span of another lane at the same time.
   go(by, lanes) {
-    if (this.seen.length === 0) return;
+    if (this.seen.length === 0) return false;
     const from = this.at || {lane: this.seen[0], index: by < 0 ? 0 : -1};
     const row = clamp(this.seen.indexOf(from.lane) + lanes, 0, this.seen.length - 1), lane = this.seen[row];
     const old = from.lane.spans[from.index];
@@ -319,6 +279,7 @@ class Timeline {
     if (lane.top < this.box.scrollTop + axis_height) this.box.scrollTop = lane.top - axis_height - 8;
     else if (lane.top + lane.height > bottom) this.box.scrollTop += lane.top + lane.height + 8 - bottom;
     this.tell();
+    return true;
   }
 }
 
