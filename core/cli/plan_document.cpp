@@ -40,7 +40,7 @@ void add_ranks(json::object& run, const job::Job& job, const forecast::Forecast&
   const std::optional<forecast::MemoryFit> fit = forecast::memory_fit(job, *compiled.device, forecast);
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   for (const forecast::RankForecast& alike : forecast.ranks) {
-    const json::object planned = json_of(alike, forecast, compiled);
+    const json::object planned = cli::json_of(alike, forecast, compiled);
     for (const std::int64_t member : alike.members) {
       json::object& rank = report::rank_of(run, static_cast<std::size_t>(member));
       rank["host"] = places[static_cast<std::size_t>(member)].host;
@@ -66,7 +66,7 @@ json::value predicted(const std::optional<forecast::StepForecast>& step) {
   if (!step) {
     return nullptr;
   }
-  json::object object = json_of(*step);
+  json::object object = cli::json_of(*step);
   const auto& stages = step->prediction.stages;
   if (const auto longest = std::ranges::max_element(stages, {}, &forecast::StagePrediction::compute);
       longest != stages.end()) {
