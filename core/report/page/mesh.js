@@ -66,7 +66,7 @@ function draw_tensor(tensor, drawn) {
       const elements = shard.ranges.reduce((product, range) => product * (range[1] - range[0]), 1), tall = bottom - top;
       [top, bottom] = shard.run.map(element => top + element / elements * tall);
     }
-    const text = ranges(shard.ranks), box = in_svg("rect", {x: left, y: top, width: right - left, height: bottom - top, class: "shard"});
+    const all = ranges(shard.ranks), text = 7 * all.length + 6 < right - left ? all : plural(shard.ranks.length, "rank"), box = in_svg("rect", {x: left, y: top, width: right - left, height: bottom - top, class: "shard"});
     box.style.fill = rank_colour(shard.ranks[0]);
     boxes.push(box);
     if (right - left > 7 * text.length + 6 && bottom - top > 14) {

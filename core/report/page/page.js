@@ -65,7 +65,8 @@ function memory_tile(run) {
   const peaks = ranks.map(rank => Math.max(planned_of(rank) || 0, rank.measured_peak || 0));
   const over = ranks.filter((rank, i) => has(rank.memory_limit) && peaks[i] > rank.memory_limit);
   if (over.length) return tile("Memory of a rank", shown.bytes(Math.max(...peaks)), "too much for ranks " + ranges(over.map(rank => rank.rank)), "bad");
-  return tile("Memory of a rank", shown.bytes(Math.max(...peaks)), memory_verdict(ranks));
+  const limit = extent(ranks.map(rank => rank.memory_limit));
+  return tile("Memory of a rank", shown.bytes(Math.max(...peaks)), (limit ? "of " + shown.bytes(limit[0]) + "; " : "") + memory_verdict(ranks));
 }
 
 function slow_tile(run) {

@@ -39,7 +39,7 @@ const planned_of = rank => rank.planned ? rank.planned.peak : null;
 /// What is to be said of planned and measured memory in a sentence.
 function memory_verdict(ranks) {
   const measured = ranks.filter(rank => has(rank.measured_peak) && rank.planned);
-  if (measured.length === 0) return "not measured";
+  if (measured.length === 0) return "planned, not measured";
   const off = measured.filter(rank => rank.measured_peak !== rank.planned.peak);
   if (off.length === 0) return "measured as planned on " + (measured.length === 1 ? "its rank" : "all " + measured.length + " ranks");
   return "measured other than planned on ranks " + ranges(off.map(rank => rank.rank));
@@ -56,7 +56,7 @@ function memory_section(run) {
     parts: rank.planned ? category_colours.map(([name, variable]) => [name, rank.planned[name], variable]) : [],
   }));
   const used = category_colours.filter(([name]) => ranks.some(rank => rank.planned && rank.planned[name]));
-  const text = "Planned by category, up to " + shown.bytes(biggest) + " a rank; " + memory_verdict(ranks) + ". " +
+  const text = "Planned by category, up to " + shown.bytes(biggest) + " a rank: " + memory_verdict(ranks) + ". " +
     (limits.length ? "A rank has " + shown.bytes(Math.min(...limits)) + (near.length ? "." : ", far beyond these bars.") : "");
   const columns = [...used.map(([name]) => name), ...(ranks.some(rank => rank.planned && rank.planned.snapshot) ? ["snapshot"] : [])];
   return [
@@ -97,7 +97,7 @@ function span_text(map, show) {
 
 function agreement(row) {
   if (row.planned.size === 0) return dash;
-  if (row.measured.size === 0) return "not measured";
+  if (row.measured.size === 0) return "planned, not measured";
   const off = [...row.measured].filter(([rank, value]) => (row.planned.get(rank) || 0) !== value).map(([rank]) => rank);
   return off.length === 0 ? "\u2713 as planned" : "\u2260 on ranks " + ranges(off);
 }
