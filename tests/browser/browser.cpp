@@ -42,8 +42,13 @@ Browser::Browser() {
                                    .arguments = {SHARDRUN_CHROMEDRIVER, "--port=0"},
                                    .environment = {"PATH=/usr/bin:/bin", "HOME=" + home, "TMPDIR=" + home}});
   port_ = read_port(driver_.output.get());
-  json::array arguments = {"--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-                           "--no-first-run", "--disable-background-networking", "--disable-component-update"};
+  json::array arguments = {"--headless=new",
+                           "--disable-gpu",
+                           "--disable-dev-shm-usage",
+                           "--hide-scrollbars",
+                           "--no-first-run",
+                           "--disable-background-networking",
+                           "--disable-component-update"};
   if (::geteuid() == 0) {
     arguments.emplace_back("--no-sandbox");  // its sandbox does not work for root
   }
@@ -111,6 +116,12 @@ void Browser::scheme(const std::string& light_or_dark) const {
 
 json::value Browser::run(const std::string& body, json::array arguments) const {
   return in_session("/execute/sync", {{"script", body}, {"args", std::move(arguments)}});
+}
+
+std::string Browser::text(const std::string& selector) const {
+  const json::value text =
+      run("const found = document.querySelector(arguments[0]); return found ? found.textContent : '';", {selector});
+  return std::string(text.as_string());
 }
 
 void Browser::await(const std::string& expression) const {

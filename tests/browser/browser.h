@@ -27,6 +27,8 @@ class Browser {
   void scheme(const std::string& light_or_dark) const;
   /// What a JavaScript function of this body returns.
   [[nodiscard]] boost::json::value run(const std::string& body, boost::json::array arguments = {}) const;
+  /// The text of an element; of none: nothing.
+  [[nodiscard]] std::string text(const std::string& selector) const;
   /// Waits until a JavaScript expression is true. Asks at each frame of the page, for up to 30 s.
   void await(const std::string& expression) const;
   /// Presses a key and releases it. Those without a character have one of WebDriver's code points.

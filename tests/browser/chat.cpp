@@ -18,12 +18,6 @@ void make_long_model(const TemporaryFolder& folder) {
   write_file(folder / "chat/config.json", config);
 }
 
-std::string text_of(const Browser& browser, const std::string& selector) {
-  const boost::json::value text = browser.run(
-      "const found = document.querySelector(arguments[0]); return found ? found.textContent : '';", {selector});
-  return std::string(text.as_string());
-}
-
 /// The requests that do not go to the server.
 std::vector<std::string> requests_elsewhere(const Browser& browser, const std::string& server) {
   std::vector<std::string> found = browser.requests();
@@ -43,7 +37,7 @@ TEST_CASE("chat page: an answer streams in, can be stopped, and a new chat forge
   const Browser browser;
   browser.open(server);
   browser.await("document.title === 'chat'");
-  CHECK(text_of(browser, "#name") == "chat");
+  CHECK(browser.text("#name") == "chat");
 
   SECTION("a short answer") {
     // Notes every text that the answer has while it comes.
@@ -61,10 +55,9 @@ TEST_CASE("chat page: an answer streams in, can be stopped, and a new chat forge
     const Response expected = served.ask("POST", "/v1/chat/completions",
                                          R"({"messages": [{"role": "user", "content": "abc"}], "max_tokens": 40,
                                              "temperature": 0})");
-    const std::string answer(
-        expected.json().at("choices").at(0).at("message").at("content").as_string());
-    CHECK(text_of(browser, "#talk .user") == "abc");
-    CHECK(text_of(browser, "#talk .assistant") == answer);
+    const std::string answer(expected.json().at("choices").at(0).at("message").at("content").as_string());
+    CHECK(browser.text("#talk .user") == "abc");
+    CHECK(browser.text("#talk .assistant") == answer);
     CHECK(browser.run("return window.states.size").as_int64() > 2);
 
     // The next question takes the conversation with it; a new chat does not.
@@ -73,12 +66,12 @@ TEST_CASE("chat page: an answer streams in, can be stopped, and a new chat forge
     browser.await("document.querySelectorAll('#talk .user').length === 2");
     browser.await(is_idle);
     browser.click("#reset");
-    CHECK(text_of(browser, "#talk").empty());
+    CHECK(browser.text("#talk").empty());
     browser.type("#text", "abc");
     browser.click("#send");
     browser.await("document.querySelector('#talk .assistant')");
     browser.await(is_idle);
-    CHECK(text_of(browser, "#talk .assistant") == answer);
+    CHECK(browser.text("#talk .assistant") == answer);
   }
 
   SECTION("an answer that is stopped") {
@@ -93,9 +86,9 @@ TEST_CASE("chat page: an answer streams in, can be stopped, and a new chat forge
     browser.click("#send");
     browser.await("document.querySelector('#talk .assistant')");
     browser.await(is_idle);
-    const std::string answer = text_of(browser, "#talk .assistant");
+    const std::string answer = browser.text("#talk .assistant");
     CHECK(answer.size() < 2'000);
-    CHECK(text_of(browser, "#talk .error").empty());
+    CHECK(browser.text("#talk .error").empty());
     CHECK(browser.run("return document.activeElement.id") == "text");
     served.await_metric("prompts_in_work", "0");
   }
@@ -106,7 +99,7 @@ TEST_CASE("chat page: an answer streams in, can be stopped, and a new chat forge
     browser.type("#text", "abc");
     browser.click("#send");
     browser.await("document.querySelector('#talk .error')");
-    CHECK_FALSE(text_of(browser, "#talk .error").empty());
+    CHECK_FALSE(browser.text("#talk .error").empty());
     browser.await(is_idle);
     // The browser itself notes the status of the answer.
     CHECK(browser.complaints().size() == 1);
@@ -116,8 +109,9 @@ TEST_CASE("chat page: an answer streams in, can be stopped, and a new chat forge
     browser.size(width, 700);
     INFO(width);
     CHECK(browser.run("return document.documentElement.scrollWidth <= innerWidth").as_bool());
-    CHECK(browser.run("const box = document.getElementById('send').getBoundingClientRect();"
-                      "return box.bottom <= innerHeight && box.right <= innerWidth")
+    CHECK(browser
+              .run("const box = document.getElementById('send').getBoundingClientRect();"
+                   "return box.bottom <= innerHeight && box.right <= innerWidth")
               .as_bool());
   }
   CHECK(browser.complaints() == std::vector<std::string>());

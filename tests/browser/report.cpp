@@ -20,9 +20,9 @@ namespace json = boost::json;
 
 namespace {
 
-const std::vector<std::string> in_3d = {"job.ranks=4",         "job.strategy=3d",    "mesh.data=2",
-                                        "mesh.pipe=2",         "strategy.zero=1",    "data.microbatches=4",
-                                        "train.steps=12",      "job.trace=steps",    "train.eval_every=4",
+const std::vector<std::string> in_3d = {"job.ranks=4",         "job.strategy=3d",   "mesh.data=2",
+                                        "mesh.pipe=2",         "strategy.zero=1",   "data.microbatches=4",
+                                        "train.steps=12",      "job.trace=steps",   "train.eval_every=4",
                                         "train.log_every=100", "checkpoint.every=6"};
 
 std::string in_file(const std::filesystem::path& page) { return "file://" + page.string(); }
@@ -36,10 +36,6 @@ std::filesystem::path page_of_run(const JobFolder& job) {
   INFO(report.err);
   REQUIRE(report.code == 0);
   return job.path() / "run/report.html";
-}
-
-std::string text_of(const Browser& browser, const std::string& selector) {
-  return std::string(browser.run("return document.querySelector(arguments[0]).textContent", {selector}).as_string());
 }
 
 /// The texts of all elements.
@@ -102,14 +98,13 @@ TEST_CASE("report page: every section is there, fits and can be read, without er
       browser.scheme(scheme);
       browser.size(width, 900);
       browser.open(in_file(page));
-      CHECK(text_of(browser, "h1") == "run");
-      CHECK(text_of(browser, ".badge") == "✓ finished");
-      CHECK(texts_of(browser, "h2") == std::vector<std::string>{"Result", "Curves", "Slow ranks",
-                                                               "Computing and communication", "Memory",
-                                                               "Bytes between ranks", "Timeline", "Mesh and shards",
-                                                               "Job"});
+      CHECK(browser.text("h1") == "run");
+      CHECK(browser.text(".badge") == "✓ finished");
+      CHECK(texts_of(browser, "h2") ==
+            std::vector<std::string>{"Result", "Curves", "Slow ranks", "Computing and communication", "Memory",
+                                     "Bytes between ranks", "Timeline", "Mesh and shards", "Job"});
       CHECK(browser.run("return document.documentElement.scrollWidth <= innerWidth").as_bool());
-      CHECK(browser.run("return document.documentElement.dataset.theme") == scheme);
+      CHECK(browser.run("return document.documentElement.dataset.theme") == json::value(scheme));
       CHECK(browser.run(faint_texts).as_array() == json::array());
       // Every picture of numbers has drawn something.
       CHECK(browser
@@ -162,7 +157,7 @@ TEST_CASE("report page: its numbers are those of the run", "[browser]") {
     CHECK(row[row.size() - 2] == ranks[rank].at("peak_bytes"));
     CHECK(row[row.size() - 1] == ranks[rank].at("private_bytes"));
   }
-  CHECK_THAT(text_of(browser, "#memory p"), Contains("measured as planned on all 4 ranks"));
+  CHECK_THAT(browser.text("#memory p"), Contains("measured as planned on all 4 ranks"));
   for (const std::string& row : texts_of(browser, "#traffic .scroll:first-of-type tbody tr td:last-child")) {
     CHECK(row == "✓ as planned");
   }
@@ -198,7 +193,7 @@ TEST_CASE("report page: charts and the timeline zoom and tell values, by pointer
 
   point("curve-loss", "pointermove", 1, 0.5);
   const auto is_told = [&](std::size_t step) {
-    const std::string told = text_of(browser, "#curves .readout");
+    const std::string told = browser.text("#curves .readout");
     INFO(told);
     CHECK_THAT(told, Contains("step " + std::to_string(step)));
     const double value = number_of(metrics[step - 1].at("loss"));
@@ -226,15 +221,17 @@ TEST_CASE("report page: charts and the timeline zoom and tell values, by pointer
   browser.click("#curves-in");
   CHECK(shown("curve-loss").second < 12);
   browser.click("#curves-all");
-  static_cast<void>(browser.run(
-      "const smooth = document.getElementById('smooth'); smooth.value = 0.9; smooth.dispatchEvent(new Event('input'))"));
-  CHECK(text_of(browser, "output[for=smooth]") == "0.90");
+  static_cast<void>(
+      browser.run("const smooth = document.getElementById('smooth'); smooth.value = 0.9; smooth.dispatchEvent(new "
+                  "Event('input'))"));
+  CHECK(browser.text("output[for=smooth]") == "0.90");
   browser.click("#logarithmic");
-  static_cast<void>(browser.run(
-      "const axis = document.getElementById('x-axis'); axis.value = 'tokens'; axis.dispatchEvent(new Event('change'))"));
+  static_cast<void>(
+      browser.run("const axis = document.getElementById('x-axis'); axis.value = 'tokens'; axis.dispatchEvent(new "
+                  "Event('change'))"));
   CHECK(shown("curve-loss").second > 1000);
 
-  const auto told = [&] { return text_of(browser, "#timeline .readout"); };
+  const auto told = [&] { return browser.text("#timeline .readout"); };
   static_cast<void>(browser.run("document.getElementById('timeline-plot').focus()"));
   const std::string whole = told();
   browser.press("\uE014");
@@ -264,8 +261,11 @@ TEST_CASE("report page: the Tab key reaches everything that can be used", "[brow
   for (std::int64_t i = 0; i < count + 5; ++i) {
     browser.press("\uE004");
   }
-  CHECK(browser.run("return window.usable.filter(each => !window.reached.has(each)).map(each => each.outerHTML.slice(0, 80))")
-            .as_array() == json::array());
+  CHECK(
+      browser
+          .run(
+              "return window.usable.filter(each => !window.reached.has(each)).map(each => each.outerHTML.slice(0, 80))")
+          .as_array() == json::array());
   // What has the focus is marked.
   static_cast<void>(browser.run("document.getElementById('curve-loss').focus()"));
   browser.press("\uE014");
@@ -279,14 +279,14 @@ TEST_CASE("report page: several runs are compared, and can be switched off", "[b
   REQUIRE(run_program(job.path(), {"report", "a", "b", "--to", "both.html"}).code == 0);
   const Browser browser;
   browser.open(in_file(job.path() / "both.html"));
-  CHECK_THAT(text_of(browser, "#compared"), Contains("train.learning_rate"));
+  CHECK_THAT(browser.text("#compared"), Contains("train.learning_rate"));
   CHECK(texts_of(browser, "#curves figure:first-child .readout .value").size() == 4);
   browser.click("#switch-1");
   CHECK(texts_of(browser, "#curves figure:first-child .readout .value").size() == 2);
-  CHECK_THAT(text_of(browser, "#memory h2"), Contains("a"));
+  CHECK_THAT(browser.text("#memory h2"), Contains("a"));
   static_cast<void>(
       browser.run("const run = document.getElementById('run'); run.value = 1; run.dispatchEvent(new Event('change'))"));
-  CHECK_THAT(text_of(browser, "#memory h2"), Contains("Memory: b"));
+  CHECK_THAT(browser.text("#memory h2"), Contains("Memory: b"));
   CHECK(browser.complaints() == std::vector<std::string>());
 }
 
@@ -328,7 +328,7 @@ TEST_CASE("report page: 10,000 steps and a trace of 60,000 spans on 64 ranks are
   CHECK(number_of(seen.at(0)) > 1'000);
   // Of the rows that are outside of the part that is scrolled to, nothing is drawn.
   CHECK(number_of(seen.at(0)) < 64 * 940);
-  CHECK_THAT(text_of(browser, "#curve-loss-numbers summary"), Contains("Numbers"));
+  CHECK_THAT(browser.text("#curve-loss-numbers summary"), Contains("Numbers"));
   CHECK(browser.complaints() == std::vector<std::string>());
 }
 
@@ -367,11 +367,12 @@ TEST_CASE("report page: a live page follows the run, keeps what is zoomed, and t
   const Browser browser;
   browser.open(address);
   browser.await("document.getElementById('live').textContent === 'Live'");
-  CHECK(text_of(browser, ".badge") == "▶ running");
+  CHECK(browser.text(".badge") == "▶ running");
   static_cast<void>(browser.run("document.getElementById('curve-loss').focus()"));
   browser.press("+");
-  static_cast<void>(browser.run("window.zoomed = JSON.stringify(View.of('curves step').range);"
-                                "window.before = shown_document.runs[0].steps.step.length"));
+  static_cast<void>(
+      browser.run("window.zoomed = JSON.stringify(View.of('curves step').range);"
+                  "window.before = shown_document.runs[0].steps.step.length"));
 
   ::kill(process, SIGCONT);
   browser.await("shown_document.runs[0].steps.step.length > window.before");
@@ -379,7 +380,7 @@ TEST_CASE("report page: a live page follows the run, keeps what is zoomed, and t
   CHECK(browser.run("return document.activeElement.id") == "curve-loss");
   ::kill(process, SIGTERM);
   browser.await("document.getElementById('live').textContent === 'The run has ended.'");
-  CHECK(text_of(browser, ".badge") == "■ stopped");
+  CHECK(browser.text(".badge") == "■ stopped");
   CHECK(browser.complaints() == std::vector<std::string>());
   for (const std::string& asked : browser.requests()) {
     CHECK(asked == address + "document.json");

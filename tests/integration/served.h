@@ -56,7 +56,7 @@ class Client {
 };
 
 inline std::string request_text(const std::string& method, const std::string& path, const std::string& body = "",
-                         const std::string& fields = "Connection: close\r\n") {
+                                const std::string& fields = "Connection: close\r\n") {
   return method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" + fields +
          "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
 }
