@@ -155,7 +155,8 @@ void Browser::type(const std::string& selector, const std::string& text) const {
 
 std::vector<std::string> Browser::complaints() const {
   std::vector<std::string> found;
-  for (const json::value& entry : in_session("/se/log", {{"type", "browser"}}).as_array()) {
+  const json::value log = in_session("/se/log", {{"type", "browser"}});
+  for (const json::value& entry : log.as_array()) {
     found.emplace_back(entry.at("message").as_string());
   }
   return found;
@@ -163,7 +164,8 @@ std::vector<std::string> Browser::complaints() const {
 
 std::vector<std::string> Browser::requests() const {
   std::vector<std::string> found;
-  for (const json::value& entry : in_session("/se/log", {{"type", "performance"}}).as_array()) {
+  const json::value log = in_session("/se/log", {{"type", "performance"}});
+  for (const json::value& entry : log.as_array()) {
     const json::value message = json::parse(entry.at("message").as_string()).at("message");
     if (message.at("method") != "Network.requestWillBeSent") {
       continue;
