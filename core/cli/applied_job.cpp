@@ -33,7 +33,7 @@ bool is_left_out(const Parsed& parsed, std::string_view section, std::string_vie
   if (section == "model" && key == "from") {
     return true;  // the given weights replace it
   }
-  if (is_any_of(section, {"data", "train", "iterate", "checkpoint", "infer"})) {
+  if (is_any_of(section, {"data", "train", "iterate", "checkpoint", "metrics", "infer"})) {
     return true;
   }
   const bool is_split_anew = parsed.has("strategy") || is_alone;

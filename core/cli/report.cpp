@@ -37,7 +37,7 @@ namespace {
 /// The files of a run of which its report is made.
 std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder) {
   return {metrics::job_path(folder), metrics::metrics_path(folder), metrics::summary_path(folder),
-          metrics::trace_path(folder), folder / "ranks.jsonl"};
+          metrics::trace_path(folder), metrics::ranks_path(folder)};
 }
 
 /// One of the runs of a report.

@@ -60,8 +60,8 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
     text += fmt::format("{}validation loss {:.4f}", text.empty() ? "" : ", ", *summary.val_loss);
   }
   if (summary.tokens_per_s > 0 && summary.step_ms_median) {
-    text += fmt::format("{}{} {}/s, median step {}", text.empty() ? "" : ", ", human_count(summary.tokens_per_s), train::rate_unit(job),
-                        human_time(*summary.step_ms_median / 1e3));
+    text += fmt::format("{}{} {}/s, median step {}", text.empty() ? "" : ", ", human_count(summary.tokens_per_s),
+                        train::rate_unit(job), human_time(*summary.step_ms_median / 1e3));
   }
   const std::int64_t step = summary.first_step + summary.steps;
   const std::string place = summary.first_step > 0 ? fmt::format(", at step {}", step) : "";
@@ -69,10 +69,11 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
       summary.checkpoints && summary.checkpoints->failed > 0 && summary.checkpoints->last_step != step;
   const bool is_left_out = job.task == job::Task::infer && !job::generates(job) && !has_predictions(job) &&
                            summary.exit_code != 0;  // an array of predictions would be incomplete
+  const std::string slow = metrics::text_of(summary.slow_ranks);
   text =
-      fmt::format("{}{}{} after {}{}{}; {}{}\n", text, text.empty() ? "" : "; ", summary.status,
+      fmt::format("{}{}{} after {}{}{}{}{}; {}{}\n", text, text.empty() ? "" : "; ", summary.status,
                   counted(summary.steps, noun_of_steps(job)), place, is_unsaved ? ", without a checkpoint of it" : "",
-                  is_left_out ? "no results were written to " : "results in ",
+                  slow.empty() ? "" : "; ", slow, is_left_out ? "no results were written to " : "results in ",
                   has_predictions(job)           ? "standard output"
                   : job.task == job::Task::infer ? files::human_path(job.infer.to)
                                                  : files::human_path(output));

@@ -1,6 +1,7 @@
 #include "core/data/feed.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <vector>
 
@@ -78,10 +79,15 @@ void feed(std::int64_t first, const device::HostAccess& host, const TensorView& 
 
 }  // namespace
 
-void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const device::HostAccess& host,
-                   const TensorView& inputs, const TensorView& targets) {
-  feed(first, host, inputs, targets,
-       [&](std::int64_t row, const TensorView& x, const TensorView& y) { dataset.fill_training(seed, row, x, y); });
+double feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const device::HostAccess& host,
+                     const TensorView& inputs, const TensorView& targets) {
+  std::chrono::steady_clock::duration reading{};
+  feed(first, host, inputs, targets, [&](std::int64_t row, const TensorView& x, const TensorView& y) {
+    const auto begin = std::chrono::steady_clock::now();
+    dataset.fill_training(seed, row, x, y);
+    reading = std::chrono::steady_clock::now() - begin;
+  });
+  return std::chrono::duration<double>(reading).count();
 }
 
 void feed_evaluation(const Dataset& dataset, std::int64_t first, const device::HostAccess& host,

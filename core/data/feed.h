@@ -12,8 +12,9 @@ namespace shardrun::data {
 // for the first row of the whole input. `host`: access to the device of the inputs. On the cpu device, parts of whole
 // rows need no allocation.
 
-void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const device::HostAccess& host,
-                   const device::TensorView& inputs, const device::TensorView& targets);
+/// Returns the seconds that reading the samples took: not those of waiting for the device.
+double feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const device::HostAccess& host,
+                     const device::TensorView& inputs, const device::TensorView& targets);
 
 void feed_evaluation(const Dataset& dataset, std::int64_t first, const device::HostAccess& host,
                      const device::TensorView& inputs, const device::TensorView& targets);

@@ -26,6 +26,10 @@ namespace {
 // Bytes of parts of the files that runs write, as observed.
 constexpr std::uint64_t line_of_training = 360;
 constexpr std::uint64_t line_of_iterating = 110;
+constexpr std::uint64_t row_of_training = 220;  // of metrics.csv
+constexpr std::uint64_t row_of_iterating = 70;
+constexpr std::uint64_t event_of_training = 430;  // for TensorBoard
+constexpr std::uint64_t event_of_iterating = 150;
 constexpr std::uint64_t event_of_trace = 300;
 constexpr std::uint64_t events_of_engine = 200;  // estimated events of an engine in a step
 constexpr std::uint64_t token_of_sample = 4;
@@ -136,7 +140,11 @@ DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
              : report::most_picture_bytes(
                    job, compiled.engine != nullptr ? compile::whole_states(*compiled.engine) : compiled.graph,
                    use.under_way + 1);
-  use.metrics_bytes = static_cast<std::uint64_t>(steps) * (trains ? line_of_training : line_of_iterating);
+  use.metrics_bytes = static_cast<std::uint64_t>(steps) *
+                      ((trains ? line_of_training : line_of_iterating) +
+                       (job.metrics.csv ? (trains ? row_of_training : row_of_iterating) : 0) +
+                       (job.metrics.tensorboard ? (trains ? event_of_training : event_of_iterating) : 0));
+  use.has_other_metrics = job.metrics.csv || job.metrics.tensorboard;
   use.record_bytes = job.ranks > 1 ? static_cast<std::uint64_t>(job.ranks) * sizeof(runtime::FlightFile) : 0;
   use.trace_bytes = job.trace == job::Trace::steps ? traced_bytes(job, compiled, steps) : 0;
   use.sample_bytes =
@@ -157,7 +165,7 @@ std::string to_string(const DiskUse& use) {
   };
   add("outputs", use.output_bytes);
   add("pictures at most", use.picture_bytes);
-  add("metrics.jsonl", use.metrics_bytes);
+  add(use.has_other_metrics ? "metrics" : "metrics.jsonl", use.metrics_bytes);
   add("flight records", use.record_bytes);
   add("traces", use.trace_bytes);
   add("sample.txt", use.sample_bytes);

@@ -18,9 +18,10 @@ struct DiskUse {
   std::uint64_t output_bytes = 0;   ///< one copy of all outputs of the function `iterate`
   std::int64_t under_way = 0;       ///< number of times that [iterate] save_every saves result and outputs
   std::uint64_t picture_bytes = 0;  ///< upper bound for the pictures of [iterate] pictures
-  std::uint64_t metrics_bytes = 0;  ///< the file metrics.jsonl
-  std::uint64_t record_bytes = 0;   ///< flight records; 0 with one rank
-  std::uint64_t trace_bytes = 0;    ///< the trace of each rank, and the joined trace
+  std::uint64_t metrics_bytes = 0;  ///< metrics.jsonl, and what [metrics] adds to it
+  bool has_other_metrics = false;
+  std::uint64_t record_bytes = 0;  ///< flight records; 0 with one rank
+  std::uint64_t trace_bytes = 0;   ///< the trace of each rank, and the joined trace
   std::uint64_t sample_bytes = 0;
   std::uint64_t checkpoint_bytes = 0;  ///< the checkpoints that exist at the same time
   std::string checkpoint_folder;       ///< [checkpoint] folder; empty: they are in the output folder

@@ -128,6 +128,13 @@ struct CheckpointSettings {
   bool force_data = false;  ///< from the command line: continue although the data differs
 };
 
+/// Where the numbers of a run go, beside metrics.jsonl.
+struct MetricsSettings {
+  bool tensorboard = false;
+  bool csv = false;
+  std::string prometheus;  ///< an Endpoint; empty: none
+};
+
 /// The section [infer]. A file name of "-" stands for standard input or output.
 struct InferSettings {
   std::filesystem::path from;
@@ -233,6 +240,7 @@ struct Job {
   IterateSettings iterate;  ///< for task iterate
   InferSettings infer;      ///< for task infer
   CheckpointSettings checkpoints;
+  MetricsSettings metrics;  ///< for tasks train and iterate
   ClusterSettings cluster;  ///< only for 'shardrun plan'
 
   std::vector<GivenSetting> given;  ///< in the order of the schema; an entry without a key stands for a section

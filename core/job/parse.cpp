@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/endpoint.h"
 #include "core/base/error.h"
 #include "core/base/human.h"
 #include "core/base/text.h"
@@ -405,6 +406,12 @@ Job parse_job(const RawJob& given, const SchemaProviders& providers) {
   if (job.task == Task::iterate && !job.weights.empty()) {
     refuse_at(job.where("model", "from"),
               "[model] from has no effect with [job] task = iterate; [iterate] from names the state to start from");
+  }
+  if (const std::string& at = job.metrics.prometheus; !at.empty() && !endpoint_of(at)) {
+    refuse_at(job.where("metrics", "prometheus"),
+              fmt::format("[metrics] prometheus: expected ADDRESS:PORT, [ADDRESS]:PORT or PORT, as in 127.0.0.1:9100; "
+                          "found {}",
+                          shown(at)));
   }
   if (generates(job) && job.is_given("infer", "batch")) {
     refuse_at(job.where("infer", "batch"),

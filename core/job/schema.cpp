@@ -124,6 +124,38 @@ Section iterate_section() {
   };
 }
 
+Section metrics_section() {
+  return {
+      .name = "metrics",
+      .help = "Where the numbers of a run go, beside metrics.jsonl and summary.json.",
+      .settings =
+          {
+              {{.name = "tensorboard",
+                .type = boolean,
+                .default_value = "false",
+                .help = "Write files of events for TensorBoard, in the folder tensorboard of the run.",
+                .aliases = {"tb", "tensorboard_dir", "tensorboard_log_dir", "enable_tensorboard", "use_tensorboard",
+                            "report_to"}},
+               into(&Job::metrics, &MetricsSettings::tensorboard)},
+              {{.name = "csv",
+                .type = boolean,
+                .default_value = "false",
+                .help = "Write metrics.csv: the lines of metrics.jsonl as a table."},
+               into(&Job::metrics, &MetricsSettings::csv)},
+              {{.name = "prometheus",
+                .type = text,
+                .help = "Serve the latest numbers to Prometheus, over HTTP at the path /metrics, while the job runs. "
+                        "ADDRESS:PORT, [ADDRESS]:PORT, or PORT alone, at 127.0.0.1; port 0 takes a free one, which a "
+                        "line tells. Whoever reaches the address can read the numbers.",
+                .optional = true,
+                .aliases = {"prometheus_port", "metrics_port", "prometheus_address"}},
+               into(&Job::metrics, &MetricsSettings::prometheus)},
+          },
+      .tasks = {"train", "iterate"},
+      .aliases = {"logging", "log", "logger", "monitoring", "tracking"},
+  };
+}
+
 Section infer_section() {
   return {
       .name = "infer",
@@ -384,9 +416,9 @@ Section cluster_section() {
 
 const std::vector<Section>& schema() {
   static const std::vector<Section> sections = {
-      job_section(),    mesh_section(),     plugins_section(),   model_section(),      data_section(),
-      train_section(),  iterate_section(),  infer_section(),     checkpoint_section(), strategy_section(),
-      engine_section(), sharding_section(), transport_section(), cluster_section()};
+      job_section(),      mesh_section(),    plugins_section(),  model_section(),      data_section(),
+      train_section(),    iterate_section(), infer_section(),    checkpoint_section(), metrics_section(),
+      strategy_section(), engine_section(),  sharding_section(), transport_section(),  cluster_section()};
   return sections;
 }
 
@@ -484,7 +516,8 @@ const Rules& rules() {
       .exclusive = {{"data", {"text", "tokens", "arrays"}},
                     {"data", {"split", "validation_text", "validation_tokens", "validation_arrays"}},
                     {"cluster", {"flops", "measured"}}},
-      .content = {{"cluster", {"flops", "measured", "memory", "ranks_per_machine"}}},
+      .content = {{"cluster", {"flops", "measured", "memory", "ranks_per_machine"}},
+                  {"metrics", {"tensorboard", "csv", "prometheus"}}},
       .need = {{{"job", "time_limit"}, {{"checkpoint", ""}}},
                {{"job", "restarts"}, {{"checkpoint", ""}}},
                {{"cluster", "flops"}, {{"cluster", "memory_bandwidth"}}},

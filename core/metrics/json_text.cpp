@@ -31,6 +31,15 @@ void append_json(std::string& text, double value) {
 
 void append_json(std::string& text, std::int64_t value) { append_number(text, value); }
 
+void append_json(std::string& text, std::span<const double> values) {
+  text += '[';
+  for (const double& value : values) {
+    text += &value == values.data() ? "" : ",";
+    append_json(text, value);
+  }
+  text += ']';
+}
+
 void append_json(std::string& text, std::string_view value) {
   text += '"';
   for (const char c : value) {
@@ -72,6 +81,20 @@ void append_json_value(std::string& text, const boost::json::value& value) {
     append_json(text, std::string_view(*string));
   } else {
     text += boost::json::serialize(value);
+  }
+}
+
+void for_numbers(std::string_view line,
+                 const std::function<void(std::string_view name, std::string_view value)>& take) {
+  while (line.size() > 2 && (line[0] == '{' || line[0] == ',') && line[1] == '"') {
+    const std::size_t name = line.find('"', 2);
+    const std::size_t value = name + 2;
+    const std::size_t end = line.find_first_of(",}", name);
+    if (name == std::string_view::npos || end == std::string_view::npos || end <= value || line[name + 1] != ':') {
+      return;
+    }
+    take(line.substr(2, name - 2), line.substr(value, end - value));
+    line.remove_prefix(end);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/files/descriptor.h"
 #include "core/metrics/json_text.h"
 
 namespace shardrun::metrics {
@@ -44,37 +45,29 @@ std::string without(std::string line, std::string_view field) {
 
 }  // namespace
 
-JsonlWriter::JsonlWriter(std::filesystem::path path)
-    : path_(std::move(path)), file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
-  if (!file_.is_open()) {
-    throw files::system_error("open", path_, errno);
+void append_line(std::string& text, std::span<const JsonField> fields) {
+  char separator = '{';
+  for (const JsonField& field : fields) {
+    text += std::exchange(separator, ',');
+    append_json(text, field.name);
+    text += ':';
+    std::visit([&](auto value) { append_json(text, value); }, field.value);
   }
+  text += "}\n";
 }
 
 void JsonlWriter::write(std::span<const JsonField> fields) {
   line_.clear();
-  for (const JsonField& field : fields) {
-    line_ += line_.empty() ? '{' : ',';
-    append_json(line_, field.name);
-    line_ += ':';
-    std::visit([&](auto value) { append_json(line_, value); }, field.value);
-  }
-  line_ += "}\n";
-
-  struct stat before = {};
-  const bool regular = ::fstat(file_.get(), &before) == 0 && S_ISREG(before.st_mode);
-  try {
-    files::write_all(file_, std::as_bytes(std::span(line_)), path_);
-  } catch (const Error&) {
-    if (regular && ::ftruncate(file_.get(), before.st_size) != 0) {
-      // Ignored: the exception that is being handled already says what is wrong with this file.
-    }
-    throw;
-  }
+  append_line(line_, fields);
+  file_.append(line_);
 }
 
 void JsonlWriter::write(const StepRecord& record) {
-  std::array<JsonField, 13> fields;
+  std::array<JsonField, training_fields.size()> storage;
+  write(fields_of(record, storage));
+}
+
+std::span<const JsonField> fields_of(const StepRecord& record, std::array<JsonField, training_fields.size()>& fields) {
   std::size_t count = 0;
   fields[count++] = {"step", record.step};
   fields[count++] = {"loss", record.loss};
@@ -95,12 +88,12 @@ void JsonlWriter::write(const StepRecord& record) {
   if (record.utilisation) {
     fields[count++] = {"utilisation", *record.utilisation};
   }
-  write(std::span(fields).first(count));
+  return std::span(fields).first(count);
 }
 
 void JsonlWriter::add_validation(std::int64_t step, double val_loss) {
   constexpr std::string_view field = ",\"val_loss\":";
-  const std::string last = last_line(path_);
+  const std::string last = last_line(file_.path());
   std::string begin = "{";
   append_json(begin, std::string_view("step"));
   begin += ':';
@@ -114,17 +107,17 @@ void JsonlWriter::add_validation(std::int64_t step, double val_loss) {
   append_json(line_, val_loss);
   line_ += "}\n";
   // Opened again, because a descriptor that appends cannot write elsewhere.
-  const files::FileDescriptor file(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
+  const files::FileDescriptor file(::open(file_.path().c_str(), O_WRONLY | O_CLOEXEC));
   struct stat before = {};
   if (!file.is_open() || ::fstat(file.get(), &before) != 0) {
-    throw files::system_error("open", path_, errno);
+    throw files::system_error("open", file_.path(), errno);
   }
   const off_t at = before.st_size - static_cast<off_t>(last.size());
   if (::lseek(file.get(), at, SEEK_SET) != at) {
-    throw files::system_error("write", path_, errno);
+    throw files::system_error("write", file_.path(), errno);
   }
   try {
-    files::write_all(file, std::as_bytes(std::span(line_)), path_);
+    files::write_all(file, std::as_bytes(std::span(line_)), file_.path());
   } catch (const Error&) {
     // The step's line keeps its old content.
     static_cast<void>(::pwrite(file.get(), last.data(), last.size(), at) < 0 ||
@@ -132,7 +125,7 @@ void JsonlWriter::add_validation(std::int64_t step, double val_loss) {
     throw;
   }
   if (::ftruncate(file.get(), at + static_cast<off_t>(line_.size())) != 0) {
-    throw files::system_error("write", path_, errno);
+    throw files::system_error("write", file_.path(), errno);
   }
 }
 

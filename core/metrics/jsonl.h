@@ -1,20 +1,22 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 
-#include "core/files/descriptor.h"
+#include "core/metrics/appended_file.h"
 
 namespace shardrun::metrics {
 
 struct JsonField {
   std::string_view name;
-  std::variant<std::int64_t, double, std::string_view> value;
+  std::variant<std::int64_t, double, std::string_view, std::span<const double>> value;
 };
 
 /// What metrics.jsonl records of a training step.
@@ -34,12 +36,25 @@ struct StepRecord {
   std::optional<double> utilisation;  ///< flops_per_s divided by [cluster] flops; nothing without these
 };
 
-/// Appends records to a file, one JSON object per line. Each line is written at once: a reader never sees a part of a
-/// line, and no complete line is lost when the process dies. Allocates nothing once the longest line has been written.
+/// The names of all fields that a line of metrics.jsonl may have, in order: of a step of training, and of iterating.
+inline constexpr std::array<std::string_view, 13> training_fields = {
+    "step",   "loss",           "val_loss",      "grad_norm", "lr",          "tokens_per_s", "step_s",
+    "comm_s", "comm_exposed_s", "comm_hidden_s", "bandwidth", "flops_per_s", "utilisation"};
+inline constexpr std::array<std::string_view, 5> iterating_fields = {"step", "step_s", "bandwidth", "flops_per_s",
+                                                                     "utilisation"};
+
+/// The fields of a step's line that have a value, in order; they lie in `storage`.
+[[nodiscard]] std::span<const JsonField> fields_of(const StepRecord& record,
+                                                   std::array<JsonField, training_fields.size()>& storage);
+
+/// Appends a JSON object and the end of the line.
+void append_line(std::string& text, std::span<const JsonField> fields);
+
+/// Appends records to a file, one JSON object per line. Allocates nothing once the longest line has been written.
 class JsonlWriter {
  public:
   /// Creates the file, or continues at its end. Throws Error{io}.
-  explicit JsonlWriter(std::filesystem::path path);
+  explicit JsonlWriter(std::filesystem::path path) : file_(std::move(path)) {}
 
   /// Writes fields in the given order; doubles as the shortest text that reads back the same, NaN and infinities as
   /// null. Throws Error{io}; then a partly written line is removed.
@@ -50,9 +65,11 @@ class JsonlWriter {
   /// otherwise as a line of its own. Throws Error{io}.
   void add_validation(std::int64_t step, double val_loss);
 
+  /// The last line that was written.
+  [[nodiscard]] std::string_view line() const noexcept { return line_; }
+
  private:
-  std::filesystem::path path_;
-  files::FileDescriptor file_;
+  AppendedFile file_;
   std::string line_;
 };
 

@@ -123,7 +123,7 @@ std::string describe_older(const std::filesystem::path& output) {
 }
 
 /// Removes the lines of later steps, and an incomplete last line.
-void keep_metrics(const std::filesystem::path& path, const Kept& kept_lines) {
+void keep_lines(const std::filesystem::path& path, const Kept& kept_lines) {
   std::ifstream file(path);
   std::string kept;
   for (std::string line; std::getline(file, line) && !file.eof();) {
@@ -139,18 +139,24 @@ void keep_metrics(const std::filesystem::path& path, const Kept& kept_lines) {
   files::write_file_atomically(path, kept);
 }
 
-/// Removes the ranks' files in a folder, if the folder exists.
-void remove_of_ranks(const std::filesystem::path& folder, std::string_view extension) {
+/// Removes those files of a folder for which `is_one` is true, if the folder exists.
+template <typename IsOne>
+void remove_those(const std::filesystem::path& folder, const IsOne& is_one) {
   std::error_code failed;
   for (auto entry = std::filesystem::directory_iterator(folder, failed);
        !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
-    if (is_of_rank(entry->path(), extension)) {
+    if (is_one(entry->path())) {
       remove_file(entry->path());
     }
   }
   if (failed && failed != std::errc::no_such_file_or_directory) {
     throw files::system_error("list", folder, failed.value());
   }
+}
+
+/// Removes the ranks' files in a folder, if the folder exists.
+void remove_of_ranks(const std::filesystem::path& folder, std::string_view extension) {
+  remove_those(folder, [&](const std::filesystem::path& path) { return is_of_rank(path, extension); });
 }
 
 void remove_attempts(const std::filesystem::path& output) {
@@ -232,18 +238,24 @@ void LockedRunFolder::remove_files(const Kept& kept) const {
   remove_states(root(), kept);
   remove_file(sample_path(root()));
   remove_file(summary_path(root()));
-  if (kept.metrics) {
-    keep_metrics(metrics_path(root()), kept);
-  } else {
-    remove_file(metrics_path(root()));
-    remove_of_ranks(root() / "log", ".log");
+  for (const std::filesystem::path& lines : {metrics_path(root()), ranks_path(root())}) {
+    if (std::error_code none; kept.metrics && std::filesystem::exists(lines, none)) {
+      keep_lines(lines, kept);
+    } else {
+      remove_file(lines);
+    }
   }
+  if (!kept.metrics) {
+    remove_of_ranks(root() / "log", ".log");
+    remove_those(events_folder(root()), is_of_events);  // otherwise TensorBoard passes over what is not kept
+  }
+  remove_file(csv_path(root()));  // made again of the lines of metrics.jsonl
   remove_file(trace_path(root()));
   remove_of_ranks(trace_folder(root()), ".json");
   remove_of_ranks(flight_folder(root()), ".jsonl");
   remove_of_ranks(flight_folder(root()), ".record");
-  for (const std::filesystem::path& folder :
-       {trace_folder(root()), flight_folder(root()), outputs_path(root()), pictures_path(root())}) {
+  for (const std::filesystem::path& folder : {events_folder(root()), trace_folder(root()), flight_folder(root()),
+                                              outputs_path(root()), pictures_path(root())}) {
     std::error_code holds_more;
     std::filesystem::remove(folder, holds_more);
   }

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
+#include <cstddef>
 #include <functional>
 
 #include "core/base/human.h"
@@ -53,34 +53,84 @@ std::string rates_text(const RankRates& first, double rank_flops, const char* en
 
 void RankRates::add(const RankRates& later) noexcept {
   step = later.step;
+  steps += later.steps;
   seconds += later.seconds;
   communicating += later.communicating;
   waiting += later.waiting;
+  input += later.input;
+  late += later.late;
   bytes += later.bytes;
   flops += later.flops;
   fastest = later.fastest;
 }
 
+StepRates::StepRates() : sums_{.steps = 0} {
+  for (std::vector<double>& column : columns_) {
+    column.resize(most);
+  }
+}
+
+void StepRates::add(const RankRates& step) noexcept {
+  const std::size_t row = static_cast<std::size_t>(sums_.steps) % most;
+  columns_[0][row] = step.seconds - step.waiting;
+  columns_[1][row] = step.late;
+  columns_[2][row] = step.seconds;
+  columns_[3][row] = step.waiting;
+  columns_[4][row] = step.input;
+  sums_.stage = step.stage;
+  sums_.add(step);
+}
+
+Quartiles StepRates::quartiles_of(std::vector<double>& column) const noexcept {
+  const std::size_t rows = std::min(most, static_cast<std::size_t>(sums_.steps));
+  std::sort(column.begin(), column.begin() + static_cast<std::ptrdiff_t>(rows));
+  return {column[(rows - 1) / 4], column[(rows - 1) / 2], column[(rows - 1) - (rows - 1) / 4]};
+}
+
+RankRates StepRates::take() noexcept {
+  RankRates taken = sums_;
+  taken.busy = quartiles_of(columns_[0]);
+  taken.late_in_step = quartiles_of(columns_[1]);
+  taken.usual_seconds = quartiles_of(columns_[2]).middle;
+  taken.usual_waiting = quartiles_of(columns_[3]).middle;
+  taken.usual_input = quartiles_of(columns_[4]).middle;
+  sums_ = {.steps = 0};
+  return taken;
+}
+
+namespace {
+
+/// Calls `each` with every number of a message, in order.
+template <typename Rates, typename Each>
+void for_numbers(Rates& rates, const Each& each) {
+  each(rates.step);
+  each(rates.steps);
+  each(rates.stage);
+  for (auto* number : {&rates.seconds, &rates.communicating, &rates.waiting, &rates.input, &rates.late, &rates.bytes,
+                       &rates.flops, &rates.fastest, &rates.busy.low, &rates.busy.middle, &rates.busy.high,
+                       &rates.late_in_step.low, &rates.late_in_step.middle, &rates.late_in_step.high,
+                       &rates.usual_seconds, &rates.usual_waiting, &rates.usual_input}) {
+    each(*number);
+  }
+}
+
+}  // namespace
+
 std::string to_text(const RankRates& rates) {
-  return fmt::format("{} {} {} {} {} {} {}", rates.step, rates.seconds, rates.communicating, rates.waiting, rates.bytes,
-                     rates.flops, rates.fastest);
+  std::string text;
+  for_numbers(rates, [&](auto number) { text += fmt::format("{}{}", text.empty() ? "" : " ", number); });
+  return text;
 }
 
 RankRates rates_of(std::string_view text) noexcept {
-  std::array<double, 7> numbers = {};
+  RankRates rates{.steps = 0};
   const char* at = text.data();
   const char* const end = at + text.size();
-  for (double& number : numbers) {
+  for_numbers(rates, [&](auto& number) {
     at = std::from_chars(at, end, number).ptr;
     at += at < end ? 1 : 0;
-  }
-  return {.step = static_cast<std::int64_t>(numbers[0]),
-          .seconds = numbers[1],
-          .communicating = numbers[2],
-          .waiting = numbers[3],
-          .bytes = numbers[4],
-          .flops = numbers[5],
-          .fastest = numbers[6]};
+  });
+  return rates;
 }
 
 std::string rates_line(const std::vector<RankRates>& ranks, double rank_flops) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -7,20 +9,60 @@
 
 namespace shardrun::metrics {
 
+/// The quartiles of a number over several steps.
+struct Quartiles {
+  double low = 0;
+  double middle = 0;
+  double high = 0;
+};
+
 /// A rank's computing and sending in one or several steps. Times are in seconds.
 struct RankRates {
-  std::int64_t step = 0;  ///< the last of the steps, counted from 1
+  std::int64_t step = 0;   ///< the last of the steps, counted from 1
+  std::int64_t steps = 1;  ///< how many
+  std::int64_t stage = 0;  ///< the rank's stage of a pipeline
   double seconds = 0;
   double communicating = 0;  ///< each of several concurrent transfers counts
   double waiting = 0;        ///< the part of `communicating` in which the rank did nothing else
+  double input = 0;          ///< reading samples
+  double late = 0;           ///< from the start of transfers until the transport began to work on them
   double bytes = 0;          ///< sent to other ranks
   double flops = 0;          ///< includes what is recomputed; 0: unknown
   double fastest = 0;        ///< operations per second of the rank's fastest op; 0: not measured
 
+  // Over the single steps, because medians leave out steps that something else has disturbed.
+  Quartiles busy;          ///< `seconds` without `waiting`
+  Quartiles late_in_step;  ///< `late`
+  double usual_seconds = 0;
+  double usual_waiting = 0;
+  double usual_input = 0;
+
   [[nodiscard]] double bandwidth() const noexcept { return communicating > 0 ? bytes / communicating : 0; }
   [[nodiscard]] double flops_per_s() const noexcept { return seconds > 0 ? flops / seconds : 0; }
-  /// Adds the following steps.
+  [[nodiscard]] double computing() const noexcept { return seconds - waiting - input; }
+  /// Adds the sums of the following steps. The numbers over single steps stay.
   void add(const RankRates& later) noexcept;
+};
+
+/// Collects a rank's steps for a report. Memory is reserved beforehand: adding a step allocates nothing.
+class StepRates {
+ public:
+  StepRates();
+  /// `step`: sums of one step.
+  void add(const RankRates& step) noexcept;
+  [[nodiscard]] std::int64_t steps() const noexcept { return sums_.steps; }
+  /// The sums and the quartiles of the steps since the last call. REQUIRES: there was a step.
+  [[nodiscard]] RankRates take() noexcept;
+
+ private:
+  /// The largest number of steps, the latest, that quartiles are of.
+  static constexpr std::size_t most = 1024;
+
+  /// The column's values, one for each step, sorted by this call.
+  [[nodiscard]] Quartiles quartiles_of(std::vector<double>& column) const noexcept;
+
+  RankRates sums_;
+  std::array<std::vector<double>, 5> columns_;  ///< busy, late, seconds, waiting, input
 };
 
 /// Converts to a message between processes, and back. Numbers missing in the text become 0.

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "core/base/human.h"
 #include "core/base/median.h"
+#include "core/files/folder.h"
 #include "core/metrics/run_files.h"
 
 namespace shardrun::metrics {
@@ -66,24 +69,62 @@ void Record::count_step(double seconds) {
   ++summary.steps;
 }
 
-void Record::write(const StepRecord& step) {
-  if (lines_) {
-    folder_.require_owned();
-    lines_->write(step);
+void Record::keep_also(const OtherMetrics& others) {
+  tells_ = others.numbers;
+  if (lines_ && others.csv) {
+    csv_.emplace(csv_path(folder_.root()), metrics_path(folder_.root()), others.fields);
+  }
+  if (lines_ && others.events) {
+    files::create_folders(events_folder(folder_.root()), "the folder of events");
+    std::ifstream job(job_path(folder_.root()));
+    events_.emplace(events_folder(folder_.root()), others.done, std::string(std::istreambuf_iterator<char>(job), {}));
   }
 }
 
+void Record::write(const StepRecord& step) {
+  std::array<JsonField, training_fields.size()> storage;
+  write(fields_of(step, storage));
+}
+
 void Record::write(std::span<const JsonField> fields) {
-  if (lines_) {
-    folder_.require_owned();
-    lines_->write(fields);
+  if (!lines_) {
+    return;
+  }
+  folder_.require_owned();
+  lines_->write(fields);
+  if (csv_) {
+    csv_->write(fields);
+  }
+  if (events_) {
+    events_->write(fields);
+  }
+  if (tells_) {
+    display_.numbers(lines_->line());
   }
 }
 
 void Record::add_validation(std::int64_t step, double val_loss) {
-  if (lines_) {
-    folder_.require_owned();
-    lines_->add_validation(step, val_loss);
+  if (!lines_) {
+    return;
+  }
+  folder_.require_owned();
+  lines_->add_validation(step, val_loss);
+  if (csv_) {
+    csv_->rewrite();
+  }
+  if (events_) {
+    events_->write(std::array<JsonField, 2>{{{"step", step}, {"val_loss", val_loss}}});
+  }
+  if (tells_) {
+    display_.numbers(lines_->line());
+  }
+}
+
+void Record::tell(std::span<const JsonField> numbers) {
+  if (tells_) {
+    std::string line;
+    append_line(line, numbers);
+    display_.numbers(line);
   }
 }
 

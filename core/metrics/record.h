@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "core/base/stop.h"
+#include "core/metrics/csv.h"
+#include "core/metrics/event_file.h"
 #include "core/metrics/jsonl.h"
 #include "core/metrics/log.h"
 #include "core/metrics/rates.h"
@@ -32,6 +34,8 @@ class Display {
   /// Sets the current activity, as screen::Progress::now_at does.
   virtual void now_at(std::string_view what, std::int64_t done, std::int64_t total) = 0;
   void now_at(std::string_view what) { now_at(what, 0, 0); }
+  /// Tells the process that serves the run's numbers of a line of numbers; see Exposition::take.
+  virtual void numbers(std::string_view line) = 0;
   /// Reports what this rank did in some steps. Every rank must report the same steps.
   virtual void rates(const RankRates& rates) = 0;
   /// Prints a line above the progress line.
@@ -44,6 +48,15 @@ class Display {
   virtual void results_are(Results results) = 0;
 };
 
+/// What becomes of the lines of metrics.jsonl, beside that file: [metrics].
+struct OtherMetrics {
+  bool csv = false;
+  bool events = false;                       ///< for TensorBoard
+  bool numbers = false;                      ///< Display::numbers
+  std::span<const std::string_view> fields;  ///< that the lines may have, in order
+  std::int64_t done = 0;                     ///< steps done before the first line
+};
+
 /// One rank's records of a run: its log, its part of the summary and, on the first rank, metrics.jsonl.
 class Record {
  public:
@@ -51,6 +64,9 @@ class Record {
   Record(Display& display, const RunFolder& folder, int rank, Summary planned);
 
   [[nodiscard]] bool is_first() const noexcept { return lines_.has_value(); }
+
+  /// Begins to keep metrics elsewhere, too. Called before anything is written. Throws Error{io}.
+  void keep_also(const OtherMetrics& others);
 
   /// Writes to the log; on the first rank also to the screen.
   void say(const std::string& line);
@@ -62,6 +78,8 @@ class Record {
   void write(const StepRecord& step);
   void write(std::span<const JsonField> fields);
   void add_validation(std::int64_t step, double val_loss);
+  /// Tells the process that serves the run's numbers of some of this rank, if there is one.
+  void tell(std::span<const JsonField> numbers);
   void update(const screen::ProgressUpdate& update);
   void results_are(Results results);
   void now_at(std::string_view what, std::int64_t done = 0, std::int64_t total = 0);
@@ -78,6 +96,9 @@ class Record {
   std::chrono::steady_clock::time_point begin_;
   Log log_;
   std::optional<JsonlWriter> lines_;
+  std::optional<CsvWriter> csv_;
+  std::optional<EventFile> events_;
+  bool tells_ = false;
   std::vector<double> step_seconds_;
 };
 

@@ -71,18 +71,30 @@ void for_saved(const std::filesystem::path& folder, const StepOfName& step_of_na
   }
 }
 
-constexpr std::array<std::string_view, 6> replaced_files = {"job.ini",      "sample.txt", "state.safetensors",
-                                                            "summary.json", "trace.json", "weights.safetensors"};
+constexpr std::array<std::string_view, 7> replaced_files = {
+    "job.ini", "metrics.csv", "sample.txt", "state.safetensors", "summary.json", "trace.json", "weights.safetensors"};
 
 bool is_replaced_file(std::string_view name) {
   return step_of_state(name) || std::ranges::find(replaced_files, name) != replaced_files.end();
 }
 
-bool is_result(std::string_view name) { return name == "metrics.jsonl" || is_replaced_file(name); }
+bool is_result(std::string_view name) {
+  return name == "metrics.jsonl" || name == "ranks.jsonl" || is_replaced_file(name);
+}
 
 }  // namespace
 
 std::filesystem::path metrics_path(const std::filesystem::path& output) { return output / "metrics.jsonl"; }
+
+std::filesystem::path csv_path(const std::filesystem::path& output) { return output / "metrics.csv"; }
+
+std::filesystem::path events_folder(const std::filesystem::path& output) { return output / "tensorboard"; }
+
+bool is_of_events(const std::filesystem::path& path) {
+  return path.filename().native().starts_with("events.out.tfevents.");
+}
+
+std::filesystem::path ranks_path(const std::filesystem::path& output) { return output / "ranks.jsonl"; }
 
 std::filesystem::path summary_path(const std::filesystem::path& output) { return output / "summary.json"; }
 
@@ -164,6 +176,7 @@ bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem
     if ((lies_in(path, output / "log") && is_of_rank(path, ".log")) ||
         (lies_in(path, outputs_path(output)) && (path.extension() == ".npy" || is_unfinished(name))) ||
         (lies_in(path, pictures_path(output)) && (step_of_picture(name) || is_unfinished(name))) ||
+        (lies_in(path, events_folder(output)) && is_of_events(path)) ||
         (lies_in(path, trace_folder(output)) && (is_of_rank(path, ".json") || is_unfinished(name))) ||
         (lies_in(path, flight_folder(output)) && (is_of_rank(path, ".jsonl") || is_of_rank(path, ".record")))) {
       return true;
@@ -178,7 +191,15 @@ std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& k
   }
   std::error_code none;
   std::vector<std::filesystem::path> files = old_states(output, kept, none);
-  files.insert(files.end(), {metrics_path(output), trace_path(output), sample_path(output)});
+  files.insert(files.end(),
+               {metrics_path(output), csv_path(output), ranks_path(output), trace_path(output), sample_path(output)});
+  std::error_code failed;
+  for (auto entry = std::filesystem::directory_iterator(events_folder(output), failed);
+       !kept.metrics && !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    if (is_of_events(entry->path())) {
+      files.push_back(entry->path());
+    }
+  }
   std::uint64_t bytes = 0;
   for (const std::filesystem::path& file : files) {
     struct stat status = {};

@@ -14,6 +14,13 @@ namespace shardrun::metrics {
 // Paths of the parts of a run in its output folder.
 
 [[nodiscard]] std::filesystem::path metrics_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path csv_path(const std::filesystem::path& output);
+/// The folder of the files of events for TensorBoard, one for each start of the first rank; and whether a file in it is
+/// one, by its name.
+[[nodiscard]] std::filesystem::path events_folder(const std::filesystem::path& output);
+[[nodiscard]] bool is_of_events(const std::filesystem::path& path);
+/// The times of all ranks.
+[[nodiscard]] std::filesystem::path ranks_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path summary_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path log_path(const std::filesystem::path& output, int rank);
 [[nodiscard]] std::filesystem::path job_path(const std::filesystem::path& output);
@@ -49,7 +56,8 @@ namespace shardrun::metrics {
 struct Kept {
   std::filesystem::path file;  ///< the state from which the new run starts
   std::int64_t step = -1;      ///< saved states up to this step are kept
-  bool metrics = false;        ///< lines of metrics.jsonl up to this step are kept, too, because the run continues
+  bool metrics =
+      false;  ///< lines of metrics.jsonl and ranks.jsonl up to this step are kept, too, because the run continues
 };
 
 /// Whether a run has ever held the folder.

@@ -65,6 +65,20 @@ array json_of(const std::vector<Attempt>& attempts) {
   return list;
 }
 
+array json_of(const std::vector<SlowRank>& slow_ranks) {
+  array list;
+  for (const SlowRank& slow : slow_ranks) {
+    list.push_back({{"rank", slow.rank},
+                    {"host", slow.host},
+                    {"cause", to_string(slow.cause)},
+                    {"first_step", slow.first_step},
+                    {"last_step", slow.last_step},
+                    {"behind_s", slow.behind_s},
+                    {"share", slow.share}});
+  }
+  return list;
+}
+
 value json_of(const std::optional<double>& number) { return number ? value(*number) : value(nullptr); }
 
 object json_of(const Summary& summary) {
@@ -102,6 +116,9 @@ object json_of(const Summary& summary) {
   }
   if (!summary.attempts.empty()) {
     json.emplace("attempts", json_of(summary.attempts));
+  }
+  if (!summary.slow_ranks.empty()) {
+    json.emplace("slow_ranks", json_of(summary.slow_ranks));
   }
   return json;
 }

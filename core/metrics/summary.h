@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/metrics/slow_ranks.h"
+
 namespace shardrun::metrics {
 
 /// Bytes by purpose.
@@ -79,10 +81,11 @@ struct Summary {
   double check_s = 0;                    ///< seconds of the checks, outside of the steps
   std::int64_t first_step = 0;           ///< steps done before this run, which continued from there
   std::optional<CheckpointSummary> checkpoints;
-  std::vector<Attempt> attempts;   ///< the attempts before the last one; all other fields are about the last one
-  std::string saved;               ///< the run's result in the folder: "new", "earlier" or "none"
-  std::optional<double> ending_s;  ///< if one of several ranks failed: seconds from that to the last rank's end
-  std::size_t strangers = 0;       ///< connections that were not from ranks; written only if not 0
+  std::vector<Attempt> attempts;     ///< the attempts before the last one; all other fields are about the last one
+  std::string saved;                 ///< the run's result in the folder: "new", "earlier" or "none"
+  std::optional<double> ending_s;    ///< if one of several ranks failed: seconds from that to the last rank's end
+  std::size_t strangers = 0;         ///< connections that were not from ranks; written only if not 0
+  std::vector<SlowRank> slow_ranks;  ///< ranks that held up the others, in the order in which they began
   RunOrigin origin;
   std::vector<RankSummary> ranks;
 };

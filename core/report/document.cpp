@@ -24,6 +24,7 @@
 #include "core/files/mapped_file.h"
 #include "core/files/text_file.h"
 #include "core/job/raw.h"
+#include "core/metrics/json_text.h"
 #include "core/metrics/locked_run_folder.h"
 #include "core/metrics/run_files.h"
 
@@ -43,50 +44,20 @@ constexpr std::array<std::string_view, 2> left_out_columns = {"comm_s", "bandwid
 
 constexpr double missing = std::numeric_limits<double>::quiet_NaN();
 
-/// The fields of a line of metrics.jsonl that are numbers. null is NaN. Nothing if it is no flat JSON object: the last
-/// line of a live run may be unfinished.
+/// The fields of a line of metrics.jsonl that are numbers. null is NaN. Nothing if it is no such line: the last one of
+/// a live run may be unfinished.
 std::optional<std::map<std::string_view, double>> numbers_of(std::string_view line) {
   std::map<std::string_view, double> numbers;
-  const auto take = [&](char c) {
-    const bool found = line.starts_with(c);
-    line.remove_prefix(found ? 1 : 0);
-    return found;
-  };
-  const auto take_text = [&]() -> std::optional<std::string_view> {
-    if (!take('"')) {
-      return std::nullopt;
-    }
-    const std::string_view text = line.substr(0, line.find_first_of("\"\\"));
-    line.remove_prefix(text.size());
-    return take('"') ? std::optional(text) : std::nullopt;
-  };
-  if (!take('{')) {
-    return std::nullopt;
-  }
-  do {
-    const std::optional<std::string_view> name = take_text();
-    if (!name || !take(':')) {
-      return std::nullopt;
-    }
-    if (line.starts_with('"')) {
-      if (!take_text()) {
-        return std::nullopt;
-      }
-      continue;
-    }
-    double& number = numbers[*name];
+  bool is_whole = line.ends_with('}');
+  metrics::for_numbers(line, [&](std::string_view name, std::string_view value) {
+    double& number = numbers[name];
     number = missing;
-    if (constexpr std::string_view null = "null"; line.starts_with(null)) {
-      line.remove_prefix(null.size());
-      continue;
+    if (value != "null" && !value.starts_with('"')) {
+      const auto [end, failed] = std::from_chars(value.data(), value.data() + value.size(), number);
+      is_whole = is_whole && failed == std::errc() && end == value.data() + value.size();
     }
-    const auto [end, failed] = std::from_chars(line.data(), line.data() + line.size(), number);
-    if (failed != std::errc()) {
-      return std::nullopt;
-    }
-    line.remove_prefix(static_cast<std::size_t>(end - line.data()));
-  } while (take(','));
-  return take('}') && line.empty() ? std::optional(std::move(numbers)) : std::nullopt;
+  });
+  return is_whole ? std::optional(std::move(numbers)) : std::nullopt;
 }
 
 /// A number with so many digits as a drawing needs.
@@ -287,7 +258,7 @@ json::object json_of(const std::vector<Interval>& intervals) {
 
 /// Adds what each rank did in each interval. After an elastic restart only intervals with the last number of ranks.
 void add_rank_times(json::object& run, const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "ranks.jsonl";
+  const std::filesystem::path path = metrics::ranks_path(folder);
   std::vector<Interval> intervals;
   bool has_other_ranks = false;
   const auto add = [&](std::string_view line) {

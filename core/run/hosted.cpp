@@ -26,6 +26,7 @@
 #include "core/run/rendezvous.h"
 #include "core/run/requirements.h"
 #include "core/run/run.h"
+#include "core/run/served_numbers.h"
 
 namespace shardrun::run {
 namespace {
@@ -103,7 +104,9 @@ std::string name_of_run() {
 class First {
  public:
   First(const job::Job& job, const launch::World& world, const RunSettings& settings)
-      : common_(job), world_(world), settings_(settings), run_(job, settings) {}
+      : common_(job), world_(world), settings_(settings), served_(job, settings), run_(job, settings) {
+    settings_.numbers = served_.numbers();
+  }
 
   First(const First&) = delete;
   First& operator=(const First&) = delete;
@@ -129,6 +132,9 @@ class First {
     reports_.emplace(run_.job(), settings_, 1,
                      resumed == nullptr ? checkpoint::first_step(common_) : resumed->manifest().step);
     reports_->tell_older(older);
+    if (const std::string notice = served_.notice(); !notice.empty()) {
+      reports_->notice(notice);
+    }
     host_->start();
     invitation.master.port = host_->port();
     return invitation;
@@ -175,7 +181,8 @@ class First {
 
   const job::Job& common_;  ///< the same on all ranks
   const launch::World& world_;
-  const RunSettings& settings_;
+  RunSettings settings_;
+  ServedNumbers served_;
   Run run_;  ///< in the folder that this rank has chosen for all ranks
   std::optional<RankReports> reports_;
   std::optional<launch::StoreHost> host_;  // destroyed first, because it calls the other members

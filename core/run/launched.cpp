@@ -136,6 +136,9 @@ class LaunchedRun {
           const std::filesystem::path record = run_.keep_record();
           failed = reports.merge(result, record);
           told_ = attempts_.begin_next(run_, record, *failed);
+          if (settings_.numbers != nullptr) {
+            settings_.numbers->begin_again(attempts_.job().ranks);
+          }
           is_last = false;
         } catch (const Error& error) {
           attempts_.give_up(error.message());

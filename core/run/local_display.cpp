@@ -42,6 +42,12 @@ void LocalDisplay::hand_over() {
   static_cast<void>(screen_.finish());
 }
 
+void LocalDisplay::numbers(std::string_view line) {
+  if (settings_.numbers != nullptr) {
+    settings_.numbers->take(0, line);
+  }
+}
+
 void LocalDisplay::rates(const metrics::RankRates& rates) {
   progress_.print(metrics::rates_line({rates}, rank_flops_));
 }

@@ -31,6 +31,7 @@ class LocalDisplay final : public metrics::Display {
   void update(const screen::ProgressUpdate& update) override { progress_.update(update); }
   void now_at(std::string_view what, std::int64_t done, std::int64_t total) override;
   void line(std::string_view text) override { progress_.print(text); }
+  void numbers(std::string_view line) override;
   void rates(const metrics::RankRates& rates) override;
   void finish() override;
   void result(std::string_view text) override;

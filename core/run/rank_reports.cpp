@@ -7,8 +7,10 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <utility>
 
+#include "core/base/error.h"
 #include "core/base/human.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/metrics/run_files.h"
@@ -25,6 +27,7 @@ constexpr const char* activity_message = "activity";
 constexpr const char* result_message = "result";
 constexpr const char* saved_message = "saved";
 constexpr const char* rates_message = "rates";
+constexpr const char* numbers_message = "numbers";
 
 std::string to_text(const screen::ProgressUpdate& update) {
   const double none = std::nan("");
@@ -62,6 +65,7 @@ class RemoteDisplay final : public metrics::Display {
     link_.message(activity_message, fmt::format("{} {} {}", done, total, what));
   }
   void line(std::string_view text) override { link_.message(line_message, text); }
+  void numbers(std::string_view line) override { link_.message(numbers_message, line); }
   void rates(const metrics::RankRates& rates) override { link_.message(rates_message, to_text(rates)); }
   void finish() override { link_.message(finish_message, ""); }
   void results_are(Results results) override {
@@ -88,6 +92,20 @@ class RemoteDisplay final : public metrics::Display {
 /// If more bytes than this wait for the screen, further output of ranks is dropped.
 constexpr std::size_t most_waiting_output = std::size_t{1024} * 1024;
 
+/// Seconds between two lines of ranks.jsonl, except before the last one.
+constexpr double least_between_lines = 2;
+
+/// Adds the ranks' reports of the following steps.
+void add_up(std::vector<metrics::RankRates>& sums, const std::vector<metrics::RankRates>& ranks) {
+  if (sums.empty()) {
+    sums = ranks;
+    return;
+  }
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    sums[rank].add(ranks[rank]);
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<metrics::Display> display_of_launcher(train::RankLink& link) {
@@ -105,6 +123,9 @@ RankReports::RankReports(const job::Job& job, const RunSettings& settings, int l
   progress_.now_at(fmt::format("waiting for {} to join", counted(job.ranks, "rank")));
   for (int rank = 0; rank < logs; ++rank) {
     logs_.push_back(std::make_unique<metrics::Log>(metrics::log_path(job.output, rank)));
+  }
+  if (job.task == job::Task::train || job.task == job::Task::iterate) {
+    times_.emplace(metrics::ranks_path(job.output));
   }
 }
 
@@ -134,7 +155,11 @@ void RankReports::take(const launch::RankMessage& message) {
     saved_ =
         message.bytes == std::to_string(static_cast<int>(Results::saved)) ? Results::saved : Results::being_written;
   } else if (message.kind == rates_message) {
-    show_rates(message.rank, metrics::rates_of(message.bytes));
+    take_rates(message.rank, metrics::rates_of(message.bytes));
+  } else if (message.kind == numbers_message) {
+    if (settings_.numbers != nullptr) {
+      settings_.numbers->take(message.rank, message.bytes);
+    }
   } else if (message.kind == result_message) {
     results_ += message.bytes;
   } else if (message.kind == summary_message) {
@@ -151,8 +176,7 @@ void RankReports::log(std::size_t rank, std::string_view line) {
 
 void RankReports::tell_older(const std::string& older) {
   if (!older.empty()) {
-    log(older);
-    notice(older);
+    tell(older);
   }
 }
 
@@ -168,7 +192,7 @@ void RankReports::show_activity(std::string_view text) {
   progress_.now_at(text, numbers[0], numbers[1]);
 }
 
-void RankReports::show_rates(int rank, const metrics::RankRates& rates) {
+void RankReports::take_rates(int rank, const metrics::RankRates& rates) {
   std::map<int, metrics::RankRates>& of_step = rates_[rates.step];
   of_step[rank] = rates;
   if (of_step.size() < static_cast<std::size_t>(job_.ranks)) {
@@ -178,8 +202,77 @@ void RankReports::show_rates(int rank, const metrics::RankRates& rates) {
   for (const auto& [each, its_rates] : of_step) {
     all.push_back(its_rates);
   }
-  progress_.print(metrics::rates_line(all, job_.cluster.flops));
   rates_.erase(rates.step);
+  look_for_slow_ranks(all);
+  show_rates(all);
+  add_up(since_written_, all);
+  if (metrics::seconds_since(written_at_) >= least_between_lines) {
+    write_times();
+  }
+}
+
+void RankReports::look_for_slow_ranks(const std::vector<metrics::RankRates>& ranks) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+    hosts.push_back(summaries_[rank].ranks.empty() ? "" : summaries_[rank].ranks.front().host);
+  }
+  const metrics::SlowRanks::Change change = slow_ranks_.add(ranks, hosts);
+  for (const metrics::SlowRank& slow : change.ended) {
+    tell(metrics::line_of_end(slow));
+  }
+  for (const metrics::SlowRank& slow : change.begun) {
+    tell(metrics::line_of_begin(slow));
+  }
+  if (settings_.numbers != nullptr) {
+    settings_.numbers->take(slow_ranks_.present());
+  }
+}
+
+void RankReports::show_rates(const std::vector<metrics::RankRates>& ranks) {
+  if (!settings_.profile || !job_.engine.name.empty()) {
+    return;
+  }
+  add_up(since_shown_, ranks);
+  const std::int64_t step = ranks.front().step;
+  if (step % train::profile_interval(job_) == 0 || step == checkpoint::last_step(job_)) {
+    progress_.print(metrics::rates_line(std::exchange(since_shown_, {}), job_.cluster.flops));
+  }
+}
+
+void RankReports::write_times() {
+  written_at_ = std::chrono::steady_clock::now();
+  const std::vector<metrics::RankRates> ranks = std::exchange(since_written_, {});
+  if (ranks.empty() || !times_) {
+    return;
+  }
+  using Rates = metrics::RankRates;
+  const auto column = [&](double (*number)(const Rates&)) {
+    std::vector<double> numbers;
+    for (const Rates& rank : ranks) {
+      numbers.push_back(number(rank));
+    }
+    return numbers;
+  };
+  const std::vector<double> seconds = column([](const Rates& rank) { return rank.seconds; });
+  const std::vector<double> computing = column([](const Rates& rank) { return rank.computing(); });
+  const std::vector<double> exposed = column([](const Rates& rank) { return rank.waiting; });
+  const std::vector<double> hidden = column([](const Rates& rank) { return rank.communicating - rank.waiting; });
+  const std::vector<double> input = column([](const Rates& rank) { return rank.input; });
+  const std::vector<double> sent = column([](const Rates& rank) { return rank.bytes; });
+  const std::array<metrics::JsonField, 8> fields = {{{"step", ranks.front().step},
+                                                     {"steps", ranks.front().steps},
+                                                     {"seconds", std::span(seconds)},
+                                                     {"computing_s", std::span(computing)},
+                                                     {"exposed_s", std::span(exposed)},
+                                                     {"hidden_s", std::span(hidden)},
+                                                     {"input_s", std::span(input)},
+                                                     {"sent_bytes", std::span(sent)}}};
+  try {
+    times_->write(fields);
+  } catch (const Error& error) {
+    times_.reset();
+    tell(error.message());
+  }
 }
 
 void RankReports::note(const screen::ProgressUpdate& update) {
@@ -198,7 +291,9 @@ void RankReports::fill(metrics::Summary& summary) const {
 }
 
 metrics::Summary RankReports::merge(const launch::LaunchResult& result, const std::filesystem::path& folder) {
+  write_times();
   metrics::Summary summary = summaries_.contains(0) ? summaries_[0] : metrics::Summary{};
+  summary.slow_ranks = slow_ranks_.found();
   summary.ranks.clear();
   for (int rank = 0; rank < static_cast<int>(job_.ranks); ++rank) {
     summary.ranks.push_back(summaries_.contains(rank) && !summaries_[rank].ranks.empty() ? summaries_[rank].ranks[0]

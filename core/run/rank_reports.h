@@ -5,14 +5,17 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/job/job.h"
 #include "core/launch/launch.h"
+#include "core/metrics/jsonl.h"
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
+#include "core/metrics/slow_ranks.h"
 #include "core/metrics/summary.h"
 #include "core/run/run.h"
 #include "core/screen/progress.h"
@@ -59,8 +62,20 @@ class RankReports {
   /// Writes to a rank's log. If that fails, tells the person.
   void log(std::size_t rank, std::string_view line);
   void show_activity(std::string_view text);
-  /// Keeps the rates of a step, and shows them once all ranks have reported theirs.
-  void show_rates(int rank, const metrics::RankRates& rates);
+  /// Keeps a rank's report until all ranks have reported the same steps.
+  void take_rates(int rank, const metrics::RankRates& rates);
+  /// Tells of ranks that begin or end to hold up the others.
+  void look_for_slow_ranks(const std::vector<metrics::RankRates>& ranks);
+  /// With --profile, shows the rates when enough steps are done.
+  void show_rates(const std::vector<metrics::RankRates>& ranks);
+  /// Writes a line of ranks.jsonl of all that was reported since the last one. If that fails, tells the person, and
+  /// writes no more.
+  void write_times();
+  /// Tells the person, and the first rank's log.
+  void tell(std::string_view line) {
+    log(line);
+    notice(line);
+  }
   /// Fills in what the first rank did not live to report at its end.
   void fill(metrics::Summary& summary) const;
 
@@ -77,7 +92,12 @@ class RankReports {
   std::vector<std::unique_ptr<metrics::Log>> logs_;
   std::map<int, metrics::Summary> summaries_;  ///< the latest of each rank: planned values, then results
   std::map<std::int64_t, std::map<int, metrics::RankRates>> rates_;  ///< by step and rank
-  screen::ProgressUpdate last_;                                      ///< with the latest validation loss
+  metrics::SlowRanks slow_ranks_;
+  std::vector<metrics::RankRates> since_shown_;    ///< by rank; empty: nothing yet, as in the next
+  std::vector<metrics::RankRates> since_written_;  ///< by rank
+  std::optional<metrics::JsonlWriter> times_;      ///< ranks.jsonl
+  std::chrono::steady_clock::time_point written_at_ = std::chrono::steady_clock::now();
+  screen::ProgressUpdate last_;  ///< with the latest validation loss
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 

@@ -10,6 +10,7 @@
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/files/folder.h"
 #include "core/job/job.h"
+#include "core/metrics/exposition.h"
 #include "core/metrics/locked_run_folder.h"
 #include "core/metrics/summary.h"
 #include "core/screen/progress.h"
@@ -30,6 +31,8 @@ struct RunSettings {
   metrics::RunOrigin origin;  ///< everything except the end time
   /// When the run must end, by [job] time_limit.
   std::optional<std::chrono::system_clock::time_point> ends_by = {};
+  /// The numbers that [metrics] prometheus serves; null: none. Outlives the run.
+  metrics::Exposition* numbers = nullptr;
   std::filesystem::path output;  ///< [job] output with the placeholders filled in by this process
 };
 

@@ -19,6 +19,7 @@
 #include "core/run/rank_process.h"
 #include "core/run/requirements.h"
 #include "core/run/resuming.h"
+#include "core/run/served_numbers.h"
 #include "core/train/steps.h"
 
 namespace shardrun::run {
@@ -58,7 +59,7 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
 /// Whether the job runs in this process. With restarts it does not, because a process cannot start itself again.
 bool runs_here(const job::Job& job) noexcept { return job.ranks == 1 && job.restarts == 0; }
 
-metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& settings) {
+metrics::Summary prepare_and_run(const job::Job& given, RunSettings settings) {
   const job::Job job = with_fitting_ranks(given, given.ranks);
   std::optional<LocalDisplay> display(std::in_place, job, settings);
   std::optional<Prepared> prepared =
@@ -81,6 +82,11 @@ metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& setti
     return *stopped;
   }
   for (const std::string& notice : prepared->notices) {
+    display->line(notice);
+  }
+  const ServedNumbers served(job, settings);
+  settings.numbers = served.numbers();
+  if (const std::string notice = served.notice(); !notice.empty()) {
     display->line(notice);
   }
   if (runs_here(job)) {

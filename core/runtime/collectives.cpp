@@ -236,7 +236,7 @@ Communicator::Handle Collectives::prepare(const Transfer& transfer, const Transf
       (*buffer)->registration = registration;
     }
   }
-  ops_.push_back({group.group.prepare({op}, deadline()),
+  ops_.push_back({group.group.prepare({op}, deadline()), static_cast<std::size_t>(&group - groups_.data()),
                   record_.add_op(group.recorded, std::max(buffers.send_bytes, buffers.recv_bytes), op.label)});
   return ops_.size() - 1;
 }
@@ -247,6 +247,7 @@ void Collectives::start(Op& op) {
   const std::int64_t begin = plugins::transport_clock();
   start_by(op, [&] { op.op.start(deadline()); });
   exposed_ns_ += plugins::transport_clock() - begin;
+  op.started = begin;
   op.exposed_before = exposed_ns_;
 }
 
@@ -261,8 +262,15 @@ void Collectives::wait(Op& op) {
     const std::int64_t under_way = std::min(op.times->ended, waited_from) - op.times->begun;
     const std::int64_t waited_for_others = exposed_ns_ - op.exposed_before;
     hidden_ns_ += std::max<std::int64_t>(0, under_way - waited_for_others);
+    count_late(op);
   }
   exposed_ns_ += plugins::transport_clock() - waited_from;
+}
+
+void Collectives::count_late(const Op& op) {
+  std::int64_t& ended_before = groups_[op.group].ended;
+  late_ns_ += std::max<std::int64_t>(0, op.times->begun - std::max(op.started, ended_before));
+  ended_before = std::max(ended_before, op.times->ended);
 }
 
 void Collectives::start(Handle transfer, const plugins::TransportQueue& queue) {
@@ -303,7 +311,7 @@ Communicator::Handle Collectives::start_once(std::size_t group, sdk::OpSpec op) 
     numbers.push_back(record_.add_op(of.recorded, bytes, op.label));
   }
   const std::int64_t begin = plugins::transport_clock();
-  Op prepared{.op = of.group.prepare({op}, deadline()), .recorded = numbers.back(), .reuse = &numbers};
+  Op prepared{.op = of.group.prepare({op}, deadline()), .group = group, .recorded = numbers.back(), .reuse = &numbers};
   exposed_ns_ += plugins::transport_clock() - begin;
   numbers.pop_back();
   start(prepared);

@@ -62,6 +62,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   [[nodiscard]] QueuedTransfers* queued() noexcept override { return this; }
   [[nodiscard]] double exposed_seconds() const noexcept override { return static_cast<double>(exposed_ns_) * 1e-9; }
   [[nodiscard]] double hidden_seconds() const noexcept override { return static_cast<double>(hidden_ns_) * 1e-9; }
+  [[nodiscard]] double late_seconds() const noexcept override { return static_cast<double>(late_ns_) * 1e-9; }
 
   // Operations that no program has planned, on memory that is not registered.
 
@@ -92,12 +93,15 @@ class Collectives final : public Communicator, private QueuedTransfers {
     plugins::TransportGroup group;
     std::uint32_t recorded = 0;  ///< number in the flight record
     std::uint64_t ops = 0;       ///< number of ops prepared so far; all members prepare them in the same order
+    std::int64_t ended = 0;      ///< the time at which the last of its operations was complete
   };
 
   /// A prepared operation, with its number in the flight record.
   struct Op {
     plugins::TransportOp op;
+    std::size_t group = 0;
     std::uint32_t recorded = 0;
+    std::int64_t started = 0;                     ///< when the host started it
     std::int64_t exposed_before = 0;              ///< `exposed_ns_` when it was started
     std::optional<Times> times = std::nullopt;    ///< of its latest run, after the wait
     std::vector<std::uint32_t>* reuse = nullptr;  ///< for an unplanned operation: the list to which its number returns
@@ -121,6 +125,8 @@ class Collectives final : public Communicator, private QueuedTransfers {
   void finish(Op& op);
   void start(Op& op);
   void wait(Op& op);
+  /// Counts by how much an operation began late.
+  void count_late(const Op& op);
 
   TransportSet& set_;
   const mesh::Mesh mesh_;
@@ -137,6 +143,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   FlightRecorder& record_;
   std::int64_t exposed_ns_ = 0;
   std::int64_t hidden_ns_ = 0;
+  std::int64_t late_ns_ = 0;
   Waits waits_;  ///< times at which queues waited
 };
 

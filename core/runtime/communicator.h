@@ -65,6 +65,9 @@ class Communicator {
   /// Seconds in which transfers were in progress while this rank neither started transfers nor waited for them; a lower
   /// bound. Each of several concurrent transfers counts. 0 if the transports do not report times.
   [[nodiscard]] virtual double hidden_seconds() const noexcept { return 0; }
+  /// Seconds from the host's starts of transfers until the transport began to work on them, without the time in which
+  /// it worked on the group's transfers before. 0 if the transports do not report times, or if a queue starts them.
+  [[nodiscard]] virtual double late_seconds() const noexcept { return 0; }
 };
 
 /// Starts transfers when a device's queue reaches them, and makes queues wait for them, while the host continues. Used

@@ -142,6 +142,13 @@ class Executor {
   [[nodiscard]] double hidden_seconds() const noexcept {
     return communicator_ == nullptr ? 0 : communicator_->hidden_seconds() - uncounted_hidden_;
   }
+  /// Seconds by which transfers began late so far: see Communicator.
+  [[nodiscard]] double late_seconds() const noexcept {
+    return communicator_ == nullptr ? 0 : communicator_->late_seconds();
+  }
+  /// Seconds that the host took so far to read the programs' inputs, as those who wrote them say.
+  [[nodiscard]] double input_seconds() const noexcept { return input_seconds_; }
+  void add_input_seconds(double seconds) noexcept { input_seconds_ += seconds; }
   /// The total bytes that started transfers sent, assuming rings: see partition::sent_bytes().
   [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
 
@@ -335,6 +342,7 @@ class Executor {
   std::uint64_t uncounted_ = 0;
   mutable double uncounted_exposed_ = 0;
   mutable double uncounted_hidden_ = 0;
+  double input_seconds_ = 0;
   std::optional<std::int64_t> step_;  ///< see begin_step()
   bool profiling_ = false;
   Timeline* timeline_ = nullptr;

@@ -94,6 +94,7 @@ Checkpointing::Checkpointing(const job::Job& job, const compile::Compiled& compi
   if (compiled.resumed != nullptr) {
     last_whole_ = compiled.resumed->manifest().step;
   }
+  tell_counts();
   if (checkpoint::takes_snapshots(job)) {
     snapshot_ = device::Device::find("cpu").allocate(file_.bytes());
     std::memset(snapshot_->data(), 0, file_.bytes());  // so that the first save takes no longer than others
@@ -259,6 +260,18 @@ void Checkpointing::look() {
   }
 }
 
+void Checkpointing::tell_counts() {
+  if (!is_first()) {
+    return;
+  }
+  const metrics::CheckpointSummary& summary = *record_.summary.checkpoints;
+  record_.tell(std::array<metrics::JsonField, 2>{
+      {{"checkpoints_saved", summary.saved}, {"checkpoints_failed", summary.failed}}});
+  if (last_whole_ >= 0) {
+    record_.tell(std::array<metrics::JsonField, 1>{{{"checkpoint_step", last_whole_}}});
+  }
+}
+
 void Checkpointing::tell(const Outcome& outcome) {
   if (outcome.ended) {
     return;
@@ -269,6 +282,7 @@ void Checkpointing::tell(const Outcome& outcome) {
     ++summary.saved;
     summary.bytes = outcome.bytes;
     summary.last_step = last_whole_ = outcome.step;
+    tell_counts();
     record_.say(fmt::format(
         "checkpoint of step {}: {} in {} ({}/s)", outcome.step, human_bytes(outcome.bytes), human_time(outcome.seconds),
         human_bytes(static_cast<std::uint64_t>(static_cast<double>(outcome.bytes) / std::max(outcome.seconds, 1e-6)))));
@@ -278,6 +292,7 @@ void Checkpointing::tell(const Outcome& outcome) {
     return;
   }
   ++summary.failed;
+  tell_counts();
   record_.say(
       fmt::format("warning: the checkpoint of step {} could not be written: {}", outcome.step, outcome.failure));
   if (job_.checkpoints.on_failure == job::SaveFailure::stop && is_first()) {

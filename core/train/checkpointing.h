@@ -100,6 +100,8 @@ class Checkpointing {
   /// Waits for what another rank publishes under this name. Throws Error{aborted} if this rank's run has failed.
   [[nodiscard]] std::string published(const std::string& name) const;
   void tell(const Outcome& outcome);
+  /// Tells how many checkpoints there are, for [metrics].
+  void tell_counts();
   [[nodiscard]] bool is_first() const noexcept;
 
   const job::Job& job_;

@@ -78,7 +78,8 @@ std::int64_t EngineTraining::feed(const Samples& samples) {
       rows_view(targets_.data(), labels ? graph::DType::i32 : graph::DType::f32, rows, width, first, samples.rows);
   const device::HostAccess host(executor_.queue());
   if (samples.trains) {
-    data::feed_training(*compiled_.dataset, job_.seed, samples.first, host, inputs, targets);
+    executor_.add_input_seconds(
+        data::feed_training(*compiled_.dataset, job_.seed, samples.first, host, inputs, targets));
   } else {
     data::feed_evaluation(*compiled_.dataset, samples.first, host, inputs, targets);
   }

@@ -193,8 +193,9 @@ class IterateTask : private RankTask {
 device::Scalars feed_iteration(const job::Job& job, const compile::Compiled& compiled, runtime::Executor& executor,
                                std::size_t program, std::int64_t step, std::int64_t first_sample) {
   if (const std::optional<device::TensorView> inputs = executor.find_input(program, "inputs", 0)) {
-    data::feed_training(*compiled.dataset, job.seed, first_sample, executor.host(device::Access::write), *inputs,
-                        *executor.find_input(program, "targets", 0));
+    executor.add_input_seconds(data::feed_training(*compiled.dataset, job.seed, first_sample,
+                                                   executor.host(device::Access::write), *inputs,
+                                                   *executor.find_input(program, "targets", 0)));
   }
   return {.seed = job.seed, .step = step, .first_sample = first_sample};
 }

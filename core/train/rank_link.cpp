@@ -186,20 +186,23 @@ void RankLink::refuse_changed(std::int32_t agreed, std::string_view possible) co
 }
 
 /// A request that any rank has received counts for all, because otherwise some ranks would wait for others that pause.
-/// A stop counts before a checkpoint, and a checkpoint before a pause: what is left is asked for again after
-/// the next step.
+/// A stop counts before a checkpoint, a checkpoint before a pause, and a pause before a report: what is left is asked
+/// for again after the next step.
 std::int32_t RankLink::number_of(const Wish& wish) const {
   const int heard =
       std::max({wish.signal, rank_ != nullptr ? rank_->stop_signal() : 0, own_stop_signal_ ? own_stop_signal_() : 0});
-  return 4 * heard + (wish.save ? 2 : 0) + (rank_ != nullptr && rank_->pause_asked() ? 1 : 0);
+  return 8 * heard + (wish.save ? 4 : 0) + (rank_ != nullptr && rank_->pause_asked() ? 2 : 0) + (wish.report ? 1 : 0);
 }
 
 Wish RankLink::wish_of(std::int32_t agreed) const {
   constexpr int signals[] = {0, SIGHUP, SIGINT, SIGUSR1, SIGTERM, SIGPIPE, time_limit_signal};
-  if (agreed < 0 || std::ranges::find(signals, agreed / 4) == std::end(signals)) {
-    refuse_changed(agreed, "four times the number of a signal that stops a job, and up to 3 more,");
+  if (agreed < 0 || std::ranges::find(signals, agreed / 8) == std::end(signals)) {
+    refuse_changed(agreed, "eight times the number of a signal that stops a job, and up to 7 more,");
   }
-  return {.signal = agreed / 4, .save = agreed / 2 % 2 == 1, .pause = agreed < 4 && agreed % 2 == 1};
+  return {.signal = agreed / 8,
+          .save = agreed / 4 % 2 == 1,
+          .pause = agreed < 8 && agreed / 2 % 2 == 1,
+          .report = agreed % 2 == 1};
 }
 
 Wish RankLink::agree_on_stop(Wish wish) {

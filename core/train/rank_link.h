@@ -23,24 +23,26 @@ namespace shardrun::train {
 
 /// What a rank asks for between two steps, or what all ranks have agreed on.
 struct Wish {
-  int signal = 0;      ///< the signal that asked to stop; 0: none
-  bool save = false;   ///< a checkpoint is due
-  bool pause = false;  ///< the job is to be suspended
+  int signal = 0;       ///< the signal that asked to stop; 0: none
+  bool save = false;    ///< a checkpoint is due
+  bool pause = false;   ///< the job is to be suspended
+  bool report = false;  ///< all ranks are to report their times
 };
 
 /// Stands for [job] time_limit among the signals that stop a run.
 inline constexpr int time_limit_signal = SIGXCPU;
 
-/// The times from which this rank asks the others to end the run, or to save a checkpoint.
+/// The times from which this rank asks the others to end the run, to save a checkpoint, or to report their times.
 struct Due {
   using Clock = std::chrono::steady_clock;
 
   Clock::time_point end = Clock::time_point::max();   ///< by [job] time_limit
   Clock::time_point save = Clock::time_point::max();  ///< by [checkpoint] minutes
+  Clock::time_point report = Clock::time_point::max();
 
   [[nodiscard]] Wish wish() const noexcept {
     const Clock::time_point now = Clock::now();
-    return {.signal = now >= end ? time_limit_signal : 0, .save = now >= save};
+    return {.signal = now >= end ? time_limit_signal : 0, .save = now >= save, .report = now >= report};
   }
 };
 
@@ -81,8 +83,8 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] std::string made_of_all(
       std::string_view name, const std::string& given,
       const std::function<std::string(const std::vector<std::string>& of_ranks)>& make);
-  /// The signal that asked any rank to stop, and whether any rank wants a checkpoint: the same on all ranks. Every rank
-  /// calls it at the same point. While the job is suspended, it waits. `wish`: what this rank asks for.
+  /// The signal that asked any rank to stop, and whether any rank wants a checkpoint or reports: the same on all ranks.
+  /// Every rank calls it at the same point. While the job is suspended, it waits. `wish`: what this rank asks for.
   [[nodiscard]] Wish agree_on_stop(Wish wish = {});
   /// The same in two parts. The first enqueues the agreement after a step, counted from 0, on the device; the second
   /// waits for its result, and does not pause. What this rank asks for is read when the device has done its earlier

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <chrono>
+#include <span>
 #include <utility>
 
 #include "core/base/human.h"
@@ -89,12 +92,22 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
   record_.summary.loss = first_.loss;
   record_.summary.val_loss = first_.val_loss;
   last_step_ = compiled.saved_state.steps + job::steps_of(job);
+  const bool trains = job.task == job::Task::train;
+  record_.keep_also({.csv = job.metrics.csv,
+                     .events = job.metrics.tensorboard,
+                     .numbers = !job.metrics.prometheus.empty(),
+                     .fields = trains ? std::span<const std::string_view>(metrics::training_fields)
+                                      : std::span<const std::string_view>(metrics::iterating_fields),
+                     .done = first_.step});
   if (compiled.engine == nullptr) {  // because an engine's own computing is not known
     for (const std::size_t program : compile::programs_of_step(compiled, compiled.programs)) {
       for (const partition::Instruction& at : compiled.programs.programs[program].instructions) {
         flops_ += static_cast<double>(at.flops);
       }
     }
+  }
+  if (const partition::Pipeline& pipeline = compiled.partition.pipeline; pipeline.exists()) {
+    stage_ = mesh::coordinates_of(compiled.partition.placements.mesh, settings.link.rank())[pipeline.axis];
   }
   if (job.trace == job::Trace::steps) {
     tracer_.emplace(job, compiled);
@@ -107,6 +120,7 @@ void RankTask::prepare(runtime::Executor& executor) {
     record_.now_at("waiting for the other ranks");
   }
   settings_.link.connect(executor);
+  tell_memory("planned_bytes", record_.summary.ranks[0].planned_bytes);
   if (compares_replicas() && compiled_.engine == nullptr) {
     replicas_.emplace(compiled_, executor, settings_.link);
   }
@@ -148,6 +162,7 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
                                    const std::function<int()>& run) {
   try {
     const int signal = run();
+    report_rates();
     finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : exit_code_of_stop(job_, signal));
   } catch (const Error& error) {
     executor.abort_transfers("this rank has failed: " + error.message());
@@ -188,6 +203,7 @@ void RankTask::show_profile(const runtime::Executor& executor) const {
 void RankTask::begin_steps() {
   executor_->watch();
   settings_.link.barrier();
+  reported_at_ = Due::Clock::now();
   if (checkpointing_) {
     checkpointing_->begin_steps();
   }
@@ -207,29 +223,57 @@ void RankTask::resume(const runtime::Executor& executor) {
   }
 }
 
+void RankTask::tell_memory(std::string_view field, std::uint64_t bytes) {
+  record_.tell(std::array<metrics::JsonField, 1>{{{field, static_cast<std::int64_t>(bytes)}}});
+}
+
 metrics::RankRates RankTask::rates_of(std::int64_t step, const StepMeasure& measured) {
+  // Steps use the same memory each time, so that to measure it becomes rarer.
+  if (!job_.metrics.prometheus.empty() && std::has_single_bit(static_cast<std::uint64_t>(step + 1 - first_.step))) {
+    tell_memory("peak_bytes", executor_->touched_bytes());
+  }
   metrics::RankRates rates{.step = step + 1,
+                           .stage = stage_,
                            .seconds = measured.duration,
                            .communicating = measured.exposed + measured.hidden,
                            .waiting = measured.exposed,
+                           .input = measured.input,
+                           .late = measured.late,
                            .flops = flops_};
   for (const auto& [axis, collectives] : measured.sent) {
     for (const auto& [collective, bytes] : collectives) {
       rates.bytes += static_cast<double>(bytes);
     }
   }
-  if (settings_.profile && compiled_.engine == nullptr) {
-    constexpr std::int64_t usual_lines = 10;
-    const std::int64_t every = job_.task == job::Task::train && job_.train.log_every > 0
-                                   ? job_.train.log_every
-                                   : std::max<std::int64_t>(1, job::steps_of(job_) / usual_lines);
-    since_shown_.add(rates);
-    if (rates.step % every == 0 || rates.step == last_step_) {
-      since_shown_.fastest = fastest_of(executor_->profile());
-      settings_.display.rates(std::exchange(since_shown_, {}));
-    }
+  const bool shows = settings_.profile && compiled_.engine == nullptr;
+  if (shows || settings_.link.world_size() > 1) {
+    since_reported_.add(rates);
+  }
+  if (shows && (rates.step % profile_interval(job_) == 0 || rates.step == last_step_)) {
+    report_rates();
   }
   return rates;
+}
+
+void RankTask::report_rates() {
+  if (since_reported_.steps() == 0) {
+    return;
+  }
+  metrics::RankRates rates = since_reported_.take();
+  rates.fastest = settings_.profile ? fastest_of(executor_->profile()) : 0;
+  settings_.display.rates(rates);
+  reported_at_ = Due::Clock::now();
+}
+
+Due RankTask::own_due(int steps_to_come) {
+  constexpr std::int64_t enough_steps = 10;  // for quartiles
+  constexpr std::chrono::milliseconds shortest{500};
+  constexpr std::chrono::milliseconds longest{2000};
+  Due due = checkpointing_ ? checkpointing_->due(steps_to_come) : Due{};
+  if (record_.is_first() && since_reported_.steps() > 0) {
+    due.report = reported_at_ + (since_reported_.steps() >= enough_steps ? shortest : longest);
+  }
+  return due;
 }
 
 std::optional<double> RankTask::utilisation(const metrics::RankRates& rates) const {
@@ -254,6 +298,9 @@ int RankTask::between_steps(std::int64_t step, int heard) {
   return naming_step(step, [&] {
     const Wish wish = heard != 0 ? Wish{.signal = heard} : agreed();
     evaluated_ = heard == 0;
+    if (wish.report) {
+      report_rates();
+    }
     return act_on(wish);
   });
 }
@@ -285,6 +332,9 @@ int RankTask::end_steps(std::size_t most, const std::function<void(const UnderWa
         under_way_.front().meter.begin_again();
       }
       const Wish of_step = settings_.link.end_agreement(last);
+      if (of_step.report) {
+        report_rates();
+      }
       wish = {.signal = wish.signal != 0 ? wish.signal : of_step.signal,
               .save = wish.save || of_step.save,
               .pause = wish.pause || of_step.pause};

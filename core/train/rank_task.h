@@ -68,7 +68,8 @@ class RankTask {
   /// Gives the states the values of the checkpoint from which the run continues, if there is one.
   void resume(const runtime::Executor& executor);
 
-  /// What this rank did in a step, counted from 0. With --profile all ranks print it now and then.
+  /// What this rank did in a step, counted from 0. It counts in the next report to the launcher; with --profile all
+  /// ranks report after each profile_interval().
   metrics::RankRates rates_of(std::int64_t step, const StepMeasure& measured);
   /// flops_per_s divided by [cluster] flops; nothing if either is unknown.
   [[nodiscard]] std::optional<double> utilisation(const metrics::RankRates& rates) const;
@@ -138,20 +139,25 @@ class RankTask {
 
  private:
   /// The times from which this rank asks for something by the clock. `steps_to_come`: steps before it takes effect.
-  [[nodiscard]] Due own_due(int steps_to_come) { return checkpointing_ ? checkpointing_->due(steps_to_come) : Due{}; }
+  [[nodiscard]] Due own_due(int steps_to_come);
+  /// Reports the steps since the last report. All ranks call it after the same step.
+  void report_rates();
   [[nodiscard]] Wish agreed(int steps_to_come = 0);
   /// Does what the ranks agreed on, between two steps. Returns the signal that asked to stop.
   int act_on(const Wish& wish);
   void save_checkpoint(bool at_end);
   void check_replicas(std::int64_t step);
   void finish(const runtime::Executor& executor, const char* status, int exit_code);
+  void tell_memory(std::string_view field, std::uint64_t bytes);
   void show_profile(const runtime::Executor& executor) const;
   void write_trace_at_end();
 
   runtime::Executor* executor_ = nullptr;  ///< set by prepare()
   std::deque<UnderWay> under_way_;
-  double flops_ = 0;                ///< of this rank per step; 0: unknown
-  metrics::RankRates since_shown_;  ///< sums over the steps since rates were last shown
+  double flops_ = 0;        ///< of this rank per step; 0: unknown
+  std::int64_t stage_ = 0;  ///< of this rank in a pipeline
+  metrics::StepRates since_reported_;
+  Due::Clock::time_point reported_at_;
   std::optional<Tracer> tracer_;
   std::optional<Tracer::Recording> recording_;
   std::optional<Replicas> replicas_;            ///< only if there are several ranks

@@ -29,6 +29,8 @@ StepMeter::StepMeter(const runtime::Executor& executor) : executor_(executor), b
 void StepMeter::begin_again() {
   exposed_ = executor_.exposed_seconds();
   hidden_ = executor_.hidden_seconds();
+  input_ = executor_.input_seconds();
+  late_ = executor_.late_seconds();
   begin_ = std::chrono::steady_clock::now();
 }
 
@@ -40,6 +42,8 @@ StepMeasure StepMeter::end() const {
   return {.duration = seconds(),
           .exposed = executor_.exposed_seconds() - exposed_,
           .hidden = executor_.hidden_seconds() - hidden_,
+          .input = executor_.input_seconds() - input_,
+          .late = executor_.late_seconds() - late_,
           .sent = sent_ ? *sent_ : difference(executor_.sent(), before_)};
 }
 

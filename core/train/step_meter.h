@@ -13,6 +13,8 @@ struct StepMeasure {
   double duration = 0;
   double exposed = 0;  ///< communication for which the rank waited
   double hidden = 0;   ///< communication while the rank computed
+  double input = 0;    ///< reading samples
+  double late = 0;     ///< by which transfers began late
   partition::SentBytes sent;
 };
 
@@ -33,6 +35,8 @@ class StepMeter {
   std::optional<partition::SentBytes> sent_;  ///< what the step has sent; nothing before all_is_given()
   double exposed_ = 0;
   double hidden_ = 0;
+  double input_ = 0;
+  double late_ = 0;
   std::chrono::steady_clock::time_point begin_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/base/error.h"
 #include "core/base/host_name.h"
 #include "core/train/rank_task.h"
@@ -40,6 +42,13 @@ metrics::Summary run_steps(const job::Job& job, compile::Compiled& compiled, con
 int exit_code_of_stop(const job::Job& job, int signal) noexcept {
   constexpr int temporary_failure = 75;
   return job.checkpoints.used ? temporary_failure : 128 + signal;
+}
+
+std::int64_t profile_interval(const job::Job& job) {
+  constexpr std::int64_t usual_lines = 10;
+  return job.task == job::Task::train && job.train.log_every > 0
+             ? job.train.log_every
+             : std::max<std::int64_t>(1, job::steps_of(job) / usual_lines);
 }
 
 std::string rate_unit(const job::Job& job) {

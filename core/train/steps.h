@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 
 #include "core/metrics/record.h"
@@ -38,6 +39,9 @@ struct StepSettings {
 /// The exit code of a run that a signal stopped: 128 + the signal or, with [checkpoint], EX_TEMPFAIL of sysexits.h,
 /// which says that the same command continues the run.
 [[nodiscard]] int exit_code_of_stop(const job::Job& job, int signal) noexcept;
+
+/// The number of steps between the lines of `shardrun run --profile`.
+[[nodiscard]] std::int64_t profile_interval(const job::Job& job);
 
 /// The unit of a job's progress per second: tokens, samples (rows of arrays) or iterations.
 [[nodiscard]] std::string rate_unit(const job::Job& job);

@@ -157,8 +157,9 @@ void Training::feed(std::int64_t step, std::size_t program, std::size_t first) {
   for (std::size_t call = 0; call < rows.size(); ++call) {
     const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs", call);
     if (inputs) {
-      data::feed_training(*compiled_.dataset, job_.seed, first_sample, executor_.host(device::Access::write), *inputs,
-                          *executor_.find_input(program, "targets", call));
+      executor_.add_input_seconds(data::feed_training(*compiled_.dataset, job_.seed, first_sample,
+                                                      executor_.host(device::Access::write), *inputs,
+                                                      *executor_.find_input(program, "targets", call)));
     }
     scalars_.push_back(
         {.seed = job_.seed, .step = step, .first_sample = first_sample, .first_microbatch = first + call == 0});

@@ -95,6 +95,13 @@ TEST_CASE("a report has what a run has left, and what was planned for it", "[pro
     }
   }
   CHECK(steps.at("tokens").as_array().size() == 6);
+  const json::object& times = run.at("rank_times").as_object();
+  CHECK(times.at("step").as_array().back() == 6);
+  for (const char* const name : {"seconds", "computing_s", "exposed_s", "hidden_s", "input_s", "sent_bytes"}) {
+    INFO(name);
+    REQUIRE(times.at(name).as_array().size() == times.at("step").as_array().size());
+    CHECK(times.at(name).as_array()[0].as_array().size() == 4);
+  }
 
   const Ended plan = run_program(job.path(), with_settings({"plan", "job.ini", "--json"}, in_3d));
   const json::object planned = json::parse(plan.out).as_object();

@@ -176,6 +176,7 @@ sdk::Deadline FaultyOp::advance(sdk::Deadline now) {
 }
 
 std::int32_t FaultyOp::start_inner(sr_error* error) {
+  begun_ = sdk::monotonic_now();
   for (const std::uint64_t part : begun()) {
     const std::int32_t status =
         group_.injector().inner()(&sr_transport::op_start, part, queue_, deadline_.to_border(), error);
@@ -226,7 +227,23 @@ std::int32_t FaultyOp::conclude(std::int32_t status, sr_error* error) {
     corrupts_ = false;
   }
   state_ = State::complete;
+  ended_ = sdk::monotonic_now();
   return SR_OK;
+}
+
+sdk::OpTimes FaultyOp::times() const {
+  std::int64_t ended = 0;
+  for (const std::uint64_t part : begun()) {
+    sr_op_times times{};
+    times.struct_size = sizeof(times);
+    sr_error error{};
+    error.struct_size = sizeof(error);
+    const sr_transport& inner = *group_.injector().inner().functions;
+    const bool is_known = SR_HAS(&inner, sr_transport, op_times) && inner.op_times != nullptr &&
+                          group_.injector().inner()(&sr_transport::op_times, part, &times, &error) == SR_OK;
+    ended = std::max(ended, is_known ? times.ended : ended_);
+  }
+  return {begun_, ended};
 }
 
 bool FaultyOp::awaits_lost() const {

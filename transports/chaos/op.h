@@ -20,6 +20,8 @@ class FaultyOp {
   [[nodiscard]] std::int32_t test(sr_error* error);
   [[nodiscard]] std::int32_t wait(sdk::Deadline deadline, sr_error* error);
   [[nodiscard]] std::int32_t free(sr_error* error);
+  /// When the latest run was in progress: from when it began, however late. REQUIRES: it is complete.
+  [[nodiscard]] sdk::OpTimes times() const;
 
   /// Starts an op that is held back if it is due. Returns when to call this again, or never. REQUIRES: the group's lock
   /// is held.
@@ -58,6 +60,8 @@ class FaultyOp {
   void* queue_ = nullptr;
   sdk::Deadline deadline_;
   sdk::Deadline due_;
+  std::int64_t begun_ = 0;  ///< when it was started, however late
+  std::int64_t ended_ = 0;  ///< when it was found complete
 };
 
 }  // namespace shardrun::chaos_transport

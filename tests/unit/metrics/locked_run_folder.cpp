@@ -113,8 +113,9 @@ TEST_CASE("an older run's results are removed, and everything else stays", "[met
   const TemporaryFolder folder;
   const LockedRunFolder run(held_before(folder / "run"));
   std::filesystem::create_directory(run.path() / "trace");
-  for (const char* name : {"metrics.jsonl", "summary.json", "log/rank-0.log", "log/rank-17.log", "trace.json",
-                           "trace/rank-0.json", "trace/.rank-1.json.tmp", "sample.txt", "state-000100.safetensors"}) {
+  for (const char* name :
+       {"metrics.jsonl", "ranks.jsonl", "summary.json", "log/rank-0.log", "log/rank-17.log", "trace.json",
+        "trace/rank-0.json", "trace/.rank-1.json.tmp", "sample.txt", "state-000100.safetensors"}) {
     write_file(run.path() / name, "old");
   }
   const std::vector<std::string> kept = {
@@ -127,6 +128,7 @@ TEST_CASE("an older run's results are removed, and everything else stays", "[met
   CHECK_THAT(run.remove_older_run(), StartsWith("replaces the run in ") && Contains("/run"));
 
   CHECK_FALSE(std::filesystem::exists(metrics_path(run.path())));
+  CHECK_FALSE(std::filesystem::exists(ranks_path(run.path())));
   CHECK_FALSE(std::filesystem::exists(summary_path(run.path())));
   CHECK_FALSE(std::filesystem::exists(log_path(run.path(), 0)));
   CHECK_FALSE(std::filesystem::exists(log_path(run.path(), 17)));
@@ -157,6 +159,20 @@ TEST_CASE("a run that continues in its own folder keeps states up to its first s
   CHECK(std::filesystem::exists(state_path(run.path(), 900)));
   CHECK_FALSE(std::filesystem::exists(state_path(run.path(), 300)));
   CHECK_FALSE(std::filesystem::exists(state_path(run.path(), 1'234'567)));
+}
+
+TEST_CASE("a run that goes on keeps the lines of the steps before it", "[metrics]") {
+  const TemporaryFolder folder;
+  const LockedRunFolder run(held_before(folder / "run"));
+  const std::string lines = "{\"step\":100,\"steps\":100}\n";
+  for (const std::filesystem::path& path : {metrics_path(run.path()), ranks_path(run.path())}) {
+    write_file(path, lines + "{\"step\":250,\"steps\":150}\n");
+  }
+
+  run.remove_older_run({.step = 200, .metrics = true});
+
+  CHECK(read_file(metrics_path(run.path())) == lines);
+  CHECK(read_file(ranks_path(run.path())) == lines);
 }
 
 TEST_CASE("the notice of a replaced run says how it ended", "[metrics]") {

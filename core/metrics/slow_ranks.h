@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/metrics/rates.h"
+
+namespace shardrun::metrics {
+
+/// A rank for which the others waited in many steps.
+struct SlowRank {
+  enum class Cause : std::uint8_t {
+    compute,   ///< it computed longer than the others
+    transfer,  ///< its transport began its transfers late
+    input,     ///< it read its samples longer than the others
+  };
+
+  std::int64_t rank = 0;
+  std::string host;
+  Cause cause = Cause::compute;
+  // The steps between which it held up the others.
+  std::int64_t first_step = 0;
+  std::int64_t last_step = 0;
+  double behind_s = 0;  ///< seconds by which it held up the others, the mean of these steps
+  double share = 0;     ///< of the step
+};
+
+/// "compute", "transfer" or "input".
+[[nodiscard]] const char* to_string(SlowRank::Cause cause) noexcept;
+
+/// "rank 3 (host b) holds up the others since step 21: 12.0 ms a step (31 %), in computing"
+[[nodiscard]] std::string line_of_begin(const SlowRank& slow);
+/// "rank 3 (host b) has not held up the others since step 61"
+[[nodiscard]] std::string line_of_end(const SlowRank& slow);
+/// For the last line of a run: "rank 3 (host b) held up the others in steps 21 to 60 (12.0 ms a step, in computing)";
+/// of several the one that cost most, and the number of the others. "" if there are none.
+[[nodiscard]] std::string text_of(const std::vector<SlowRank>& slow_ranks);
+
+/// Finds slow ranks in the reports of all ranks. In synchronous training the steps of all ranks last equally long, so
+/// the rank that holds up the others is the one that waits least. It is compared with the other ranks of its stage of a
+/// pipeline, whose work is the same; a rank alone in its stage with what its number of operations lets expect.
+///
+/// A rank counts as slow in a report if it is busy in three quarters of its steps for longer than the others in three
+/// quarters of theirs, by a tenth of a step or more. It is found after two such reports in a row that cover ten steps,
+/// or after six where steps vary much, and ends after two reports in a row that are not such.
+class SlowRanks {
+ public:
+  /// What changed with a report.
+  struct Change {
+    std::vector<SlowRank> begun;
+    std::vector<SlowRank> ended;
+  };
+
+  /// The reports of all ranks about the same steps, in order. `hosts`: the name of each rank's machine.
+  Change add(const std::vector<RankRates>& ranks, const std::vector<std::string>& hosts);
+  /// The ranks that hold up the others now.
+  [[nodiscard]] std::vector<SlowRank> present() const;
+  /// All that were found, in the order in which they began.
+  [[nodiscard]] const std::vector<SlowRank>& found() const noexcept { return found_; }
+
+ private:
+  /// A rank's reports in a row in which it was slow.
+  struct Streak {
+    std::int64_t weight = 0;  ///< of the reports; a clear one weighs more
+    std::int64_t steps = 0;
+    std::int64_t first_step = 0;
+    std::int64_t last_step = 0;
+    std::map<SlowRank::Cause, double> behind;  ///< seconds, over all its steps
+    double seconds = 0;                        ///< of all its steps
+    std::int64_t missed = 0;                   ///< reports since the last of them
+    std::optional<std::size_t> place;          ///< in `found_`; nothing: not found yet
+
+    void add(const RankRates& rank, double behind_of_step, SlowRank::Cause cause, double step);
+    [[nodiscard]] SlowRank slow(std::int64_t rank, const std::string& host) const;
+  };
+
+  /// For how long a rank is busy in a step when it is not slow.
+  struct Usual {
+    double seconds = 0;
+    std::int64_t reports = 0;
+  };
+
+  std::map<std::int64_t, Streak> streaks_;  ///< by rank
+  std::map<std::int64_t, Usual> usual_;     ///< by rank
+  std::vector<SlowRank> found_;
+};
+
+}  // namespace shardrun::metrics

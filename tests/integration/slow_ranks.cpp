@@ -1,0 +1,99 @@
+// Ranks that hold up the others.
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+namespace json = boost::json;
+
+namespace {
+
+/// The only slow rank of a run.
+json::object only_slow_rank(const std::filesystem::path& run) {
+  const json::object summary = read_json(run / "summary.json");
+  REQUIRE(summary.contains("slow_ranks"));
+  REQUIRE(summary.at("slow_ranks").as_array().size() == 1);
+  return summary.at("slow_ranks").as_array()[0].as_object();
+}
+
+double sum_of(const json::value& numbers, std::size_t rank) { return numbers.as_array()[rank].to_number<double>(); }
+
+/// Checks that ranks.jsonl covers each of the steps once, and returns the seconds of a column by rank.
+std::vector<double> seconds_of(const std::filesystem::path& run, const char* column, std::int64_t steps,
+                               std::size_t ranks) {
+  std::int64_t done = 0;
+  std::vector<double> seconds(ranks);
+  for (const json::object& line : read_json_lines(run / "ranks.jsonl")) {
+    done += line.at("steps").to_number<std::int64_t>();
+    CHECK(line.at("step").to_number<std::int64_t>() == done);
+    REQUIRE(line.at(column).as_array().size() == ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      seconds[rank] += sum_of(line.at(column), rank);
+      CHECK(sum_of(line.at("computing_s"), rank) + sum_of(line.at("exposed_s"), rank) +
+                sum_of(line.at("input_s"), rank) ==
+            Approx(sum_of(line.at("seconds"), rank)));
+    }
+  }
+  CHECK(done == steps);
+  return seconds;
+}
+
+}  // namespace
+
+TEST_CASE("a rank that computes longer is named within 21 steps", "[slow]") {
+  const TemporaryFolder folder;
+  write_file(folder / "job.ini", "[job]\nengine = slow\ntask = iterate\nranks = 3\noutput = run\n[plugins]\npath = " +
+                                     std::string(SHARDRUN_SLOW_ENGINES) +
+                                     "\n[engine]\nslow_rank = 2\nms = 50\n[iterate]\nsteps = 21\n");
+
+  const Ended ended = run_program(folder.path(), {"job.ini"});
+
+  REQUIRE(ended.code == 0);
+  const json::object slow = only_slow_rank(folder / "run");
+  CHECK(slow.at("rank").to_number<int>() == 2);
+  CHECK(slow.at("cause").as_string() == "compute");
+  CHECK(slow.at("first_step").to_number<int>() == 1);
+  CHECK(slow.at("last_step").to_number<int>() == 21);
+  CHECK_THAT(ended.out + ended.err, Contains(") holds up the others since step 1: "));
+  CHECK_THAT(ended.out, Contains(") held up the others in steps 1 to 21 ("));
+  const std::vector<double> computing = seconds_of(folder / "run", "computing_s", 21, 3);
+  CHECK(computing[2] >= 21 * 0.05);
+  CHECK_THAT(read_file(folder / "run/log/rank-0.log"), Contains("holds up the others since step 1: "));
+}
+
+TEST_CASE("a rank whose transfers begin late is named within 21 steps", "[slow]") {
+  const JobFolder job;
+
+  const Ended ended =
+      job.run({"job.strategy=dp", "job.ranks=2", "job.threads=1", "job.transport=chaos", "transport.chaos.rank=1",
+               "transport.chaos.delay_ms=40", "train.steps=21", "train.eval_every=0"});
+
+  REQUIRE(ended.code == 0);
+  const json::object slow = only_slow_rank(job.path() / "run");
+  CHECK(slow.at("rank").to_number<int>() == 1);
+  CHECK(slow.at("cause").as_string() == "transfer");
+  const std::vector<double> exposed = seconds_of(job.path() / "run", "exposed_s", 21, 2);
+  CHECK(exposed[0] >= 0.5 * 21 * 0.04);
+}
+
+TEST_CASE("a rank with a slow disk is named within 21 steps", "[slow]") {
+  const JobFolder job;
+
+  const Ended ended =
+      run_script(job.path(), preloading(SHARDRUN_SLOW_DISK) + "TEST_SLOW_RANK=1 TEST_SLOW_MS=20 \"$0\" job.ini" +
+                                 " --set job.strategy=dp --set job.ranks=2 --set job.threads=1"
+                                 " --set train.steps=21 --set train.eval_every=0");
+
+  REQUIRE(ended.code == 0);
+  const json::object slow = only_slow_rank(job.path() / "run");
+  CHECK(slow.at("rank").to_number<int>() == 1);
+  CHECK(slow.at("cause").as_string() == "input");
+  CHECK(seconds_of(job.path() / "run", "input_s", 21, 2)[1] >= 21 * 0.02);
+}

@@ -1,0 +1,293 @@
+#include "core/metrics/slow_ranks.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/metrics/summary.h"
+#include "tests/support/allocations.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::metrics;
+using namespace shardrun::test;
+
+namespace {
+
+constexpr std::int64_t steps_of_report = 10;
+
+/// What a rank does in a step, in seconds.
+struct Step {
+  double computing = 0.1;
+  double input = 0;
+  double late = 0;
+  std::int64_t stage = 0;
+  double flops = 1e9;
+};
+
+/// The ranks of a synchronous job: in each step they wait for the one that is busy or late for the longest.
+class Ranks {
+ public:
+  explicit Ranks(std::size_t count) : rates_(count) {
+    for (std::size_t rank = 0; rank < count; ++rank) {
+      hosts_.push_back(rank % 2 == 0 ? "a" : "b");
+    }
+  }
+
+  /// Ten steps and their report. `of`: what a rank does in a step, counted from 1.
+  SlowRanks::Change report(const std::function<Step(std::size_t rank, std::int64_t step)>& of) {
+    for (std::int64_t i = 0; i < steps_of_report; ++i) {
+      ++step_;
+      std::vector<Step> steps;
+      double longest = 0;
+      double late = 0;
+      for (std::size_t rank = 0; rank < rates_.size(); ++rank) {
+        steps.push_back(of(rank, step_));
+        longest = std::max(longest, steps.back().computing + steps.back().input);
+        late = std::max(late, steps.back().late);
+      }
+      for (std::size_t rank = 0; rank < rates_.size(); ++rank) {
+        const Step& step = steps[rank];
+        const double seconds = longest + late + 0.001;
+        const double waiting = seconds - step.computing - step.input;
+        rates_[rank].add({.step = step_,
+                          .stage = step.stage,
+                          .seconds = seconds,
+                          .communicating = waiting,
+                          .waiting = waiting,
+                          .input = step.input,
+                          .late = step.late,
+                          .flops = step.flops});
+      }
+    }
+    std::vector<RankRates> taken;
+    for (StepRates& each : rates_) {
+      taken.push_back(rates_of(to_text(each.take())));
+    }
+    return slow_.add(taken, hosts_);
+  }
+
+  [[nodiscard]] const SlowRanks& slow() const { return slow_; }
+
+ private:
+  std::vector<StepRates> rates_;
+  std::vector<std::string> hosts_;
+  std::int64_t step_ = 0;
+  SlowRanks slow_;
+};
+
+}  // namespace
+
+TEST_CASE("a rank that computes longer is named after twenty steps, once, and its end is told once", "[metrics]") {
+  Ranks ranks(4);
+  const auto even = [](std::size_t, std::int64_t) { return Step{}; };
+  const auto slow = [](std::size_t rank, std::int64_t) { return Step{.computing = rank == 3 ? 0.15 : 0.1}; };
+  CHECK(ranks.report(even).begun.empty());
+  CHECK(ranks.report(slow).begun.empty());
+  const SlowRanks::Change begun = ranks.report(slow);
+
+  REQUIRE(begun.begun.size() == 1);
+  CHECK(line_of_begin(begun.begun[0]) ==
+        "rank 3 (host b) holds up the others since step 11: 50.0 ms a step (33 %), in computing");
+  CHECK(ranks.slow().present().size() == 1);
+  CHECK(ranks.report(slow).begun.empty());
+  CHECK(ranks.report(even).ended.empty());
+  const SlowRanks::Change ended = ranks.report(even);
+  REQUIRE(ended.ended.size() == 1);
+  CHECK(line_of_end(ended.ended[0]) == "rank 3 (host b) has not held up the others since step 41");
+  CHECK(ranks.slow().present().empty());
+  REQUIRE(ranks.slow().found().size() == 1);
+  CHECK(text_of(ranks.slow().found()) ==
+        "rank 3 (host b) held up the others in steps 11 to 40 (50.0 ms a step, in computing)");
+
+  Summary summary;
+  summary.slow_ranks = ranks.slow().found();
+  CHECK_THAT(to_json(summary), Catch::Matchers::Contains("\"cause\": \"compute\"") &&
+                                   Catch::Matchers::Contains("\"first_step\": 11") &&
+                                   Catch::Matchers::Contains("\"last_step\": 40"));
+  CHECK_THAT(to_json(Summary{}), !Catch::Matchers::Contains("slow_ranks"));
+}
+
+TEST_CASE("a rank that reads its samples for longer is slow in its input", "[metrics]") {
+  Ranks ranks(2);
+  const auto slow = [](std::size_t rank, std::int64_t) { return Step{.input = rank == 1 ? 0.04 : 0.001}; };
+  static_cast<void>(ranks.report(slow));
+  const SlowRanks::Change change = ranks.report(slow);
+
+  REQUIRE(change.begun.size() == 1);
+  CHECK(change.begun[0].rank == 1);
+  CHECK(change.begun[0].cause == SlowRank::Cause::input);
+  CHECK(change.begun[0].behind_s == Approx(0.039));
+}
+
+TEST_CASE("a rank whose transfers begin late is slow in them, as far as the others wait", "[metrics]") {
+  Ranks ranks(4);
+  const auto slow = [](std::size_t rank, std::int64_t) { return Step{.late = rank == 2 ? 0.05 : 0.0001}; };
+  static_cast<void>(ranks.report(slow));
+  const SlowRanks::Change change = ranks.report(slow);
+
+  REQUIRE(change.begun.size() == 1);
+  CHECK(change.begun[0].rank == 2);
+  CHECK(change.begun[0].cause == SlowRank::Cause::transfer);
+  CHECK(change.begun[0].behind_s == Approx(0.05).epsilon(0.01));
+
+  // The others compute meanwhile, and wait for nothing.
+  Ranks hidden(2);
+  for (int i = 0; i < 3; ++i) {
+    std::vector<RankRates> reports;
+    for (const double late : {0.05, 0.0}) {
+      StepRates steps;
+      for (std::int64_t step = 1; step <= steps_of_report; ++step) {
+        steps.add({.step = step, .seconds = 0.1, .waiting = 0.001, .late = late});
+      }
+      reports.push_back(steps.take());
+    }
+    SlowRanks none;
+    CHECK(none.add(reports, {}).begun.empty());
+    CHECK(none.add(reports, {}).begun.empty());
+  }
+}
+
+TEST_CASE("steps that vary, and ranks disturbed for some steps, name nobody", "[metrics]") {
+  std::minstd_rand random(7);
+  const auto noise = [&](double most) { return most * static_cast<double>(random() % 1000) / 1000; };
+  Ranks ranks(4);
+  for (int report = 0; report < 300; ++report) {
+    // A rank that something disturbs for as long as it takes to make a report, and others for single steps.
+    const std::size_t disturbed = random() % 8;
+    const auto change = ranks.report([&](std::size_t rank, std::int64_t step) {
+      const double once = (step + static_cast<std::int64_t>(rank)) % 5 == 0 ? 0.3 : 0;
+      return Step{.computing = 0.1 + noise(0.1) + once + (report % 3 == 0 && rank == disturbed ? 0.1 : 0),
+                  .late = noise(0.01)};
+    });
+    CHECK(change.begun.empty());
+  }
+}
+
+TEST_CASE("where steps vary by more than what lies between the ranks, six reports in a row name one", "[metrics]") {
+  Ranks ranks(2);
+  for (int report = 1; report <= 7; ++report) {
+    INFO(report);
+    const SlowRanks::Change change = ranks.report([](std::size_t rank, std::int64_t step) {
+      constexpr std::array varying = {0.0, 0.02, 0.1, 0.12};
+      return Step{.computing = (rank == 1 ? 0.26 : 0.1) + varying[static_cast<std::size_t>(step % 4)]};
+    });
+    CHECK(change.begun.size() == (report == 6 ? 1 : 0));
+  }
+}
+
+TEST_CASE("less than a tenth of a step is no reason to name a rank", "[metrics]") {
+  Ranks ranks(4);
+  for (int report = 0; report < 5; ++report) {
+    CHECK(ranks.report([](std::size_t rank, std::int64_t) { return Step{.computing = rank == 0 ? 0.108 : 0.1}; })
+              .begun.empty());
+  }
+}
+
+TEST_CASE("a rank with more operations than its peers may be busy for longer", "[metrics]") {
+  const auto run = [](double flops) {
+    Ranks ranks(3);  // 4 samples on 3 ranks
+    std::size_t begun = 0;
+    for (int report = 0; report < 4; ++report) {
+      begun += ranks
+                   .report([&](std::size_t rank, std::int64_t) {
+                     return Step{.computing = rank == 0 ? 0.2 : 0.1, .flops = rank == 0 ? flops : 1e9};
+                   })
+                   .begun.size();
+    }
+    return begun;
+  };
+  CHECK(run(2e9) == 0);
+  CHECK(run(1e9) == 1);
+}
+
+TEST_CASE("ranks are compared with those of their own stage", "[metrics]") {
+  // Two stages of two ranks; the second has more to compute than its operations say.
+  const auto run = [](double third) {
+    Ranks ranks(4);
+    std::vector<SlowRank> begun;
+    for (int report = 0; report < 3; ++report) {
+      for (const SlowRank& slow :
+           ranks
+               .report([&](std::size_t rank, std::int64_t) {
+                 return Step{.computing = rank < 2 ? 0.05 : rank == 3 ? third : 0.1, .stage = rank < 2 ? 0 : 1};
+               })
+               .begun) {
+        begun.push_back(slow);
+      }
+    }
+    return begun;
+  };
+  CHECK(run(0.1).empty());
+  const std::vector<SlowRank> slow = run(0.13);
+  REQUIRE(slow.size() == 1);
+  CHECK(slow[0].rank == 3);
+}
+
+TEST_CASE("a rank alone in its stage is compared with its operations and with its own past", "[metrics]") {
+  const auto stages = [](double last) {
+    return [last](std::size_t rank, std::int64_t) {
+      const auto stage = static_cast<std::int64_t>(rank);
+      return Step{.computing = rank == 3 ? last : 0.1, .stage = stage, .flops = rank == 3 ? 2e9 : 1e9};
+    };
+  };
+  Ranks uneven(4);  // twice the operations, and three times the time
+  Ranks slow(4);    // from its first step on
+  Ranks slower(4);  // later
+  for (int report = 0; report < 4; ++report) {
+    CHECK(uneven.report(stages(0.3)).begun.empty());
+    CHECK(slow.report(stages(0.5)).begun.size() == (report == 1 ? 1 : 0));
+    CHECK(slower.report(stages(0.2)).begun.empty());
+  }
+  static_cast<void>(slower.report(stages(0.35)));
+  REQUIRE(slower.report(stages(0.35)).begun.size() == 1);
+  CHECK(slower.slow().found()[0].rank == 3);
+  CHECK(slower.slow().found()[0].first_step == 41);
+  CHECK(slower.slow().found()[0].behind_s == Approx(0.15));
+}
+
+TEST_CASE("several slow ranks of many are named, unless they are half of them", "[metrics]") {
+  const auto run = [](std::size_t slow) {
+    Ranks ranks(8);
+    std::size_t begun = 0;
+    for (int report = 0; report < 3; ++report) {
+      begun += ranks.report([&](std::size_t rank, std::int64_t) { return Step{.computing = rank < slow ? 0.2 : 0.1}; })
+                   .begun.size();
+    }
+    return begun;
+  };
+  CHECK(run(1) == 1);
+  CHECK(run(3) == 3);
+  CHECK(run(4) == 0);
+}
+
+TEST_CASE("a report has the sums and the quartiles of its steps, and adding a step allocates nothing", "[metrics]") {
+  StepRates steps;
+  const std::size_t before = allocations();
+  for (std::int64_t step = 1; step <= 2000; ++step) {
+    steps.add({.step = step,
+               .stage = 2,
+               .seconds = 2,
+               .waiting = 1,
+               .input = 0.5,
+               .late = static_cast<double>(step % 5),
+               .bytes = 10});
+  }
+  const RankRates taken = steps.take();
+  CHECK(allocations() == before);
+
+  CHECK(taken.step == 2000);
+  CHECK(taken.steps == 2000);
+  CHECK(taken.stage == 2);
+  CHECK(taken.bytes == 20'000);
+  CHECK(taken.computing() == 1000);
+  CHECK(taken.busy.middle == 1);
+  CHECK(taken.late_in_step.low == 1);
+  CHECK(taken.late_in_step.middle == 2);
+  CHECK(taken.late_in_step.high == 3);
+  CHECK(taken.usual_input == 0.5);
+  CHECK(steps.steps() == 0);
+}
