@@ -157,7 +157,10 @@ std::vector<std::string> Browser::complaints() const {
   std::vector<std::string> found;
   const json::value log = in_session("/se/log", {{"type", "browser"}});
   for (const json::value& entry : log.as_array()) {
-    found.emplace_back(entry.at("message").as_string());
+    const std::string level(entry.at("level").as_string());
+    if (level == "WARNING" || level == "SEVERE") {
+      found.emplace_back(entry.at("message").as_string());
+    }
   }
   return found;
 }

@@ -95,7 +95,7 @@ TEST_CASE("chat page: an answer streams in, can be stopped, and a new chat forge
 
   SECTION("a refusal is shown") {
     browser.click("details summary");
-    browser.type("#tokens", "100000000");
+    browser.type("#temperature", "-1");
     browser.type("#text", "abc");
     browser.click("#send");
     browser.await("document.querySelector('#talk .error')");

@@ -51,7 +51,7 @@ std::vector<std::string> texts_of(const Browser& browser, const std::string& sel
 
 /// Opens the numbers of a chart, and returns their rows as JavaScript reads them: null where there is none.
 json::array numbers_of(const Browser& browser, const std::string& id) {
-  browser.click("#" + id + "-title");
+  static_cast<void>(browser.run("document.getElementById(arguments[0]).click()", {id + "-title"}));
   browser.await("document.querySelector('#" + id + " tbody tr')");
   return browser
       .run("return [...document.querySelectorAll('#" + id +
@@ -113,6 +113,14 @@ TEST_CASE("report page: every section is there, fits and can be read, without er
                 .as_array() == json::array());
     }
   }
+  // On paper it is light, and its lists are open.
+  const std::string opened =
+      "return [document.documentElement.dataset.theme, [...document.querySelectorAll('details')].every(each => "
+      "each.open), document.querySelectorAll('#summary-numbers tbody tr').length > 10]";
+  static_cast<void>(browser.run("dispatchEvent(new Event('beforeprint'))"));
+  CHECK(browser.run(opened) == json::value(json::array{"light", true, true}));
+  static_cast<void>(browser.run("dispatchEvent(new Event('afterprint'))"));
+  CHECK(browser.run(opened) == json::value(json::array{"dark", false, true}));
   browser.click("#theme");
   CHECK(browser.run("return document.documentElement.dataset.theme") == "light");
   CHECK(browser.complaints() == std::vector<std::string>());
@@ -210,6 +218,7 @@ TEST_CASE("report page: charts and the timeline zoom and tell values, by pointer
   point("curve-lr", "dblclick", 0.5, 0.5);
   CHECK(shown("curve-loss") == std::pair(1.0, 12.0));
 
+  point("curve-lr", "pointerleave", 0.5, 0.5);
   static_cast<void>(browser.run("document.getElementById('curve-loss').focus()"));
   browser.press("\uE014");  // right
   browser.press("\uE014");
@@ -338,7 +347,7 @@ TEST_CASE("report page: a live page follows the run, keeps what is zoomed, and t
   std::promise<pid_t> running;
   bool told = false;
   const auto run = std::async(std::launch::async, [&] {
-    return run_program(job.path(), with_settings({"job.ini"}, {"train.steps=4000", "train.log_every=1"}),
+    return run_program(job.path(), with_settings({"job.ini"}, {"train.steps=1000000", "train.log_every=1"}),
                        [&](pid_t process, std::string_view out) {
                          if (out.find("step 20/") != std::string_view::npos && !std::exchange(told, true)) {
                            ::kill(process, SIGSTOP);
