@@ -56,7 +56,8 @@ function speed_tile(run) {
 function steps_tile(run) {
   const done = run.summary && has(run.summary.steps) ? run.summary.steps : latest(run, "step");
   const took = run.summary ? run.summary.seconds : latest(run, "time_s");
-  return has(done) ? tile("Steps", shown.count(done), has(took) ? "in " + shown.seconds(took) : null) : null;
+  const step = latest(run, "step"), to = has(step) && step > done ? "to step " + step : null;
+  return has(done) ? tile("Steps", shown.count(done), [to, has(took) ? "in " + shown.seconds(took) : null].filter(has).join(", ")) : null;
 }
 
 function memory_tile(run) {

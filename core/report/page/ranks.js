@@ -192,7 +192,9 @@ class HeatMap {
     chosen.quantity = this.quantity = quantity;
     const {times} = this;
     this.values = times[quantity].map((row, i) => row.map(value => value / times.steps[i]));
-    this.ends = extent(this.values.flat()) || [0, 1];
+    const sorted = this.values.flat().sort((a, b) => a - b), most = sorted[Math.floor(0.95 * (sorted.length - 1))];
+    this.ends = [sorted[0], last(sorted) > 2 * most ? most : last(sorted)];
+    this.beyond = last(sorted) > this.ends[1];
     this.move(this.at);
   }
 
@@ -203,7 +205,7 @@ class HeatMap {
     const text = this.at
       ? "rank " + this.at.rank + ", steps " + this.first_step(this.at.interval) + " to " + this.times.step[this.at.interval] + ": " +
         shown.seconds(this.values[this.at.interval][this.at.rank]) + " a step"
-      : "from " + shown.seconds(this.ends[0]) + " (light) to " + shown.seconds(this.ends[1]) + " (strong) a step";
+      : "from " + shown.seconds(this.ends[0]) + " (light) to " + shown.seconds(this.ends[1]) + (this.beyond ? " or more" : "") + " (strong) a step";
     this.readout.textContent = text;
     const values = {"aria-label": quantities[this.quantity] + " of every rank over steps", "aria-valuetext": text, "aria-valuemin": 0,
                     "aria-valuemax": this.times.step.length * this.ranks - 1, "aria-valuenow": this.at ? this.at.interval * this.ranks + this.at.rank : 0};
@@ -233,7 +235,7 @@ class HeatMap {
     const gap = cell.width > 6 && cell.height > 6 ? 1 : 0;
     pen.fillStyle = colour("heat");
     this.values.forEach((row, interval) => row.forEach((value, rank) => {
-      pen.globalAlpha = 0.08 + 0.92 * (value - low) / (high - low || 1);
+      pen.globalAlpha = 0.08 + 0.92 * Math.min(1, (value - low) / (high - low || 1));
       pen.fillRect(left + interval * cell.width, top + rank * cell.height, cell.width - gap, cell.height - gap);
     }));
     pen.globalAlpha = 1;
