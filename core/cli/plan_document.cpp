@@ -122,7 +122,7 @@ json::array shards_json(const std::vector<mesh::Shard>& shards) {
 class TensorList {
  public:
   explicit TensorList(const compile::Compiled& compiled) : compiled_(compiled) {
-    for (const PlacedTensor& tensor : find_tensors(compiled, "*")) {
+    for (const PlacedTensor& tensor : all_states(compiled)) {
       add(tensor);
     }
   }
