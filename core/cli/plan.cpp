@@ -95,7 +95,8 @@ std::int64_t ranks_here(const job::Job& job, const device::Device& device) {
 
 /// Writes the page of the plan.
 void write_html(const Parsed& parsed, const job::Job& job, const compile::Compiled& compiled) {
-  boost::json::object run = {{"name", job.file}, {"status", "planned"}, {"summary", nullptr}};
+  boost::json::object run = {
+      {"name", job.file}, {"status", "planned"}, {"summary", nullptr}, {"notes", boost::json::array()}};
   report::set_job(run, job::canonical_text(job));
   report::join(run, plan_document(job, compiled));
   write_report(parsed, *parsed.get("html"), fmt::format("plan of {}", job.file), {std::move(run)});

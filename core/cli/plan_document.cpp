@@ -122,7 +122,7 @@ json::array shards_json(const std::vector<mesh::Shard>& shards) {
 class TensorList {
  public:
   explicit TensorList(const compile::Compiled& compiled) : compiled_(compiled) {
-    for (const PlacedTensor& tensor : find_tensors(compiled, "*")) {
+    for (const PlacedTensor& tensor : all_states(compiled)) {
       add(tensor);
     }
   }
@@ -184,17 +184,17 @@ class TensorList {
     std::vector<Entry> shared;
     for (Entry& entry : all_) {
       const std::string name(entry.object.at("name").as_string());
-      const auto [begin, end] = layer_number(name);
-      if (begin == end) {
+      const std::pair<std::size_t, std::size_t> number = layer_number(name);
+      if (number.first == number.second) {
         shared.push_back(std::move(entry));
         continue;
       }
       const auto renamed = [&](std::string_view layers) {
-        return fmt::format("{}{}{}", name.substr(0, begin), layers, name.substr(end));
+        return fmt::format("{}{}{}", name.substr(0, number.first), layers, name.substr(number.second));
       };
       json::object key = entry.object;
       key["name"] = renamed("*");
-      const std::string layer = name.substr(begin, end - begin);
+      const std::string layer = name.substr(number.first, number.second - number.first);
       const auto [same, is_new] = at.try_emplace(json::serialize(key), shared.size());
       if (is_new) {
         entry.first_layer = layer;

@@ -210,6 +210,23 @@ TEST_CASE("a report lacks only the plan if the job can no longer be compiled", "
   CHECK_FALSE(run.contains("mesh"));
 }
 
+TEST_CASE("a report of answers to prompts has the plan of their job", "[program][report]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  write_file(job.path() / "prompts.jsonl", "{\"prompt\": [1, 2, 3]}\n");
+  const Ended generated = run_program(
+      job.path(), with_settings({"generate", "run", "--tokens", "2"}, {"job.output=gen", "infer.from=prompts.jsonl"}));
+  INFO(generated.err);
+  REQUIRE(generated.code == 0);
+  REQUIRE(run_program(job.path(), {"report", "gen"}).code == 0);
+  const json::object run = only_run_in(job.path() / "gen/report.html");
+  CHECK(run.at("task") == "infer");
+  CHECK(run.at("unit") == "tok");
+  CHECK(run.at("notes").as_array().empty());
+  CHECK_FALSE(run.at("tensors").as_array().empty());
+  CHECK(run.at("steps").as_object().empty());
+}
+
 TEST_CASE("a report of a simulation has its fields and pictures", "[program][report]") {
   const TemporaryFolder folder;
   write_file(folder / "heat.ini",
