@@ -86,6 +86,7 @@ std::string_view meaning_of(std::string_view word) {
        "plugin"},
       {{"estimate", "dry-run", "dryrun"}, "'shardrun plan JOB.ini' says what a job needs"},
       {{"plot", "draw", "image", "animate", "render", "visualize"}, "'shardrun picture' draws a saved field"},
+      {{"dashboard", "compare", "view", "html"}, "'shardrun report RUN' makes a page about one or several runs"},
       {{"dump", "cat"}, "'shardrun gather' prints a saved state"},
       {{"version"}, "'shardrun --version' prints the version"},
   };

@@ -13,7 +13,9 @@
 #include "core/base/printable.h"
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
+#include "core/cli/report.h"
 #include "core/compile/device.h"
+#include "core/report/document.h"
 #include "core/run/requirements.h"
 #include "core/screen/progress.h"
 
@@ -71,7 +73,7 @@ std::vector<std::int64_t> read_ranks(const std::string& text, std::int64_t ranks
 /// Throws if more than one of the options that select the output is given.
 void require_one(const Parsed& parsed) {
   std::vector<std::string> given;
-  for (const char* option : {"json", "dump", "ranks", "all"}) {
+  for (const char* option : {"json", "dump", "ranks", "all", "html"}) {
     if (parsed.has(option)) {
       given.emplace_back(option);
     }
@@ -89,6 +91,15 @@ std::int64_t ranks_here(const job::Job& job, const device::Device& device) {
   } catch (const Error&) {
     return job.ranks;
   }
+}
+
+/// Writes the page of the plan.
+void write_html(const Parsed& parsed, const job::Job& job, const compile::Compiled& compiled) {
+  boost::json::object run = {
+      {"name", job.file}, {"status", "planned"}, {"summary", nullptr}, {"notes", boost::json::array()}};
+  report::set_job(run, job::canonical_text(job));
+  report::join(run, plan_document(job, compiled));
+  write_report(parsed, *parsed.get("html"), fmt::format("plan of {}", job.file), {std::move(run)});
 }
 
 /// Prints the plan. The search for settings with which the job fits takes longest, so all else is printed first.
@@ -115,7 +126,9 @@ int plan(std::span<const std::string> words) {
       set_option(),
       {.name = "json", .help = "print JSON with all ranks"},
       {.name = "ranks", .value = "LIST", .help = "print details of these ranks, such as 0,5,8-11"},
-      {.name = "all", .help = "print details of every rank; alike ranks share a block"}};
+      {.name = "all", .help = "print details of every rank; alike ranks share a block"},
+      {.name = "html", .value = "FILE", .help = "write the plan as a page (HTML)"},
+      replace_option()};
   std::ranges::move(resume_options(), std::back_inserter(options));
   std::ranges::move(dump_options(), std::back_inserter(options));
   const Parsed parsed = parse("plan", with_resume_set(words), options, 1, 1);
@@ -123,6 +136,12 @@ int plan(std::span<const std::string> words) {
     return 0;
   }
   require_one(parsed);
+  if (parsed.has("replace") && !parsed.has("html")) {
+    throw Error(ErrorCode::usage, "plan: --replace has no effect without --html");
+  }
+  if (parsed.has("html")) {
+    require_report_or_new(parsed, *parsed.get("html"));
+  }
   const job::Job job = read_job(parsed);
   const std::vector<std::int64_t> ranks =
       parsed.has("ranks") ? read_ranks(*parsed.get("ranks"), job.ranks) : std::vector<std::int64_t>{};
@@ -132,6 +151,10 @@ int plan(std::span<const std::string> words) {
   }
   compile::Compiled compiled = compile::compile(job);
   run::require_device(job, *compiled.device);
+  if (parsed.has("html")) {
+    write_html(parsed, job, compiled);
+    return 0;
+  }
   if (compiled.engine != nullptr) {
     const run::Beginning beginning = run::beginning_of(job, compiled);
     if (parsed.has("json")) {

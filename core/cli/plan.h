@@ -55,6 +55,16 @@ struct AxisTransport {
 /// The plan as JSON, with every group of equal ranks. `search`: settings with which the job fits, if it does not.
 [[nodiscard]] std::string plan_json(const Planned& planned, const std::optional<forecast::FitSearch>& search);
 
+/// Memory, traffic and work of alike ranks, and the predicted step, as in plan_json().
+[[nodiscard]] boost::json::object json_of(const forecast::RankForecast& ranks, const forecast::Forecast& forecast,
+                                          const compile::Compiled& compiled);
+[[nodiscard]] boost::json::object json_of(const forecast::StepForecast& step);
+
+/// What is planned for a job, as a run of the document that the page of a report draws (core/report/document.h): the
+/// mesh, memory and traffic of each rank, the predicted time, the timeline of a pipeline, and who has which part of the
+/// tensors.
+[[nodiscard]] boost::json::object plan_document(const job::Job& job, const compile::Compiled& compiled);
+
 /// A title such as "rank 3" or "ranks 0-2".
 [[nodiscard]] std::string title_of(const std::vector<std::int64_t>& ranks);
 

@@ -11,66 +11,6 @@ boost::json::value whole_number(double number) {
   return number < first_beyond ? boost::json::value(static_cast<std::int64_t>(number)) : boost::json::value(number);
 }
 
-boost::json::object json_of(const forecast::RankForecast& ranks, const Planned& planned) {
-  namespace json = boost::json;
-  const forecast::Forecast& forecast = planned.forecast;
-  const partition::MemoryUse& memory = ranks.memory;
-  json::object sent;
-  for (const auto& [axis, collectives] : ranks.sent) {
-    json::object& of_axis = sent[axis].emplace_object();
-    for (const auto& [collective, bytes] : collectives) {
-      of_axis[collective] = bytes;
-    }
-  }
-  json::object bytes = {{"parameters", memory.parameters},
-                        {"gradients", memory.gradients},
-                        {"optimizer", memory.optimizer},
-                        {"activations", memory.activations},
-                        {"communication", memory.communication},
-                        {"scratch", memory.scratch},
-                        {"peak", memory.peak}};
-  if (ranks.snapshot > 0) {
-    bytes["snapshot"] = ranks.snapshot;
-  }
-  if (!planned.compiled.device->is_addressable()) {
-    bytes["device"] = memory.peak - memory.staging;
-    bytes["host"] = memory.staging;
-  }
-  return {{"members", json::array(ranks.members.begin(), ranks.members.end())},
-          {"bytes", std::move(bytes)},
-          {"sent_bytes", std::move(sent)},
-          {"flops", whole_number(ranks.flops)},
-          {"busiest", {{"function", ranks.busiest_function}, {"instruction", ranks.busiest_instruction}}},
-          {"stage", ranks.stage.number()},
-          {"bubble", forecast.timeline ? forecast.timeline->bubble(ranks.stage) : 0.0}};
-}
-
-boost::json::object json_of(const forecast::StepForecast& step) {
-  namespace json = boost::json;
-  json::array stages;
-  for (std::size_t s = 0; s < step.prediction.stages.size(); ++s) {
-    const forecast::StagePrediction& stage = step.prediction.stages[s];
-    stages.push_back({{"stage", s},
-                      {"rank", step.ranks[s]},
-                      {"compute_s", stage.compute},
-                      {"exposed_communication_s", stage.exposed},
-                      {"waiting_s", stage.waiting},
-                      {"hidden_communication_s", stage.hidden}});
-  }
-  json::object predicted = {{"step_s", step.prediction.seconds},
-                            {"samples_per_s", step.samples_per_s},
-                            {"tokens_per_s", step.tokens_per_s},
-                            {"model_flops_per_s", step.model_flops_per_s},
-                            {"stages", std::move(stages)}};
-  if (step.chunk_s) {
-    predicted["prefill_chunk_s"] = *step.chunk_s;
-  }
-  if (step.utilisation) {
-    predicted["utilisation"] = *step.utilisation;
-  }
-  return predicted;
-}
-
 boost::json::object json_of(const forecast::Timeline& timeline, const char* costs,
                             const std::optional<forecast::MostWorking>& most) {
   namespace json = boost::json;
@@ -171,6 +111,66 @@ boost::json::object json_of(const run::Beginning& beginning) {
 
 }  // namespace
 
+boost::json::object json_of(const forecast::RankForecast& ranks, const forecast::Forecast& forecast,
+                            const compile::Compiled& compiled) {
+  namespace json = boost::json;
+  const partition::MemoryUse& memory = ranks.memory;
+  json::object sent;
+  for (const auto& [axis, collectives] : ranks.sent) {
+    json::object& of_axis = sent[axis].emplace_object();
+    for (const auto& [collective, bytes] : collectives) {
+      of_axis[collective] = bytes;
+    }
+  }
+  json::object bytes = {{"parameters", memory.parameters},
+                        {"gradients", memory.gradients},
+                        {"optimizer", memory.optimizer},
+                        {"activations", memory.activations},
+                        {"communication", memory.communication},
+                        {"scratch", memory.scratch},
+                        {"peak", memory.peak}};
+  if (ranks.snapshot > 0) {
+    bytes["snapshot"] = ranks.snapshot;
+  }
+  if (!compiled.device->is_addressable()) {
+    bytes["device"] = memory.peak - memory.staging;
+    bytes["host"] = memory.staging;
+  }
+  return {{"members", json::array(ranks.members.begin(), ranks.members.end())},
+          {"bytes", std::move(bytes)},
+          {"sent_bytes", std::move(sent)},
+          {"flops", whole_number(ranks.flops)},
+          {"busiest", {{"function", ranks.busiest_function}, {"instruction", ranks.busiest_instruction}}},
+          {"stage", ranks.stage.number()},
+          {"bubble", forecast.timeline ? forecast.timeline->bubble(ranks.stage) : 0.0}};
+}
+
+boost::json::object json_of(const forecast::StepForecast& step) {
+  namespace json = boost::json;
+  json::array stages;
+  for (std::size_t s = 0; s < step.prediction.stages.size(); ++s) {
+    const forecast::StagePrediction& stage = step.prediction.stages[s];
+    stages.push_back({{"stage", s},
+                      {"rank", step.ranks[s]},
+                      {"compute_s", stage.compute},
+                      {"exposed_communication_s", stage.exposed},
+                      {"waiting_s", stage.waiting},
+                      {"hidden_communication_s", stage.hidden}});
+  }
+  json::object predicted = {{"step_s", step.prediction.seconds},
+                            {"samples_per_s", step.samples_per_s},
+                            {"tokens_per_s", step.tokens_per_s},
+                            {"model_flops_per_s", step.model_flops_per_s},
+                            {"stages", std::move(stages)}};
+  if (step.chunk_s) {
+    predicted["prefill_chunk_s"] = *step.chunk_s;
+  }
+  if (step.utilisation) {
+    predicted["utilisation"] = *step.utilisation;
+  }
+  return predicted;
+}
+
 void add_to_plan(boost::json::object& plan, const forecast::DiskUse& disk, const run::Beginning& beginning) {
   plan["disk"] = json_of(disk);
   if (beginning.kind != run::Beginning::Kind::unsaved) {
@@ -184,7 +184,7 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
   const forecast::Forecast& forecast = planned.forecast;
   json::array ranks;
   for (const forecast::RankForecast& alike : forecast.ranks) {
-    ranks.push_back(json_of(alike, planned));
+    ranks.push_back(json_of(alike, forecast, compiled));
   }
   json::object transports;
   for (const AxisTransport& axis : transports_of(compiled)) {

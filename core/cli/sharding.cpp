@@ -254,6 +254,18 @@ std::vector<PlacedTensor> find_tensors(const compile::Compiled& compiled, const 
   return tensors;
 }
 
+std::vector<PlacedTensor> all_states(const compile::Compiled& compiled) {
+  if (compiled.engine != nullptr) {
+    return tensors_of(*compiled.engine);
+  }
+  const Tensors known(compiled);
+  std::vector<PlacedTensor> tensors;
+  for (const graph::State& state : compiled.graph.states) {
+    tensors.push_back(known.find(state.name));
+  }
+  return tensors;
+}
+
 std::vector<RankPlace> places_of(const job::Job& job, const compile::Compiled& compiled) {
   if (std::vector<RankPlace> places = places_of_run(job.output); std::cmp_equal(places.size(), job.ranks)) {
     return places;

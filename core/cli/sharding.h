@@ -33,6 +33,9 @@ struct PlacedTensor {
 /// The states and cut points whose names match `wanted`, a name or a glob. Throws Error{usage} if none matches.
 [[nodiscard]] std::vector<PlacedTensor> find_tensors(const compile::Compiled& compiled, const std::string& wanted);
 
+/// All states of the job, or all that its engine's ranks declare.
+[[nodiscard]] std::vector<PlacedTensor> all_states(const compile::Compiled& compiled);
+
 /// The parts of a tensor in its first role, each with the ranks that have it.
 [[nodiscard]] std::vector<mesh::Shard> shards_of(const PlacedTensor& tensor, const compile::Compiled& compiled);
 

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <boost/json.hpp>
 #include <charconv>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 namespace shardrun::metrics {
 namespace {
@@ -51,6 +53,35 @@ void append_json(std::string& text, std::string_view value) {
     }
   }
   text += '"';
+}
+
+void append_json_value(std::string& text, const boost::json::value& value) {
+  std::string_view separator;
+  if (const boost::json::object* const object = value.if_object()) {
+    text += '{';
+    for (const boost::json::key_value_pair& pair : *object) {
+      text += std::exchange(separator, ",");
+      append_json(text, std::string_view(pair.key()));
+      text += ':';
+      append_json_value(text, pair.value());
+    }
+    text += '}';
+  } else if (const boost::json::array* const array = value.if_array()) {
+    text += '[';
+    for (const boost::json::value& item : *array) {
+      text += std::exchange(separator, ",");
+      append_json_value(text, item);
+    }
+    text += ']';
+  } else if (const double* const real = value.if_double()) {
+    append_json(text, *real);
+  } else if (const std::int64_t* const integer = value.if_int64()) {
+    append_json(text, *integer);
+  } else if (const boost::json::string* const string = value.if_string()) {
+    append_json(text, std::string_view(*string));
+  } else {
+    text += boost::json::serialize(value);
+  }
 }
 
 void for_numbers(std::string_view line,

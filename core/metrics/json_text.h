@@ -1,5 +1,6 @@
 #pragma once
 
+#include <boost/json/fwd.hpp>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -15,6 +16,8 @@ void append_json(std::string& text, std::int64_t value);
 void append_json(std::string& text, std::span<const double> values);
 /// Appends a quoted and escaped text. REQUIRES: it is UTF-8.
 void append_json(std::string& text, std::string_view value);
+/// Appends JSON without white space. Boost.JSON's own serializer writes doubles in an unusual form (1.5E0).
+void append_json_value(std::string& text, const boost::json::value& value);
 
 /// Calls `take` for each field of a line of JSON that is a flat object of numbers, as in metrics.jsonl, with the value
 /// as it is written. Stops where the line has another form.

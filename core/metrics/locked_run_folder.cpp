@@ -261,4 +261,14 @@ void LockedRunFolder::remove_files(const Kept& kept) const {
   }
 }
 
+bool is_held(const std::filesystem::path& output) {
+  for (const std::filesystem::path& path : {output, lock_path(output)}) {
+    const files::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (file.is_open() && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace shardrun::metrics

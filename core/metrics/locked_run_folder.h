@@ -64,6 +64,10 @@ class LockedRunFolder {
   std::map<std::string, ino_t> older_;  ///< results that were here before, with their inodes
 };
 
+/// Whether a run holds the folder now. Where the file system or another machine keeps locks to itself, the answer may
+/// be no although a run does.
+[[nodiscard]] bool is_held(const std::filesystem::path& output);
+
 /// Its destructor removes the temporary files of killed ranks, after all ranks have ended, however the job ended.
 class Leftovers {
  public:

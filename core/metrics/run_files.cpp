@@ -230,6 +230,20 @@ std::map<std::int64_t, std::filesystem::path> outputs_under_way(const std::files
   return found;
 }
 
+std::vector<SavedPicture> pictures_of(const std::filesystem::path& output) {
+  std::vector<SavedPicture> found;
+  std::error_code failed;
+  for_saved(pictures_path(output), step_of_picture, failed, [&](std::int64_t step, const std::filesystem::path& path) {
+    const std::string name = path.stem().string();
+    const bool is_last = step == last_of_all;
+    found.push_back({.field = is_last ? name : name.substr(0, name.rfind('-')),
+                     .step = is_last ? std::nullopt : std::optional(step),
+                     .path = path});
+  });
+  std::ranges::sort(found, {}, &SavedPicture::path);
+  return found;
+}
+
 bool has_name_of_state(const std::filesystem::path& file) {
   return file.filename() == state_path({}) || step_of_state(file.filename().native());
 }

@@ -80,6 +80,16 @@ struct Kept {
 [[nodiscard]] std::map<std::int64_t, std::filesystem::path> outputs_under_way(const std::filesystem::path& output,
                                                                               std::string_view name);
 
+/// A file of the folder of pictures. `step`: nothing for a picture of the last step, and for an animation.
+struct SavedPicture {
+  std::string field;
+  std::optional<std::int64_t> step;
+  std::filesystem::path path;
+};
+
+/// The pictures of a run, by their paths.
+[[nodiscard]] std::vector<SavedPicture> pictures_of(const std::filesystem::path& output);
+
 /// Whether the file has the name of a final or intermediate state.
 [[nodiscard]] bool has_name_of_state(const std::filesystem::path& file);
 

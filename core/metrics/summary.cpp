@@ -143,7 +143,7 @@ void append_items(std::string& text, const Items& items, std::string_view bracke
   text += brackets[1];
 }
 
-/// Formats JSON on several lines. Boost.JSON writes no line breaks, and doubles in an unusual form (1.5E0).
+/// Formats JSON on several lines.
 void append_pretty(std::string& text, const value& json, std::size_t indent) {
   if (json.is_object()) {
     append_items(text, json.get_object(), "{}", indent, [&](const boost::json::key_value_pair& pair) {
@@ -154,10 +154,8 @@ void append_pretty(std::string& text, const value& json, std::size_t indent) {
   } else if (json.is_array()) {
     append_items(text, json.get_array(), "[]", indent,
                  [&](const value& item) { append_pretty(text, item, indent + 2); });
-  } else if (json.is_double()) {
-    append_json(text, json.get_double());
   } else {
-    text += boost::json::serialize(json);
+    append_json_value(text, json);
   }
 }
 

@@ -325,12 +325,13 @@ class Server {
   }
 
   void give_page(const std::shared_ptr<http::Connection>& connection, const http::Request&) {
-    connection->respond({.type = "text/html; charset=utf-8",
-                         .body = std::string(page),
-                         .fields = {{"Content-Security-Policy",
-                                     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-                                     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"},
-                                    {"X-Content-Type-Options", "nosniff"}}});
+    connection->respond(
+        {.type = "text/html; charset=utf-8",
+         .body = std::string(page),
+         .fields = {{"Content-Security-Policy",
+                     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+                     "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"},
+                    {"X-Content-Type-Options", "nosniff"}}});
   }
 
   void give_health(const std::shared_ptr<http::Connection>& connection, const http::Request&) {

@@ -1,0 +1,529 @@
+#include "core/report/document.h"
+
+#include <fmt/format.h>
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/json.hpp>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/checkpoint/folder.h"
+#include "core/files/folder.h"
+#include "core/files/json.h"
+#include "core/files/mapped_file.h"
+#include "core/files/text_file.h"
+#include "core/job/raw.h"
+#include "core/metrics/json_text.h"
+#include "core/metrics/locked_run_folder.h"
+#include "core/metrics/run_files.h"
+
+namespace shardrun::report {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::size_t most_steps = 20'000;
+constexpr std::size_t most_columns = 40;
+constexpr std::size_t most_intervals = 300;
+constexpr std::size_t most_picture_bytes = std::size_t{4} << 20U;  ///< of all pictures together
+constexpr std::size_t most_json_bytes = std::size_t{1} << 28U;
+
+// What the page does not draw.
+constexpr std::array<std::string_view, 2> left_out_columns = {"comm_s", "bandwidth"};
+
+constexpr double missing = std::numeric_limits<double>::quiet_NaN();
+
+/// The fields of a line of metrics.jsonl that are numbers. null is NaN. Nothing if it is no such line: the last one of
+/// a live run may be unfinished.
+std::optional<std::map<std::string_view, double>> numbers_of(std::string_view line) {
+  std::map<std::string_view, double> numbers;
+  bool is_whole = line.ends_with('}');
+  metrics::for_numbers(line, [&](std::string_view name, std::string_view value) {
+    double& number = numbers[name];
+    number = missing;
+    if (value != "null" && !value.starts_with('"')) {
+      const auto [end, failed] = std::from_chars(value.data(), value.data() + value.size(), number);
+      is_whole = is_whole && failed == std::errc() && end == value.data() + value.size();
+    }
+  });
+  return is_whole ? std::optional(std::move(numbers)) : std::nullopt;
+}
+
+/// A number with so many digits as a drawing needs.
+json::value drawn(double number) {
+  std::array<char, 32> digits{};
+  const auto [end, failed] =
+      std::to_chars(digits.data(), digits.data() + digits.size(), number, std::chars_format::general, 4);
+  double rounded = number;
+  if (failed == std::errc()) {
+    std::from_chars(digits.data(), end, rounded);
+  }
+  return rounded;
+}
+
+/// An integer as such: metrics.jsonl has steps, and sums of tokens, as integers.
+json::value number_value(double number) {
+  constexpr double most_exact = 0x1p53;
+  return std::isnan(number) ? json::value()
+         : number == std::floor(number) && std::abs(number) < most_exact
+             ? json::value(static_cast<std::int64_t>(number))
+             : json::value(number);
+}
+
+/// The numbers of metrics.jsonl as columns of equal length.
+class Steps {
+ public:
+  /// Adds a line. Returns false if it cannot be read.
+  bool add(std::string_view line) {
+    const auto numbers = numbers_of(line);
+    if (!numbers || !numbers->contains("step") || std::isnan(numbers->at("step"))) {
+      return false;
+    }
+    const double step = numbers->at("step");
+    std::vector<double>& steps = columns_["step"];
+    if (numbers->size() == 2 && numbers->contains("val_loss")) {
+      const auto same = std::ranges::find(steps.rbegin(), steps.rend(), step);
+      if (same != steps.rend()) {  // was validated after a later step had been written
+        column("val_loss", rows_)[static_cast<std::size_t>(steps.rend() - same) - 1] = numbers->at("val_loss");
+        return true;
+      }
+    }
+    while (!steps.empty() && steps.back() >= step) {  // a restart repeats steps
+      --rows_;
+      for (auto& [name, values] : columns_) {
+        values.resize(rows_);
+      }
+    }
+    ++rows_;
+    for (const auto& [name, number] : *numbers) {
+      if (std::ranges::find(left_out_columns, name) == left_out_columns.end() &&
+          (columns_.size() < most_columns || columns_.contains(name))) {
+        column(std::string(name), rows_).back() = number;
+      }
+    }
+    for (auto& [name, values] : columns_) {
+      values.resize(rows_, missing);
+    }
+    return true;
+  }
+
+  /// The distance of the lines that are kept, beside the last and the validated ones.
+  [[nodiscard]] std::size_t kept_every() const noexcept { return (rows_ + most_steps - 1) / most_steps; }
+
+  [[nodiscard]] json::object columns() const {
+    std::map<std::string, std::vector<double>, std::less<>> all = columns_;
+    if (const auto seconds = columns_.find("step_s"); seconds != columns_.end()) {
+      constexpr double microseconds = 1e6;
+      const auto rate = columns_.find("tokens_per_s");
+      double time = 0;
+      double tokens = 0;
+      for (std::size_t row = 0; row < rows_; ++row) {
+        const double step = seconds->second[row];
+        time += std::isnan(step) ? 0 : step;
+        all["time_s"].push_back(std::round(time * microseconds) / microseconds);
+        if (rate != columns_.end()) {
+          const double passed = std::round(rate->second[row] * step);  // a whole number, which was divided by the time
+          tokens += std::isnan(passed) ? 0 : passed;
+          all["tokens"].push_back(tokens);
+        }
+      }
+    }
+    json::object object;
+    for (const auto& [name, values] : all) {
+      if (std::ranges::all_of(values, [](double value) { return std::isnan(value); })) {
+        continue;
+      }
+      json::array& kept = object[name].emplace_array();
+      for (std::size_t row = 0; row < rows_; ++row) {
+        if (is_kept(row)) {
+          kept.push_back(number_value(values[row]));
+        }
+      }
+    }
+    return object;
+  }
+
+ private:
+  std::vector<double>& column(const std::string& name, std::size_t rows) {
+    std::vector<double>& values = columns_[name];
+    values.resize(rows, missing);
+    return values;
+  }
+
+  [[nodiscard]] bool is_kept(std::size_t row) const {
+    const auto validated = columns_.find("val_loss");
+    return row % kept_every() == 0 || row + 1 == rows_ ||
+           (validated != columns_.end() && !std::isnan(validated->second[row]));
+  }
+
+  std::map<std::string, std::vector<double>, std::less<>> columns_;
+  std::size_t rows_ = 0;
+};
+
+/// Calls `add` with each line of a file that may be growing. Returns how many lines it refused; the last does not
+/// count, because it may be unfinished.
+template <typename Add>
+std::size_t for_lines(const std::filesystem::path& path, const Add& add) {
+  std::ifstream file(path, std::ios::binary);
+  std::size_t refused = 0;
+  bool is_refused = false;
+  for (std::string line; std::getline(file, line);) {
+    refused += is_refused ? 1 : 0;
+    is_refused = !add(line);
+  }
+  return refused;
+}
+
+void note_refused(json::object& run, const std::filesystem::path& path, std::size_t refused) {
+  if (refused > 0) {
+    add_note(run, fmt::format("{} lines of {} could not be read", refused, path.filename().native()));
+  }
+}
+
+void add_steps(json::object& run, const std::filesystem::path& folder) {
+  Steps steps;
+  const std::filesystem::path path = metrics::metrics_path(folder);
+  note_refused(run, path, for_lines(path, [&](std::string_view line) { return steps.add(line); }));
+  run["steps"] = steps.columns();
+  run["kept_every"] = std::max<std::size_t>(1, steps.kept_every());
+}
+
+/// A line of ranks.jsonl, or neighbouring ones added up.
+struct Interval {
+  static constexpr std::array<const char*, 6> names = {"seconds",  "computing_s", "exposed_s",
+                                                       "hidden_s", "input_s",     "sent_bytes"};
+
+  std::int64_t step = 0;
+  std::int64_t steps = 0;
+  std::array<std::vector<double>, names.size()> by_rank;  ///< in the order of `names`; empty: unknown
+
+  [[nodiscard]] std::size_t ranks() const noexcept { return by_rank[0].size(); }
+
+  void add(const Interval& later) {
+    step = later.step;
+    steps += later.steps;
+    for (std::size_t n = 0; n < names.size(); ++n) {
+      by_rank[n].resize(later.by_rank[n].size());
+      for (std::size_t rank = 0; rank < by_rank[n].size(); ++rank) {
+        by_rank[n][rank] += later.by_rank[n][rank];
+      }
+    }
+  }
+};
+
+Interval interval_of(const json::object& line) {
+  Interval interval{.step = line.at("step").to_number<std::int64_t>(),
+                    .steps = line.at("steps").to_number<std::int64_t>(),
+                    .by_rank = {}};
+  for (std::size_t n = 0; n < Interval::names.size(); ++n) {
+    if (const json::value* const numbers = line.if_contains(Interval::names[n])) {
+      for (const json::value& number : numbers->as_array()) {
+        interval.by_rank[n].push_back(number.is_null() ? 0 : number.to_number<double>());
+      }
+    }
+  }
+  return interval;
+}
+
+json::object json_of(const std::vector<Interval>& intervals) {
+  json::object object;
+  for (const Interval& interval : intervals) {
+    const auto append = [&](std::string_view name, json::value value) {
+      json::value& list = object[name];
+      (list.is_array() ? list.as_array() : list.emplace_array()).push_back(std::move(value));
+    };
+    append("step", interval.step);
+    append("steps", interval.steps);
+    for (std::size_t n = 0; n < Interval::names.size(); ++n) {
+      json::array numbers;
+      for (const double number : interval.by_rank[n]) {
+        numbers.push_back(drawn(number));
+      }
+      append(Interval::names[n], std::move(numbers));
+    }
+  }
+  return object;
+}
+
+/// Adds what each rank did in each interval. After an elastic restart only intervals with the last number of ranks.
+void add_rank_times(json::object& run, const std::filesystem::path& folder) {
+  const std::filesystem::path path = metrics::ranks_path(folder);
+  std::vector<Interval> intervals;
+  bool has_other_ranks = false;
+  const auto add = [&](std::string_view line) {
+    try {
+      Interval next = interval_of(json::parse(json::string_view(line.data(), line.size())).as_object());
+      while (!intervals.empty() && intervals.back().step >= next.step) {  // a restart repeats steps
+        intervals.pop_back();
+      }
+      if (!intervals.empty() && intervals.back().ranks() != next.ranks()) {
+        intervals.clear();
+        has_other_ranks = true;
+      }
+      intervals.push_back(std::move(next));
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  };
+  note_refused(run, path, for_lines(path, add));
+  if (has_other_ranks) {
+    add_note(run, "the number of ranks changed; their times are shown from the last change on");
+  }
+  const std::size_t together = (intervals.size() + most_intervals - 1) / most_intervals;
+  std::vector<Interval> shown;
+  for (std::size_t i = 0; i < intervals.size(); ++i) {
+    if (i % together == 0) {
+      shown.push_back(std::move(intervals[i]));
+    } else {
+      shown.back().add(intervals[i]);
+    }
+  }
+  run["rank_times"] = shown.empty() ? json::value() : json::value(json_of(shown));
+}
+
+std::optional<json::object> read_summary(json::object& run, const std::filesystem::path& path) {
+  std::error_code none;
+  if (!std::filesystem::exists(path, none)) {
+    return std::nullopt;
+  }
+  try {
+    return files::parse_json_strictly(files::read_text_file(path, most_json_bytes), path.native()).as_object();
+  } catch (const std::exception& error) {
+    add_note(run, fmt::format("the summary is left out: {}", error.what()));
+    return std::nullopt;
+  }
+}
+
+/// Sets a field of `to` to one of `from`, if that is there.
+void copy(json::object& to, std::string_view name, const json::object& from, std::string_view from_name) {
+  if (const json::value* const value = from.if_contains(from_name)) {
+    to[name] = *value;
+  }
+}
+
+void add_ranks(json::object& run, const json::object& summary) {
+  const json::value* const ranks = summary.if_contains("ranks");
+  if (ranks == nullptr || !ranks->is_array()) {
+    return;
+  }
+  for (std::size_t r = 0; r < ranks->get_array().size(); ++r) {
+    const json::object* const from = ranks->get_array()[r].if_object();
+    if (from == nullptr) {
+      continue;
+    }
+    json::object& rank = rank_of(run, r);
+    copy(rank, "host", *from, "host");
+    copy(rank, "device", *from, "device");
+    copy(rank, "measured_peak", *from, "peak_bytes");
+    if (rank.contains("measured_peak") && rank["measured_peak"] == 0) {
+      rank["measured_peak"] = nullptr;  // the rank died before it could tell
+    }
+    copy(rank, "private_bytes", *from, "private_bytes");
+    copy(rank, "sent", *from, "sent_bytes");
+    copy(rank, "wire_bytes", *from, "wire_bytes");
+    const json::value* const categories = from->if_contains("categories");
+    json::object planned = categories != nullptr && categories->is_object() ? categories->get_object() : json::object();
+    copy(planned, "peak", *from, "planned_bytes");
+    copy(planned, "snapshot", *from, "snapshot_bytes");
+    rank["planned"] = std::move(planned);
+  }
+}
+
+/// The attempts that were followed by others, of a run that has no summary yet.
+json::array attempts_of(json::object& run, const std::filesystem::path& folder) {
+  json::array attempts;
+  std::error_code none;
+  for (std::int64_t n = 1;; ++n) {
+    const std::filesystem::path attempt = metrics::attempts_path(folder) / std::to_string(n);
+    if (!std::filesystem::exists(attempt, none)) {
+      return attempts;
+    }
+    if (const std::optional<json::object> summary = read_summary(run, metrics::summary_path(attempt))) {
+      json::object each = {{"rank", nullptr}};
+      copy(each, "cause", *summary, "error");
+      copy(each, "first_step", *summary, "first_step");
+      copy(each, "steps", *summary, "steps");
+      copy(each, "seconds", *summary, "seconds");
+      attempts.push_back(std::move(each));
+    }
+  }
+}
+
+std::string base64(std::string_view bytes) {
+  std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');  // OpenSSL writes a NUL, too
+  const int size =
+      ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                        reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
+  text.resize(static_cast<std::size_t>(size));
+  return text;
+}
+
+/// Adds of each field the picture of its last step, and the animation.
+void add_pictures(json::object& run, const std::filesystem::path& folder) {
+  std::map<std::pair<std::string, std::string>, metrics::SavedPicture> last;  // by field and extension
+  for (metrics::SavedPicture& picture : metrics::pictures_of(folder)) {
+    metrics::SavedPicture& kept = last[{picture.field, picture.path.extension().string()}];
+    if (kept.path.empty() || !picture.step || (kept.step && *picture.step > *kept.step)) {
+      kept = std::move(picture);
+    }
+  }
+  json::array& pictures = run["pictures"].emplace_array();
+  std::size_t bytes = 0;
+  std::vector<std::string> left_out;
+  for (const auto& [key, picture] : last) {
+    const bool is_animation = key.second == ".gif";
+    try {
+      const files::MappedFile file(picture.path);
+      if (file.text().size() > most_picture_bytes - bytes) {
+        left_out.push_back(picture.path.filename().native());
+        continue;
+      }
+      bytes += file.text().size();
+      pictures.push_back({{"field", picture.field},
+                          {"step", picture.step ? json::value(*picture.step) : json::value()},
+                          {"title", fmt::format("{}, {}", picture.field,
+                                                is_animation   ? "all saved steps"
+                                                : picture.step ? fmt::format("step {}", *picture.step)
+                                                               : "last step")},
+                          {"data", fmt::format("data:image/{};base64,{}", key.second.substr(1), base64(file.text()))}});
+    } catch (const Error& error) {
+      add_note(run, fmt::format("a picture is left out: {}", error.message()));
+    }
+  }
+  for (const std::string& name : left_out) {
+    add_note(run, fmt::format("the picture {} is left out: pictures may have 4 MiB together", name));
+  }
+}
+
+/// Adds the steps of the checkpoints in the folder.
+void add_checkpoints(json::object& run, const std::filesystem::path& folder) {
+  json::array& steps = run["checkpoints"].emplace_array();
+  for (const checkpoint::Listed& listed : checkpoint::list_checkpoints(folder / "checkpoints")) {
+    if (listed.step >= 0) {
+      steps.push_back(listed.step);
+    }
+  }
+}
+
+/// The status of a run without a summary.
+void set_status(json::object& run, const std::filesystem::path& folder) {
+  if (metrics::is_held(folder)) {
+    run["status"] = "running";
+    return;
+  }
+  run["status"] = "failed";
+  run["error"] = "there is no summary: the first process of the run was killed, or runs on another machine";
+}
+
+}  // namespace
+
+json::object& rank_of(json::object& run, std::size_t rank) {
+  json::array& ranks = run["ranks"].is_array() ? run["ranks"].as_array() : run["ranks"].emplace_array();
+  while (ranks.size() <= rank) {
+    ranks.push_back(json::object{{"rank", ranks.size()}});
+  }
+  return ranks[rank].as_object();
+}
+
+void add_note(json::object& run, std::string_view text) {
+  json::value& notes = run["notes"];
+  (notes.is_array() ? notes.as_array() : notes.emplace_array()).push_back(json::value(std::string(text)));
+}
+
+void join(json::object& run, const json::object& part) {
+  for (const auto& [key, value] : part) {
+    if (key == "notes") {
+      for (const json::value& note : value.as_array()) {
+        add_note(run, note.as_string());
+      }
+    } else if (key == "ranks") {
+      for (std::size_t r = 0; r < value.as_array().size(); ++r) {
+        json::object& rank = rank_of(run, r);
+        for (const auto& [name, planned] : value.as_array()[r].as_object()) {
+          if (!rank.contains(name) || name == "planned") {
+            rank[name] = planned;
+          }
+        }
+      }
+    } else {
+      run[key] = value;
+    }
+  }
+}
+
+void set_job(json::object& run, const std::string& text) {
+  const job::RawJob raw = job::read_job_text(text, "job.ini");
+  json::array settings;
+  for (const job::RawSection& section : raw.sections) {
+    for (const job::RawSetting& setting : section.settings) {
+      settings.push_back(json::array{section.name, setting.key, setting.value});
+    }
+  }
+  run["job"] = json::object{{"text", text}, {"settings", std::move(settings)}};
+  const auto value_of = [&](std::string_view section, std::string_view key) {
+    const job::RawSection* const found = raw.find(section);
+    const job::RawSetting* const setting = found == nullptr ? nullptr : found->find(key);
+    return setting == nullptr ? std::string() : setting->value;
+  };
+  const std::string task = value_of("job", "task");
+  run["task"] = task.empty() ? "train" : task;
+  const bool has_tokens =
+      !value_of("data", "text").empty() || !value_of("data", "tokens").empty() || !value_of("infer", "tokens").empty();
+  run["unit"] = has_tokens ? "tok" : "samples";
+}
+
+json::object run_document(const std::filesystem::path& folder, const std::string& name) {
+  std::error_code none;
+  if (!std::filesystem::is_directory(folder, none)) {
+    throw Error(ErrorCode::usage, fmt::format("'{}' is no folder: name the output folder of a run", name));
+  }
+  const bool has_job = std::filesystem::exists(metrics::job_path(folder), none);
+  if (!metrics::is_of_a_run(folder) && !std::filesystem::exists(metrics::summary_path(folder), none)) {
+    throw Error(ErrorCode::usage, fmt::format("'{}' is not the folder of a run: it has neither .lock nor summary.json; "
+                                              "name the output folder of a run ([job] output)",
+                                              name));
+  }
+  json::object run = {{"name", name},   {"status", ""},           {"task", "train"},       {"unit", "samples"},
+                      {"job", nullptr}, {"ranks", json::array()}, {"notes", json::array()}};
+  try {
+    if (has_job) {
+      set_job(run, files::read_text_file(metrics::job_path(folder), job::max_file_bytes));
+    }
+  } catch (const Error& error) {
+    add_note(run, fmt::format("the job is left out: {}", error.message()));
+  }
+  add_steps(run, folder);
+  add_rank_times(run, folder);
+  add_pictures(run, folder);
+  add_checkpoints(run, folder);
+  const std::optional<json::object> summary = read_summary(run, metrics::summary_path(folder));
+  run["summary"] = summary ? json::value(*summary) : json::value();
+  run["slow_ranks"] = json::array();
+  if (!summary) {
+    set_status(run, folder);
+    run["attempts"] = attempts_of(run, folder);
+    return run;
+  }
+  copy(run, "status", *summary, "status");
+  copy(run, "error", *summary, "error");
+  copy(run, "slow_ranks", *summary, "slow_ranks");
+  copy(run, "parameters", *summary, "parameters");
+  run["attempts"] = json::array();
+  copy(run, "attempts", *summary, "attempts");
+  add_ranks(run, *summary);
+  return run;
+}
+
+}  // namespace shardrun::report

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace shardrun::report {
+
+/// The page of a report before it is filled: HTML with the placeholders {{TITLE}}, {{CONNECT}} and {{DOCUMENT}}.
+extern const std::string_view page_template;
+
+/// What the folder of a run says of it, whether the run has ended or not: an element of `runs` in the document that the
+/// page draws (docs/report.md). `name`: the folder as the person named it. Files that are missing or cannot be read are
+/// left out, and `notes` says which. The trace is not read. Throws Error{usage} if it is no folder of a run.
+[[nodiscard]] boost::json::object run_document(const std::filesystem::path& folder, const std::string& name);
+
+/// An entry of `ranks` of a run; the list grows as far as needed.
+[[nodiscard]] boost::json::object& rank_of(boost::json::object& run, std::size_t rank);
+
+/// Adds to a run what was made apart from it, the trace or the plan: a part with its own `ranks` and `notes`. What the
+/// run says of its ranks stays, except for what was planned.
+void join(boost::json::object& run, const boost::json::object& part);
+
+/// Adds a text for people to `notes` of a run.
+void add_note(boost::json::object& run, std::string_view text);
+
+/// Sets `job` of a run: the text of its job file, and the settings that it gives. Sets `task` and `unit`, too.
+void set_job(boost::json::object& run, const std::string& text);
+
+/// The trace of a run, as a part to join(): its longest spans. Steps, functions and the actions of a schedule go before
+/// all others.
+[[nodiscard]] boost::json::object trace_document(const std::filesystem::path& folder);
+
+/// The document as text: JSON in UTF-8 without `<`, so that it can stand in a script element of HTML. `live`: whether
+/// the page asks for newer ones.
+[[nodiscard]] std::string document_text(boost::json::array runs, std::string_view version, bool live);
+
+/// The whole page. `document`: of document_text(), with the same `live`.
+[[nodiscard]] std::string page_text(std::string_view title, std::string_view document, bool live);
+
+/// Whether a file begins as such pages do.
+[[nodiscard]] bool is_page(const std::filesystem::path& file);
+
+}  // namespace shardrun::report

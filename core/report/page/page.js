@@ -1,0 +1,338 @@
+// The page: its sections in their order, what stands first, and how a live page goes on.
+
+const states = {
+  finished: ["\u2713", "good"], running: ["\u25b6", "busy"], planned: ["\u25cb", "plain"], stopped: ["\u25a0", "warn"], failed: ["\u2715", "bad"],
+};
+
+function status_badge(run) {
+  const [glyph, kind] = states[run.status] || ["?", "plain"];
+  return make("span", {class: "badge " + kind}, make("span", {"aria-hidden": "true", text: glyph}), " " + run.status);
+}
+
+// The first screen.
+
+const latest = (run, column) => {
+  const values = (run.steps || {})[column] || [];
+  for (let i = values.length - 1; i >= 0; --i) if (has(values[i])) return values[i];
+  return null;
+};
+const result_of = (run, field, column) => run.summary && has(run.summary[field]) ? run.summary[field] : latest(run, column);
+
+function layout_text(run) {
+  const ranks = (run.ranks || []).length || (run.mesh ? run.mesh.ranks.length : 1);
+  const axes = (run.mesh ? run.mesh.axes : []).filter(axis => axis[1] > 1).map(axis => axis[0] + " " + axis[1]);
+  const hosts = [...new Set((run.ranks || []).map(rank => rank.host).filter(has))];
+  const devices = [...new Set((run.ranks || []).map(rank => rank.device).filter(has))];
+  return plural(ranks, "rank") + (axes.length ? ": " + axes.join(" " + times + " ") : "") +
+    (hosts.length ? ", on " + (hosts.length > 4 ? hosts.length + " hosts" : hosts.join(", ")) : "") +
+    (devices.length ? " (" + devices.slice(0, 2).join(", ") + (devices.length > 2 ? ", \u2026" : "") + ")" : "");
+}
+
+/// A fact of the first screen: its name, what a person reads at once, and a line more.
+const tile = (name, value, more, kind) => has(value)
+  ? make("div", {class: "tile" + (kind ? " " + kind : "")}, make("dt", {text: name}), make("dd", {}, make("strong", {text: value}), more ? make("span", {text: more}) : null))
+  : null;
+
+function result_tile(run) {
+  const loss = result_of(run, "loss", "loss"), validation = result_of(run, "val_loss", "val_loss");
+  if (has(loss)) return tile("Loss", shown.number(loss), has(validation) ? "validation " + shown.number(validation) : null);
+  return has(validation) ? tile("Validation loss", shown.number(validation)) : null;
+}
+
+function speed_tile(run) {
+  const rate = result_of(run, "tokens_per_s", "tokens_per_s"), predicted = run.predicted || {};
+  const median = run.summary && has(run.summary.step_ms_median) ? run.summary.step_ms_median / 1000 : latest(run, "step_s");
+  const expected = has(predicted.step_s) ? "predicted " + shown.seconds(predicted.step_s) + " a step" : null;
+  if (!has(rate) && !has(median) && has(expected)) {
+    const per = predicted.tokens_per_s || predicted.samples_per_s, unit = predicted.tokens_per_s ? "tok" : "samples";
+    return per ? tile("Speed", shown.rate(unit)(per), "predicted: " + shown.seconds(predicted.step_s) + " a step")
+      : tile("Time of a step", shown.seconds(predicted.step_s), "predicted");
+  }
+  if (!has(rate) && !has(median)) return null;
+  const step = has(median) ? shown.seconds(median) + " a step" : null;
+  return has(rate) ? tile("Speed", shown.rate(unit_of(run))(rate), [step, expected].filter(has).join("; ")) : tile("Time of a step", shown.seconds(median), expected);
+}
+
+function steps_tile(run) {
+  const done = run.summary && has(run.summary.steps) ? run.summary.steps : latest(run, "step");
+  const took = run.summary ? run.summary.seconds : latest(run, "time_s");
+  const step = latest(run, "step"), to = has(step) && step > done ? "to step " + step : null;
+  return has(done) ? tile("Steps", shown.count(done), [to, has(took) ? "in " + shown.seconds(took) : null].filter(has).join(", ")) : null;
+}
+
+function memory_tile(run) {
+  const ranks = (run.ranks || []).filter(rank => rank.planned || has(rank.measured_peak));
+  if (ranks.length === 0) return null;
+  const peaks = ranks.map(rank => Math.max(planned_of(rank) || 0, rank.measured_peak || 0));
+  const over = ranks.filter((rank, i) => has(rank.memory_limit) && peaks[i] > rank.memory_limit);
+  if (over.length) return tile("Memory of a rank", shown.bytes(Math.max(...peaks)), "too much for ranks " + ranges(over.map(rank => rank.rank)), "bad");
+  const limit = extent(ranks.map(rank => rank.memory_limit));
+  return tile("Memory of a rank", shown.bytes(Math.max(...peaks)), (limit ? "of " + shown.bytes(limit[0]) + "; " : "") + memory_verdict(ranks));
+}
+
+function slow_tile(run) {
+  const slow = slow_of(run);
+  if (slow.length === 0) return run.rank_times ? tile("Slow ranks", "none", "no rank held up the others") : null;
+  const worst = slow.reduce((most, each) => each.behind_s > most.behind_s ? each : most);
+  return tile(slow.length === 1 ? "Slow rank" : "Slowest of " + slow.length + " slow ranks", "rank " + worst.rank,
+              (titles[worst.cause] || worst.cause) + ", " + shown.seconds(worst.behind_s) + " a step since step " + worst.first_step, "warn");
+}
+
+function restart_tile(run) {
+  const attempts = run.attempts || [];
+  return attempts.length ? tile("Restarts", String(attempts.length), "the last after step " + ((last(attempts).first_step || 0) + (last(attempts).steps || 0)), "warn") : null;
+}
+
+function communication_tile(run) {
+  const steps = run.steps || {};
+  if (!steps.comm_exposed_s || !steps.step_s) return null;
+  const share = sum(steps.comm_exposed_s) / sum(steps.step_s);
+  return has(share) && isFinite(share) ? tile("Waiting for other ranks", shown.share(share), "of rank 0's time, exposed communication") : null;
+}
+
+function attempts_table(run) {
+  const attempts = run.attempts || [];
+  if (attempts.length === 0) return null;
+  return table("Attempts that failed, after which the ranks were started again", ["attempt", "rank", "cause", "first step", "steps", "ranks", "seconds"],
+               attempts.map((each, i) => [i + 1, each.rank, each.cause, each.first_step, each.steps,
+                                          Array.isArray(each.ranks) ? each.ranks.length : each.ranks, each.seconds]), 3);
+}
+
+function bubble_tile(run) {
+  const bubble = extent((run.ranks || []).map(rank => rank.bubble));
+  return bubble && bubble[1] > 0 ? tile("Bubble of the pipeline", shown.share(bubble[1]), "time without work, as planned") : null;
+}
+
+/// The fields of the summary, one a row, exactly. Those of ranks are in the sections.
+function summary_table(summary) {
+  const rows = Object.entries(summary).filter(([name]) => !["ranks", "attempts", "slow_ranks"].includes(name)).flatMap(([name, value]) =>
+    value && typeof value === "object" && !Array.isArray(value)
+      ? Object.entries(value).map(([inner, each]) => [name + "." + inner, each]) : [[name, Array.isArray(value) ? value.join(" ") : value]]);
+  return table("summary.json", ["field", "value"], rows.map(([name, value]) => [name, has(value) ? String(value) : dash]));
+}
+
+function overview_section(run) {
+  const summary = run.summary || {}, parameters = summary.parameters ?? run.parameters;
+  const facts = [run.task, has(parameters) ? shown.count(parameters) + " parameters" : null, layout_text(run)].filter(has).join(dot);
+  const when = summary.started ? "Started " + shown_time(summary.started) + ", ended " + shown_time(summary.ended) + (summary.host ? " on " + summary.host : "") + "." : null;
+  const error = run.error || summary.error;
+  return [
+    make("p", {class: "headline"}, status_badge(run), make("span", {text: run.name}), make("span", {class: "soft", text: facts})),
+    error ? make("p", {class: "error", text: error}) : null,
+    make("dl", {class: "tiles"}, ...[result_tile, speed_tile, steps_tile, memory_tile, communication_tile, bubble_tile, slow_tile, restart_tile].map(each => each(run)).filter(each => each)),
+    ...slow_of(run).slice(0, 3).map(slow => make("p", {class: "slow", text: "\u25b2 " + slow_text(slow) + "."})),
+    when ? make("p", {class: "soft", text: when}) : null,
+    attempts_table(run),
+    run.summary ? details("summary-numbers", "Numbers of the summary", () => summary_table(run.summary)) : null,
+  ];
+}
+
+// Several runs.
+
+const result_rows = [
+  ["status", run => run.status], ["ranks", run => (run.ranks || []).length || null], ["steps", run => result_of(run, "steps", "step")],
+  ["loss", run => result_of(run, "loss", "loss")], ["validation loss", run => result_of(run, "val_loss", "val_loss")],
+  ["speed", run => or_dash(shown.rate(unit_of(run)), result_of(run, "tokens_per_s", "tokens_per_s"))],
+  ["median step", run => or_dash(value => shown.seconds(value / 1000), (run.summary || {}).step_ms_median)],
+  ["took", run => or_dash(shown.seconds, (run.summary || {}).seconds)],
+  ["peak memory of a rank", run => or_dash(shown.bytes, (extent((run.ranks || []).map(rank => rank.measured_peak ?? planned_of(rank))) || [])[1])],
+  ["slow ranks", run => ranges(slow_of(run).map(slow => slow.rank)) || "none"], ["restarts", run => (run.attempts || []).length],
+];
+
+function compared_section(run, runs) {
+  if (runs.length < 2) return null;
+  const names = runs.map(each => each.name), jobs = runs.map(each => new Map((each.job && each.job.settings || []).map(([section, key, value]) => [section + "." + key, value])));
+  const keys = [...new Set(jobs.flatMap(job => [...job.keys()]))].filter(key => new Set(jobs.map(job => job.get(key))).size > 1);
+  return [
+    table("Results", ["", ...names], result_rows.map(([name, value]) => [name, ...runs.map(value)]).filter(row => row.slice(1).some(has))),
+    keys.length ? table("What differs in the jobs", ["setting", ...names], keys.map(key => [key, ...jobs.map(job => job.get(key))]))
+      : make("p", {text: "The jobs have the same settings."}),
+  ];
+}
+
+// The rest.
+
+/// An animation that can be stopped: its picture is then a canvas.
+function animation(picture) {
+  const image = make("img", {src: picture.data, alt: picture.title}), still = make("canvas", {hidden: true, role: "img", "aria-label": picture.title});
+  const button = make("button", {type: "button", text: "Stop"});
+  const stop = () => {
+    still.width = image.naturalWidth;
+    still.height = image.naturalHeight;
+    still.getContext("2d").drawImage(image, 0, 0);
+    image.hidden = true;
+    still.hidden = false;
+    button.textContent = "Play";
+  };
+  button.addEventListener("click", () => {
+    if (!image.hidden) return stop();
+    image.hidden = false;
+    still.hidden = true;
+    button.textContent = "Stop";
+  });
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) image.addEventListener("load", stop, {once: true});
+  return [image, still, button];
+}
+
+function pictures_section(run) {
+  const pictures = (run.pictures || []).filter(picture => /^data:image\/(png|gif);base64,/.test(picture.data));
+  if (pictures.length === 0) return null;
+  return [make("div", {class: "pictures"}, ...pictures.map(picture => {
+    const text = picture.title || picture.field + (has(picture.step) ? ", step " + picture.step : "");
+    const shown_as = picture.data.startsWith("data:image/gif") ? animation({...picture, title: text}) : [make("img", {src: picture.data, alt: text})];
+    return make("figure", {}, ...shown_as, make("figcaption", {text}));
+  }))];
+}
+
+function job_section(run) {
+  return run.job && run.job.text ? [make("pre", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Job file", text: run.job.text})] : null;
+}
+
+function notes_section(run) {
+  return run.notes && run.notes.length ? [make("ul", {}, ...run.notes.map(text => make("li", {text})))] : null;
+}
+
+/// Identifier, title, what makes the content or null, and what is said instead of none.
+const sections = [
+  ["overview", "Result", overview_section],
+  ["compared", "Runs compared", compared_section],
+  ["notes", "Notes", notes_section],
+  ["curves", "Curves", curves_section, "The run has no steps."],
+  ["slow", "Slow ranks", slow_section],
+  ["times", "Computing and communication", times_section, "One rank, or no steps: there is no communication to show."],
+  ["memory", "Memory", memory_section, "Neither planned nor measured memory is known."],
+  ["traffic", "Bytes between ranks", traffic_section],
+  ["timeline", "Timeline", timeline_section, "Nothing was traced. [job] trace = steps records some steps."],
+  ["mesh", "Mesh and shards", mesh_section],
+  ["pictures", "Pictures", pictures_section],
+  ["job", "Job", job_section],
+];
+const about_all = ["compared", "curves"];
+
+// Building.
+
+let shown_document = null;
+const fingerprints = new Map();
+
+function build_section([id, title, build, instead], run, runs) {
+  const content = build(run, runs);
+  if (!content && (!instead || run.status === "planned")) return null;
+  const name = runs.length > 1 && !about_all.includes(id) && id !== "overview" ? title + ": " + run.name : title;
+  return make("section", {id, "aria-labelledby": id + "-title"}, make("h2", {id: id + "-title", text: name}),
+              ...(content || [make("p", {class: "soft", text: instead})]).filter(each => each));
+}
+
+/// Makes the sections whose data changed, and leaves the others as they are.
+function render(told) {
+  const began = performance.now(), {runs} = told, main = at("main");
+  chosen.run = clamp(chosen.run, 0, Math.max(0, runs.length - 1));
+  const run = runs[chosen.run], focused = document.activeElement ? document.activeElement.id : "";
+  if (!run) {
+    main.replaceChildren(make("p", {text: "There is no run."}));
+    return;
+  }
+  const made = sections.map(section => {
+    const print = JSON.stringify(about_all.includes(section[0]) ? runs : run), old = at(section[0]);
+    if (old && fingerprints.get(section[0]) === print) return old;
+    fingerprints.set(section[0], print);
+    return build_section(section, run, runs);
+  }).filter(each => each);
+  main.replaceChildren(...made);
+  at("contents").replaceChildren(...made.map(each => make("a", {href: "#" + each.id, text: sections.find(section => section[0] === each.id)[1]})));
+  if (focused && document.activeElement.id !== focused && at(focused)) at(focused).focus({preventScroll: true});
+  shown_document = told;
+  Surface.draw_everything();
+  document.documentElement.dataset.drawn = (performance.now() - began).toFixed(1);
+}
+
+function choose_run(runs) {
+  const select = at("run");
+  at("choice").hidden = runs.length < 2;
+  if (select.length !== runs.length) select.replaceChildren(...runs.map((run, i) => make("option", {value: i, text: run.name})));
+  select.value = chosen.run;
+}
+
+function show_document(told) {
+  at("made").textContent = "shardrun " + told.version + dot + shown_time(told.made);
+  at("heading").textContent = told.runs.length === 1 ? told.runs[0].name : plural(told.runs.length, "run");
+  choose_run(told.runs);
+  render(told);
+}
+
+// Light, dark, paper.
+
+let scheme = null;
+const prefers_dark = matchMedia("(prefers-color-scheme: dark)");
+
+function set_theme() {
+  const dark = scheme ? scheme === "dark" : prefers_dark.matches;
+  document.documentElement.dataset.theme = dark && !document.documentElement.dataset.print ? "dark" : "light";
+  at("theme").setAttribute("aria-pressed", String(dark));
+  Surface.draw_everything();
+}
+
+/// On paper all is open and light, and drawn as wide as the paper.
+function print_begins() {
+  document.documentElement.dataset.print = "yes";
+  for (const each of document.querySelectorAll("details")) {
+    each.dataset.was = each.open;
+    each.fill();
+    each.open = true;
+  }
+  if (Timeline.shown) Timeline.shown.fit();
+  set_theme();
+}
+
+function print_ends() {
+  delete document.documentElement.dataset.print;
+  for (const each of document.querySelectorAll("details")) each.open = each.dataset.was === "true";
+  if (Timeline.shown) Timeline.shown.fit();
+  set_theme();
+}
+
+// A run that goes on.
+
+const is_over = told => told.runs.every(run => run.status !== "running");
+let pressed = false;
+
+function say_live(text, kind) {
+  const place = at("live");
+  if (place.textContent !== text) place.textContent = text;
+  place.className = kind;
+}
+
+async function ask_again() {
+  try {
+    const response = await fetch("document.json", {cache: "no-store"});
+    if (!response.ok) throw new Error("HTTP " + response.status);
+    const told = await response.json();
+    if (!pressed) show_document(told);
+    if (is_over(told)) return say_live("The run has ended.", "over");
+    say_live("Live", "busy");
+  } catch (error) {
+    say_live("No answer: what is shown is of " + shown_time(shown_document.made) + ".", "gone");
+  }
+  setTimeout(ask_again, 2000);
+}
+
+function begin() {
+  const told = JSON.parse(at("document").textContent);
+  set_theme();
+  show_document(told);
+  at("run").addEventListener("change", () => {
+    chosen.run = Number(at("run").value);
+    render(shown_document);
+  });
+  at("theme").addEventListener("click", () => {
+    scheme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    set_theme();
+  });
+  prefers_dark.addEventListener("change", set_theme);
+  addEventListener("beforeprint", print_begins);
+  addEventListener("afterprint", print_ends);
+  addEventListener("pointerdown", () => { pressed = true; });
+  for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => { pressed = false; });
+  if (told.live) ask_again();
+}
+
+begin();

@@ -1,0 +1,153 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <future>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/files/descriptor.h"
+#include "tests/integration/hub_folder.h"
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+namespace shardrun::test {
+
+/// A connection to the server.
+class Client {
+ public:
+  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const sockaddr_in to = {.sin_family = AF_INET,
+                            .sin_port = htons(static_cast<std::uint16_t>(port)),
+                            .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    REQUIRE(::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+    const timeval patience = {.tv_sec = 60, .tv_usec = 0};
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  }
+
+  void send(std::string_view bytes) const { ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+
+  /// What comes until `text` has come, or the end.
+  std::string read_to(std::string_view text) {
+    while (received_.find(text) == std::string::npos) {
+      char bytes[4096];
+      const ssize_t count = ::recv(socket_.get(), bytes, sizeof bytes, 0);
+      if (count <= 0) {
+        break;
+      }
+      received_.append(bytes, static_cast<std::size_t>(count));
+    }
+    return received_;
+  }
+
+  std::string read_all() { return read_to("no such text"); }
+
+ private:
+  files::FileDescriptor socket_;
+  std::string received_;
+};
+
+inline std::string request_text(const std::string& method, const std::string& path, const std::string& body = "",
+                                const std::string& fields = "Connection: close\r\n") {
+  return method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" + fields +
+         "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+struct Response {
+  int status = 0;
+  std::string head;
+  std::string body;
+
+  [[nodiscard]] boost::json::value json() const { return boost::json::parse(body); }
+};
+
+inline Response response_of(const std::string& text) {
+  const std::size_t end = text.find("\r\n\r\n");
+  REQUIRE(end != std::string::npos);
+  return {std::stoi(text.substr(9)), text.substr(0, end), text.substr(end + 4)};
+}
+
+/// A server that runs until it is stopped.
+class Served {
+ public:
+  explicit Served(const std::filesystem::path& folder, std::vector<std::string> words = {},
+                  const std::string& what = "chat") {
+    words.insert(words.begin(), {"serve", what, "--port", "0"});
+    std::future<std::pair<pid_t, int>> told = told_.get_future();
+    ended_ = std::async(std::launch::async, [this, folder, words] {
+      const Ended ended = run_program(folder, words, [this](pid_t process, std::string_view out) {
+        const std::size_t at = out.find("127.0.0.1:");
+        if (at != std::string_view::npos && out.back() == '\n' && !std::exchange(has_told_, true)) {
+          told_.set_value({process, std::stoi(std::string(out.substr(at + 10)))});
+        }
+      });
+      if (!has_told_) {
+        told_.set_value({0, 0});
+      }
+      return ended;
+    });
+    std::tie(process_, port_) = told.get();
+    if (process_ != 0) {
+      await_ready();
+    }
+  }
+  ~Served() {
+    if (ended_.valid()) {
+      ::kill(process_, SIGKILL);
+    }
+  }
+
+  [[nodiscard]] int port() const { return port_; }
+  [[nodiscard]] pid_t process() const { return process_; }
+  [[nodiscard]] Response ask(const std::string& method, const std::string& path, const std::string& body = "",
+                             const std::string& fields = "Connection: close\r\n") const {
+    Client client(port_);
+    client.send(request_text(method, path, body, fields));
+    return response_of(client.read_all());
+  }
+  [[nodiscard]] Response complete(const std::string& body) const { return ask("POST", "/v1/completions", body); }
+
+  /// Nothing tells a client when the job is ready: it asks again.
+  void await_ready() const {
+    while (ask("GET", "/health").status != 200) {
+      ::usleep(10'000);
+    }
+  }
+  /// The same for a number of /metrics.
+  void await_metric(const std::string& name, const std::string& value) const {
+    while (ask("GET", "/metrics").body.find("\nshardrun_" + name + " " + value + "\n") == std::string::npos) {
+      ::usleep(10'000);
+    }
+  }
+
+  Ended stop() {
+    ::kill(process_, SIGTERM);
+    return end();
+  }
+  /// Waits for its end.
+  Ended end() { return ended_.get(); }
+
+ private:
+  std::promise<std::pair<pid_t, int>> told_;
+  bool has_told_ = false;
+  std::future<Ended> ended_;
+  pid_t process_ = 0;
+  int port_ = 0;
+};
+
+/// A folder with the model `chat`.
+inline void make_model(const TemporaryFolder& folder) {
+  with_tokenizer(folder, "null");
+  write_file(folder / "chat/chat_template.jinja", "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}");
+  write_file(folder / "chat/tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+}
+
+}  // namespace shardrun::test
