@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <optional>
 
 #include "core/base/human.h"
@@ -14,6 +15,9 @@ namespace {
 
 /// The least share of a step by which a slow rank holds up the others; half of it for a rank that was found already.
 constexpr double least_share = 0.1;
+/// Seconds of a step by which a rank's transfers begin late, at least: a transport's thread takes some time to wake up,
+/// more on some cores than on others.
+constexpr double least_late = 1e-3;
 /// A rank is found after two clear reports in a row, or after six if they are not clear, which cover ten steps. A
 /// report is clear if the numbers of the rank and of its reference lie farther apart than they vary.
 constexpr std::int64_t weight_of_clear = 3;
@@ -133,7 +137,7 @@ class Report {
         reference_among(others(rank, [](const RankRates& other) { return other.late_in_step; }));
     const double apart = own.late_in_step.low - reference.high;
     const double waiting = median(others(rank, [](const RankRates& other) { return other.usual_waiting; }));
-    if (std::min(apart, waiting) < share * step_) {
+    if (std::min(apart, waiting) < std::max(share * step_, least_late)) {
       return std::nullopt;
     }
     return Behind{std::min(own.late_in_step.middle - reference.middle, waiting), SlowRank::Cause::transfer,

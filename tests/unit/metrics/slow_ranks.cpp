@@ -134,6 +134,16 @@ TEST_CASE("a rank whose transfers begin late is slow in them, as far as the othe
   CHECK(change.begun[0].cause == SlowRank::Cause::transfer);
   CHECK(change.begun[0].behind_s == Approx(0.05).epsilon(0.01));
 
+  // So short that it may be the waking of a thread.
+  Ranks short_steps(2);
+  for (int report = 0; report < 7; ++report) {
+    CHECK(short_steps
+              .report([](std::size_t rank, std::int64_t) {
+                return Step{.computing = 0.0001, .late = rank == 0 ? 0.0009 : 0.00001};
+              })
+              .begun.empty());
+  }
+
   // The others compute meanwhile, and wait for nothing.
   Ranks hidden(2);
   for (int i = 0; i < 3; ++i) {
