@@ -13,7 +13,6 @@
 #include "core/base/printable.h"
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
-#include "core/cli/report.h"
 #include "core/compile/device.h"
 #include "core/report/document.h"
 #include "core/run/requirements.h"

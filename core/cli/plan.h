@@ -1,11 +1,15 @@
 #pragma once
 
+#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/cli/options.h"
 #include "core/compile/compile.h"
 #include "core/forecast/disk.h"
 #include "core/forecast/fit.h"
@@ -64,6 +68,14 @@ struct AxisTransport {
 /// mesh, memory and traffic of each rank, the predicted time, the timeline of a pipeline, and who has which part of the
 /// tensors.
 [[nodiscard]] boost::json::object plan_document(const job::Job& job, const compile::Compiled& compiled);
+
+/// Throws Error{usage} if there is a file that is no report and --replace is not given.
+void require_report_or_new(const Parsed& parsed, const std::filesystem::path& file);
+
+/// Writes the page that draws such runs, and prints the file's name. Throws like require_report_or_new(), and
+/// Error{io}.
+void write_report(const Parsed& parsed, const std::filesystem::path& file, std::string_view title,
+                  boost::json::array runs);
 
 /// A title such as "rank 3" or "ranks 0-2".
 [[nodiscard]] std::string title_of(const std::vector<std::int64_t>& ranks);

@@ -1,5 +1,3 @@
-#include "core/cli/report.h"
-
 #include <fmt/format.h>
 
 #include <array>

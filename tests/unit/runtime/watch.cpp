@@ -97,7 +97,7 @@ TEST_CASE("a bit flipped between two steps is found by the next step, and by ver
       int lasting = 0;
       for (const graph::StateId state : model.graph.states.ids()) {
         const graph::State& about = model.graph.states[state];
-        if (!lasts(about.kind) || lasting++ % depth(1, 1, 2) != 0) {
+        if (!lasts(about.kind) || lasting++ % depth(1, 1, 7) != 0) {
           continue;
         }
         INFO(device << ", " << model.name << ", " << about.name);
