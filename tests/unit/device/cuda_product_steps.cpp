@@ -144,7 +144,7 @@ void carry_out(const CopyStep& step, Memory& memory) {
 }
 
 void carry_out(const ProductStep& step, bool accumulate, Memory& memory) {
-  const auto& [m, n, k, a, b, c] = step.product;
+  const auto& [m, n, k, a, b, c, fixed_order] = step.product;
   const auto at = [](const device::Operand& operand, std::int64_t row, std::int64_t column) {
     return operand.transposed ? column * operand.stride + row : row * operand.stride + column;
   };
