@@ -186,9 +186,13 @@ int generate_by_job(std::span<const std::string> words, const Parsed& parsed, st
                                                                {"infer.tokens", fmt::format("{}", count)},
                                                                {"job.threads", "1"},
                                                                {"job.seed", fmt::format("{}", usual_seed)}};
+  const bool is_timed = parsed.has("json") && !parsed.has("to");
+  if (is_timed) {
+    defaults.emplace_back("infer.timings", "true");
+  }
   if (!parsed.has("prompts")) {
-    defaults.insert(defaults.end(), {{"infer.text", "true"}, {"infer.slots", "1"}});
-    take_as_input(tokens, !parsed.has("message"));
+    defaults.insert(defaults.end(), {{"infer.text", is_timed ? "false" : "true"}, {"infer.slots", "1"}});
+    take_as_input(tokens, !parsed.has("message") && !is_timed);
   }
   return run_job("generate", words, parsed, checked_job(parsed, generating_job(parsed, "generate", defaults)));
 }

@@ -231,7 +231,7 @@ int run_quietly(const std::string& command, std::span<const std::string> words, 
 int run_job(const std::string& command, std::span<const std::string> words, const Parsed& parsed, job::Job job) {
   const metrics::WallTime started = std::chrono::system_clock::now();
   job::require_own_checkpoints(job);
-  const bool json = parsed.has("json");
+  const bool json = parsed.has("json") && !job.infer.timings;  // those answers are JSON themselves
   if (json && has_predictions(job)) {
     throw Error(ErrorCode::usage, "--json prints on standard output, which [infer] to = - gives to the predictions");
   }

@@ -379,6 +379,8 @@ std::string Answer::take(const Drawn& drawn) {
   if (prompt_.top_logprobs > 0) {
     likely_.push_back(likeliest(drawn.logits, prompt_.top_logprobs, prompt_.request.sampling.vocabulary));
   }
+  last_ = std::chrono::steady_clock::now();
+  first_ = tokens_.empty() ? last_ : first_;
   tokens_.push_back(drawn.token);
   has_ended_ = drawn.is_end;
   if (!drawn.is_end) {
@@ -436,6 +438,20 @@ void Answer::add_scores(boost::json::object& json) const {
   }
 }
 
+void Answer::add_timings(boost::json::object& json) const {
+  if (!prompt_.timings) {
+    return;
+  }
+  const auto seconds = [](Time from, Time to) { return std::chrono::duration<double>(to - from).count(); };
+  const auto rate = [](std::size_t tokens, double in) {
+    return in > 0 ? boost::json::value(double(tokens) / in) : nullptr;
+  };
+  const double first = tokens_.empty() ? 0 : seconds(begin_, first_);
+  json["first_token_s"] = tokens_.empty() ? boost::json::value() : boost::json::value(first);
+  json["prefill_tokens_per_s"] = rate(prompt_.request.prompt.size(), first);
+  json["decode_tokens_per_s"] = rate(tokens_.size() - 1, tokens_.size() > 1 ? seconds(first_, last_) : 0);
+}
+
 std::string Answer::to_json(std::int64_t line) const {
   boost::json::object json = {{"line", line}};
   if (!prompt_.id.empty()) {
@@ -447,6 +463,7 @@ std::string Answer::to_json(std::int64_t line) const {
   json["finish_reason"] = finish_reason();
   add_tokens(json, 0);
   add_scores(json);
+  add_timings(json);
   return boost::json::serialize(json);
 }
 
@@ -459,6 +476,7 @@ std::string Answer::event(std::string_view text, std::optional<std::string_view>
     json["prompt_tokens"] = prompt_.request.prompt.size();
     json["answer_tokens"] = tokens_.size();
     add_scores(json);
+    add_timings(json);
   }
   return boost::json::serialize(json) + "\n";
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -61,6 +62,7 @@ struct Prompt {
   std::vector<std::string> stops;  ///< texts at which the answer ends, without them
   bool echo = false;               ///< the prompt precedes the answer
   bool logprobs = false;           ///< the logarithm of each token's probability is told
+  bool timings = false;            ///< the answer tells how long it took ([infer] timings)
   std::int64_t top_logprobs = 0;   ///< the same for so many of the likeliest tokens, at each token
 };
 
@@ -111,6 +113,7 @@ class Answer {
   /// What both kinds of answers have about tokens from the one with index `first` on.
   void add_tokens(boost::json::object& json, std::size_t first) const;
   void add_scores(boost::json::object& json) const;
+  void add_timings(boost::json::object& json) const;
   /// Moves the text that can no longer be part of a stop from `held_` to the answer, and returns it.
   std::string release(bool is_last);
 
@@ -126,6 +129,10 @@ class Answer {
   std::size_t told_ = 0;                          ///< tokens of events
   bool is_stopped_ = false;
   bool has_ended_ = false;
+  using Time = std::chrono::steady_clock::time_point;
+  Time begin_ = std::chrono::steady_clock::now();
+  Time first_;  ///< when the first token was drawn
+  Time last_;
 };
 
 }  // namespace shardrun::infer

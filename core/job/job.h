@@ -155,6 +155,7 @@ struct InferSettings {
   Invariant invariant{};   ///< on what an answer's bits do not depend: on other prompts alone, or on the ranks, too
   bool prompt_logprobs{};  ///< prompts may ask for the logarithms of the probabilities of their own tokens
   bool writes_text{};      ///< answers are written as they are, instead of as JSON objects
+  bool timings{};          ///< answers tell how long they took
   bool events{};           ///< answers are told piece by piece, as they come
   double temperature{};
   std::int64_t top_k{};

@@ -271,6 +271,14 @@ Section infer_section() {
                 .default_value = "false",
                 .help = "Write the answers' texts alone, each followed by an end of line, while they are made."},
                into(&Job::infer, &InferSettings::writes_text)},
+              {{.name = "timings",
+                .type = boolean,
+                .default_value = "false",
+                .help = "Answers tell how long they took: the seconds from when the prompt was read, waiting for a "
+                        "slot included, to the first token (first_token_s); and the tokens of the prompt by those "
+                        "seconds (prefill_tokens_per_s), and of the answer by those after them "
+                        "(decode_tokens_per_s)."},
+               into(&Job::infer, &InferSettings::timings)},
               {{.name = "events",
                 .type = boolean,
                 .default_value = "false",
@@ -491,6 +499,8 @@ const Rules& rules() {
               {{"infer", "invariant"}, {"infer", "tokens"}, "0"},
               {{"infer", "prompt_logprobs"}, {"infer", "tokens"}, "0"},
               {{"infer", "text"}, {"infer", "tokens"}, "0"},
+              {{"infer", "timings"}, {"infer", "tokens"}, "0"},
+              {{"infer", "timings"}, {"infer", "text"}, "true"},
               {{"infer", "events"}, {"infer", "tokens"}, "0"},
               {{"infer", "temperature"}, {"infer", "tokens"}, "0"},
               {{"infer", "top_k"}, {"infer", "tokens"}, "0"},

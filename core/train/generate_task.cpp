@@ -164,6 +164,7 @@ class GenerateTask : private StreamTask {
 
   void add(infer::Session& session, const infer::Language& language, infer::Prompt prompt) {
     prompt.request.id = ++added_;
+    prompt.timings = job_.infer.timings;
     session.add(prompt.request);
     answers_.emplace_back(added_, line_number(), std::make_unique<infer::Answer>(language, std::move(prompt)));
   }

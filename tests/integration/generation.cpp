@@ -190,6 +190,27 @@ TEST_CASE("with [infer] invariant = ranks, answers have the same bits under each
   }
 }
 
+TEST_CASE("generate --json prints an answer and how long it took", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", llama_job);
+  REQUIRE(job.run({}).code == 0);
+  for (const std::vector<std::string>& split :
+       {std::vector<std::string>{"--ranks", "1"}, {"--ranks", "2", "--strategy", "tp"}}) {
+    std::vector<std::string> words = {"generate", "run",           "--prompt", "the ",  "--tokens",
+                                      "5",        "--temperature", "0",        "--json"};
+    words.insert(words.end(), split.begin(), split.end());
+    const Ended ended = run_program(job.path(), words);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    const boost::json::object answer = answers_of(ended.out).at(0);
+    CHECK(answer.at("prompt_tokens") == 4);
+    CHECK(answer.at("tokens").as_array().size() == 5);
+    for (const char* key : {"first_token_s", "prefill_tokens_per_s", "decode_tokens_per_s"}) {
+      CHECK(answer.at(key).as_double() > 0);
+    }
+  }
+}
+
 TEST_CASE("tokens that were drawn have the same probabilities as part of a prompt", "[generate]") {
   const JobFolder job;
   write_file(job.path() / "job.ini", llama_job);

@@ -50,6 +50,20 @@ TEST_CASE("a prompt asks for the probabilities of its own tokens", "[infer]") {
   CHECK_THAT(answer.to_json(1), Catch::Contains(R"("prompt_logprobs":[null,-1.38629436)"));
 }
 
+TEST_CASE("an answer tells how long it took if it is asked", "[infer]") {
+  infer::Prompt prompt = read(R"({"prompt": "ab"})");
+  infer::Answer silent(bytes(), prompt);
+  prompt.timings = true;
+  infer::Answer answer(bytes(), prompt);
+  pieces(silent, "cd");
+  CHECK_THAT(answer.to_json(1), Catch::Contains(R"("first_token_s":null)"));
+  pieces(answer, "cd");
+  const boost::json::object told = boost::json::parse(answer.to_json(1)).as_object();
+  CHECK(told.at("first_token_s").as_double() * told.at("prefill_tokens_per_s").as_double() == Catch::Detail::Approx(2));
+  CHECK(told.at("decode_tokens_per_s").as_double() > 0);
+  CHECK_THAT(silent.to_json(1), !Catch::Contains("_s\""));
+}
+
 TEST_CASE("a prompt has its own settings, or the usual ones", "[infer]") {
   const infer::Prompt usual = read(R"({"prompt": "ab"})");
   CHECK(usual.request.prompt == tokens_of("ab"));
