@@ -39,6 +39,15 @@ function result_tile(run) {
   return has(validation) ? tile("Validation loss", shown.number(validation)) : null;
 }
 
+/// Of all steps, or of those of the last attempt.
+const steps_done = run => run.summary && has(run.summary.steps) ? run.summary.steps : latest(run, "step");
+function seconds_in_steps(run) {
+  const {step, time_s} = run.steps || {}, first = (run.summary || {}).first_step || 0;
+  if (!time_s || !time_s.length) return null;
+  const before = lower_bound(step, first + 1) - 1;
+  return last(time_s) - (before >= 0 ? time_s[before] : 0);
+}
+
 function speed_tile(run) {
   const rate = result_of(run, "tokens_per_s", "tokens_per_s"), predicted = run.predicted || {};
   const median = run.summary && has(run.summary.step_ms_median) ? run.summary.step_ms_median / 1000 : latest(run, "step_s");
@@ -49,15 +58,17 @@ function speed_tile(run) {
       : tile("Time of a step", shown.seconds(predicted.step_s), "predicted");
   }
   if (!has(rate) && !has(median)) return null;
-  const step = has(median) ? shown.seconds(median) + " a step" : null;
-  return has(rate) ? tile("Speed", shown.rate(unit_of(run))(rate), [step, expected].filter(has).join("; ")) : tile("Time of a step", shown.seconds(median), expected);
+  const mean = seconds_in_steps(run) / steps_done(run), is_apart = run.summary && Math.abs(mean - median) > 0.1 * median;
+  const step = !has(median) ? null : !run.summary ? shown.seconds(median) + " a step"
+    : "median step " + shown.seconds(median) + (is_apart ? ", mean " + shown.seconds(mean) : "");
+  return has(rate) ? tile("Speed", shown.rate(unit_of(run))(rate), [step, expected].filter(has).join("; ")) : tile(run.summary ? "Median step" : "Time of a step", shown.seconds(median), [is_apart ? "mean " + shown.seconds(mean) : null, expected].filter(has).join("; "));
 }
 
 function steps_tile(run) {
-  const done = run.summary && has(run.summary.steps) ? run.summary.steps : latest(run, "step");
-  const took = run.summary ? run.summary.seconds : latest(run, "time_s");
+  const done = steps_done(run), within = seconds_in_steps(run), took = run.summary ? run.summary.seconds : within;
+  const outside = run.summary && has(within) && took > within * 1.02 ? ", " + shown.seconds(within) + " of it in steps; the rest: start, validation, saving and the like" : "";
   const step = latest(run, "step"), to = has(step) && step > done ? "to step " + step : null;
-  return has(done) ? tile("Steps", shown.count(done), [to, has(took) ? "in " + shown.seconds(took) : null].filter(has).join(", ")) : null;
+  return has(done) ? tile("Steps", shown.count(done), [to, has(took) ? "in " + shown.seconds(took) + outside : null].filter(has).join(", ")) : null;
 }
 
 function memory_tile(run) {
@@ -100,7 +111,10 @@ function attempts_table(run) {
 
 function bubble_tile(run) {
   const bubble = extent((run.ranks || []).map(rank => rank.bubble));
-  return bubble && bubble[1] > 0 ? tile("Bubble of the pipeline", shown.share(bubble[1]), "time without work, as planned") : null;
+  if (!bubble || !(bubble[1] > 0)) return null;
+  const stages = (run.predicted || {}).stages || [];
+  return tile("Bubble of the pipeline", shown.share(bubble[1]), "a stage's idle time over its working time before the update, as planned; " +
+    (stages.length ? shown.share(Math.max(...stages.map(waiting_share))) + " of a whole step" : shown.share(bubble[1] / (1 + bubble[1])) + " of all its time"));
 }
 
 /// The fields of the summary, one a row, exactly. Those of ranks are in the sections.

@@ -271,15 +271,18 @@ function heat_map(run) {
   ];
 }
 
+const predicted_keys = ["compute_s", "exposed_communication_s", "waiting_s"];
+const waiting_share = stage => stage.waiting_s / (sum(predicted_keys.map(key => stage[key])) || 1);
+
 /// The stages of a step as they are predicted.
 function predicted_bars(run) {
-  const stages = run.predicted && run.predicted.stages, keys = ["compute_s", "exposed_communication_s", "waiting_s"];
+  const stages = run.predicted && run.predicted.stages, keys = predicted_keys;
   if (!stages || stages.length === 0) return [];
   const parts = [["computing", "series-0"], ["exposed communication", "series-1"], ["waiting", "series-rest"]];
   const totals = stages.map(stage => sum(keys.map(key => stage[key])));
   return [
-    make("h3", {text: "A step as predicted"}), legend(parts),
-    bars(stages.map((stage, i) => ({label: "stage " + stage.stage, show: shown.seconds, text: shown.seconds(totals[i]),
+    make("h3", {text: "A step as predicted, with its update: " + shown.seconds(Math.max(...totals))}), legend(parts),
+    bars(stages.map(stage => ({label: "stage " + stage.stage, show: shown.seconds, text: "waits " + shown.share(waiting_share(stage)),
                                     parts: parts.map((part, number) => [part[0], stage[keys[number]], part[1]])})), Math.max(...totals, 1e-12)),
     details("predicted-numbers", "Numbers", () => table(
       "Predicted seconds of a step", ["stage", "as on rank", "computing", "exposed communication", "waiting", "hidden communication"],
