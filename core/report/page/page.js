@@ -58,7 +58,7 @@ function speed_tile(run) {
       : tile("Time of a step", shown.seconds(predicted.step_s), "predicted");
   }
   if (!has(rate) && !has(median)) return null;
-  const mean = seconds_in_steps(run) / steps_done(run), is_apart = run.summary && Math.abs(mean - median) > 0.1 * median;
+  const mean = seconds_in_steps(run) / steps_done(run), is_apart = run.summary && mean > 0 && Math.abs(mean - median) > 0.1 * median;
   const step = !has(median) ? null : !run.summary ? shown.seconds(median) + " a step"
     : "median step " + shown.seconds(median) + (is_apart ? ", mean " + shown.seconds(mean) : "");
   return has(rate) ? tile("Speed", shown.rate(unit_of(run))(rate), [step, expected].filter(has).join("; ")) : tile(run.summary ? "Median step" : "Time of a step", shown.seconds(median), [is_apart ? "mean " + shown.seconds(mean) : null, expected].filter(has).join("; "));
@@ -66,7 +66,7 @@ function speed_tile(run) {
 
 function steps_tile(run) {
   const done = steps_done(run), within = seconds_in_steps(run), took = run.summary ? run.summary.seconds : within;
-  const outside = run.summary && has(within) && took > within * 1.02 ? ", " + shown.seconds(within) + " of it in steps; the rest: start, validation, saving and the like" : "";
+  const outside = run.summary && has(within) && took > within * 1.02 ? ", " + shown.seconds(within) + " of it in steps; the rest between them, as for validating and saving" : "";
   const step = latest(run, "step"), to = has(step) && step > done ? "to step " + step : null;
   return has(done) ? tile("Steps", shown.count(done), [to, has(took) ? "in " + shown.seconds(took) + outside : null].filter(has).join(", ")) : null;
 }
@@ -91,22 +91,37 @@ function slow_tile(run) {
 
 function restart_tile(run) {
   const attempts = run.attempts || [];
-  return attempts.length ? tile("Restarts", String(attempts.length), "the last after step " + ((last(attempts).first_step || 0) + (last(attempts).steps || 0)), "warn") : null;
+  if (!attempts.length) return null;
+  const again = attempts.map((_, i) => repeated_steps(run, i));
+  return tile("Restarts", String(attempts.length), again.every(has) ? plural(sum(again), "step") + " done again" : null, "warn");
 }
 
 function communication_tile(run) {
   const steps = run.steps || {};
   if (!steps.comm_exposed_s || !steps.step_s) return null;
   const share = sum(steps.comm_exposed_s) / sum(steps.step_s);
-  return has(share) && isFinite(share) ? tile("Waiting for other ranks", shown.share(share), "of rank 0's time, exposed communication") : null;
+  return has(share) && isFinite(share) ? tile("Rank 0 waited", shown.share(share), "of the time of its steps it did nothing but wait for communication", share > 0.5 ? "warn" : null) : null;
 }
 
 function attempts_table(run) {
   const attempts = run.attempts || [];
   if (attempts.length === 0) return null;
-  return table("Attempts that failed, after which the ranks were started again", ["attempt", "rank", "cause", "first step", "steps", "ranks", "seconds"],
-               attempts.map((each, i) => [i + 1, each.rank, each.cause, each.first_step, each.steps,
-                                          Array.isArray(each.ranks) ? each.ranks.length : each.ranks, each.seconds]), 3);
+  return table("Attempts that failed, after which the ranks were started again",
+               ["attempt", "rank", "cause", "began after step", "ended after step", "next began after step", "steps done again", "ranks", "took"],
+               attempts.map((each, i) => [i + 1, each.rank, each.cause, each.first_step, end_of(each), began_after(run, i + 1), repeated_steps(run, i),
+                                          Array.isArray(each.ranks) ? each.ranks.length : each.ranks, or_dash(shown.seconds, each.seconds)]), 3);
+}
+
+function restart_warnings(run) {
+  const attempts = run.attempts || [];
+  if (attempts.length === 0) return [];
+  const texts = attempts.slice(-3).map((each, i) => {
+    const number = attempts.length - Math.min(3, attempts.length) + i, from = began_after(run, number + 1);
+    return "\u25b2 Attempt " + (number + 1) + " failed after step " + end_of(each) +
+      (has(from) ? "; the next went on after step " + from + " and did " + plural(repeated_steps(run, number), "step") + " again" : "") + ".";
+  });
+  return [...texts.map(text => make("p", {class: "slow", text})),
+          make("p", {class: "soft", text: "Curves are of all attempts. Speed, steps, seconds, memory, bytes and slow ranks are of the last one alone."})];
 }
 
 function bubble_tile(run) {
@@ -135,6 +150,7 @@ function overview_section(run) {
     error ? make("p", {class: "error", text: error}) : null,
     make("dl", {class: "tiles"}, ...[result_tile, speed_tile, steps_tile, memory_tile, communication_tile, bubble_tile, slow_tile, restart_tile].map(each => each(run)).filter(each => each)),
     ...slow_of(run).slice(0, 3).map(slow => make("p", {class: "slow", text: "\u25b2 " + slow_text(slow) + "."})),
+    ...restart_warnings(run),
     when ? make("p", {class: "soft", text: when}) : null,
     attempts_table(run),
     run.summary ? details("summary-numbers", "Numbers of the summary", () => summary_table(run.summary)) : null,

@@ -2,6 +2,11 @@
 
 const categories = ["parameters", "gradients", "optimizer", "activations", "cache", "communication", "scratch"];
 const titles = {compute: "its computing", transfer: "its transfers", input: "its input"};
+/// What was measured of a slow rank, by its cause.
+const found_of = {
+  compute: "was busy for longer than its peers", input: "was busy for longer than its peers, half of that or more with reading input",
+  transfer: "began its transfers later after their start than the others, which waited for them",
+};
 
 /// The bars of all ranks on one scale. `rows`: [{label, parts: [[name, value, variable]], mark, limit, text}].
 function bars(rows, most) {
@@ -152,15 +157,17 @@ const time_parts = [["computing_s", "computing", "series-0"], ["exposed_s", "exp
                     ["input_s", "input", "series-3"]];
 
 function rank_bars(run) {
-  const mean = mean_times(run.rank_times), most = Math.max(...mean.seconds, 1e-12);
+  const mean = mean_times(run.rank_times), most = Math.max(...mean.seconds, 1e-12), slow = slow_of(run);
   const rows = mean.seconds.map((seconds, rank) => {
     const parts = time_parts.map(([key, name, variable]) => [name, mean[key][rank], variable]);
     const rest = seconds - sum(parts.map(part => part[1]));
-    return {label: "rank " + rank, show: shown.seconds, text: shown.seconds(seconds), parts: [...parts, ["other", Math.max(0, rest), "series-rest"]]};
+    return {label: (slow.some(each => each.rank === rank) ? "\u25b2 " : "") + "rank " + rank, show: shown.seconds, text: shown.seconds(seconds), parts: [...parts, ["other", Math.max(0, rest), "series-rest"]]};
   });
   return [
     make("h3", {text: "Every rank, mean of a step"}),
     legend([...time_parts.map(part => [part[1], part[2]]), ["other", "series-rest"]]), bars(rows, most),
+    slow.length ? make("p", {class: "remark", text: "\u25b2 A slow rank." + (slow.some(each => each.cause === "transfer")
+      ? " That its transfers begin late is not part of its bar: the others' waiting for them is exposed communication." : "")}) : null,
     details("rank-times-numbers", "Numbers", () => table(
       "Mean seconds of a step", ["rank", "step", "computing", "exposed communication", "hidden communication", "input"],
       mean.seconds.map((seconds, rank) => [rank, seconds, mean.computing_s[rank], mean.exposed_s[rank], mean.hidden_s[rank], mean.input_s[rank]]), 1)),
@@ -299,7 +306,7 @@ function times_section(run) {
 // Who was slow.
 
 function slow_text(slow) {
-  return "rank " + slow.rank + (slow.host ? " on " + slow.host : "") + ": " + (titles[slow.cause] || slow.cause) + " held up the others by " +
+  return "rank " + slow.rank + (slow.host ? " on " + slow.host : "") + " " + (found_of[slow.cause] || slow.cause) + ": by " +
     shown.seconds(slow.behind_s) + " a step (" + shown.share(slow.share) + "), steps " + slow.first_step + " to " + slow.last_step;
 }
 
@@ -308,7 +315,7 @@ const slow_of = run => run.slow_ranks || (run.summary && run.summary.slow_ranks)
 function slow_section(run) {
   const slow = slow_of(run);
   if (slow.length === 0) return run.rank_times ? [make("p", {text: "No rank held up the others."})] : null;
-  return [table("Ranks that held up the others", ["rank", "host", "cause", "first step", "last step", "behind", "share of the step"],
+  return [...slow.map(each => make("p", {text: slow_text(each) + "."})), table("Ranks that held up the others", ["rank", "host", "cause", "first step", "last step", "behind", "share of the step"],
                 slow.map(each => [each.rank, each.host, titles[each.cause] || each.cause, each.first_step, each.last_step,
                                   shown.seconds(each.behind_s) + " a step", shown.share(each.share)]), 3)];
 }
