@@ -285,7 +285,7 @@ const waiting_share = stage => stage.waiting_s / (sum(predicted_keys.map(key => 
 function predicted_bars(run) {
   const stages = run.predicted && run.predicted.stages, keys = predicted_keys;
   if (!stages || stages.length === 0) return [];
-  const parts = [["computing", "series-0"], ["exposed communication", "series-1"], ["waiting", "series-rest"]];
+  const parts = [["computing", "series-0"], ["exposed communication", "series-1"], ["waiting", "hatched"]];
   const totals = stages.map(stage => sum(keys.map(key => stage[key])));
   return [
     make("h3", {text: "A step as predicted, with its update: " + shown.seconds(Math.max(...totals))}), legend(parts),
