@@ -48,8 +48,11 @@ function seconds_in_steps(run) {
   return last(time_s) - (before >= 0 ? time_s[before] : 0);
 }
 
+/// Tokens or samples a second; null for jobs that have neither.
+const rate_of = run => result_of(run, "tokens_per_s", "tokens_per_s") || null;
+
 function speed_tile(run) {
-  const rate = result_of(run, "tokens_per_s", "tokens_per_s"), predicted = run.predicted || {};
+  const rate = rate_of(run), predicted = run.predicted || {};
   const median = run.summary && has(run.summary.step_ms_median) ? run.summary.step_ms_median / 1000 : latest(run, "step_s");
   const expected = has(predicted.step_s) ? "predicted " + shown.seconds(predicted.step_s) + " a step" : null;
   if (!has(rate) && !has(median) && has(expected)) {
@@ -66,19 +69,24 @@ function speed_tile(run) {
 
 function steps_tile(run) {
   const done = steps_done(run), within = seconds_in_steps(run), took = run.summary ? run.summary.seconds : within;
-  const outside = run.summary && has(within) && took > within * 1.02 ? ", " + shown.seconds(within) + " of it in steps; the rest between them, as for validating and saving" : "";
+  const outside = run.summary && has(within) && took > within * 1.02 ? ", " + shown.seconds(within) + " of it in steps; the rest between them, as for " + (run.task === "iterate" ? "saving" : "validating and saving") : "";
   const step = latest(run, "step"), to = has(step) && step > done ? "to step " + step : null;
-  return has(done) ? tile("Steps", shown.count(done), [to, has(took) ? "in " + shown.seconds(took) + outside : null].filter(has).join(", ")) : null;
+  return has(done) ? tile("Steps", shown.exact(done), [to, has(took) ? "in " + shown.seconds(took) + outside : null].filter(has).join(", ")) : null;
 }
 
 function memory_tile(run) {
   const ranks = (run.ranks || []).filter(rank => rank.planned || has(rank.measured_peak));
   if (ranks.length === 0) return null;
   const peaks = ranks.map(rank => Math.max(planned_of(rank) || 0, rank.measured_peak || 0));
+  const most = Math.max(...peaks), limits = ranks.map(rank => rank.memory_limit).filter(has), is_plan = run.status === "planned" && limits.length > 0;
   const over = ranks.filter((rank, i) => has(rank.memory_limit) && peaks[i] > rank.memory_limit);
-  if (over.length) return tile("Memory of a rank", shown.bytes(Math.max(...peaks)), "too much for ranks " + ranges(over.map(rank => rank.rank)), "bad");
-  const limit = extent(ranks.map(rank => rank.memory_limit));
-  return tile("Memory of a rank", shown.bytes(Math.max(...peaks)), (limit ? "of " + shown.bytes(limit[0]) + "; " : "") + memory_verdict(ranks));
+  if (over.length) {
+    const ones = "too much for " + (over.length === 1 ? "rank " : "ranks ") + ranges(over.map(rank => rank.rank));
+    return is_plan ? tile("Memory of a rank", "does not fit", "needs up to " + shown.bytes(most) + " and has " + shown.bytes(Math.min(...limits)) + ": " + ones, "bad")
+      : tile("Memory of a rank", shown.bytes(most), ones, "bad");
+  }
+  return is_plan ? tile("Memory of a rank", "fits", "needs at most " + shown.bytes(most) + " and has " + shown.bytes(Math.min(...limits)))
+    : tile("Memory of a rank", shown.bytes(most), (limits.length ? "of " + shown.bytes(Math.min(...limits)) + "; " : "") + memory_verdict(ranks));
 }
 
 function slow_tile(run) {
@@ -137,12 +145,12 @@ function summary_table(summary) {
   const rows = Object.entries(summary).filter(([name]) => !["ranks", "attempts", "slow_ranks"].includes(name)).flatMap(([name, value]) =>
     value && typeof value === "object" && !Array.isArray(value)
       ? Object.entries(value).map(([inner, each]) => [name + "." + inner, each]) : [[name, Array.isArray(value) ? value.join(" ") : value]]);
-  return table("summary.json", ["field", "value"], rows.map(([name, value]) => [name, has(value) ? String(value) : dash]));
+  return table("summary.json", ["field", "value"], rows.map(([name, value]) => [name, has(value) ? String(value) : dash]), 2);
 }
 
 function overview_section(run) {
   const summary = run.summary || {}, parameters = summary.parameters ?? run.parameters;
-  const facts = [run.task, has(parameters) ? shown.count(parameters) + " parameters" : null, layout_text(run)].filter(has).join(dot);
+  const facts = [run.task, parameters ? shown.count(parameters) + " parameters" : null, layout_text(run)].filter(has).join(dot);
   const when = summary.started ? "Started " + shown_time(summary.started) + ", ended " + shown_time(summary.ended) + (summary.host ? " on " + summary.host : "") + "." : null;
   const error = run.error || summary.error;
   return [
@@ -161,8 +169,9 @@ function overview_section(run) {
 
 const result_rows = [
   ["status", run => run.status], ["ranks", run => (run.ranks || []).length || null], ["steps", run => result_of(run, "steps", "step")],
-  ["loss", run => result_of(run, "loss", "loss")], ["validation loss", run => result_of(run, "val_loss", "val_loss")],
-  ["speed", run => or_dash(shown.rate(unit_of(run)), result_of(run, "tokens_per_s", "tokens_per_s"))],
+  ["loss", run => or_dash(shown.number, result_of(run, "loss", "loss"))],
+  ["validation loss", run => or_dash(shown.number, result_of(run, "val_loss", "val_loss"))],
+  ["speed", run => or_dash(shown.rate(unit_of(run)), rate_of(run))],
   ["median step", run => or_dash(value => shown.seconds(value / 1000), (run.summary || {}).step_ms_median)],
   ["took", run => or_dash(shown.seconds, (run.summary || {}).seconds)],
   ["peak memory of a rank", run => or_dash(shown.bytes, (extent((run.ranks || []).map(rank => rank.measured_peak ?? planned_of(rank))) || [])[1])],
@@ -209,8 +218,8 @@ function pictures_section(run) {
   if (pictures.length === 0) return null;
   return [make("div", {class: "pictures"}, ...pictures.map(picture => {
     const text = picture.title || picture.field + (has(picture.step) ? ", step " + picture.step : "");
-    const shown_as = picture.data.startsWith("data:image/gif") ? animation({...picture, title: text}) : [make("img", {src: picture.data, alt: text})];
-    return make("figure", {}, ...shown_as, make("figcaption", {text}));
+    const is_animation = picture.data.startsWith("data:image/gif"), shown_as = is_animation ? animation({...picture, title: text}) : [make("img", {src: picture.data, alt: text})];
+    return make("figure", {}, ...shown_as, make("figcaption", {text: text + (is_animation ? "; its frames share one scale of colours" : "; a scale of its own")}));
   }))];
 }
 
@@ -227,6 +236,7 @@ const sections = [
   ["overview", "Result", overview_section],
   ["compared", "Runs compared", compared_section],
   ["notes", "Notes", notes_section],
+  ["pictures", "Pictures", pictures_section],
   ["curves", "Curves", curves_section, "The run has no steps."],
   ["slow", "Slow ranks", slow_section],
   ["times", "Computing and communication", times_section, "One rank, or no steps: there is no communication to show."],
@@ -234,7 +244,6 @@ const sections = [
   ["traffic", "Bytes between ranks", traffic_section],
   ["timeline", "Timeline", timeline_section, "Nothing was traced. [job] trace = steps records some steps."],
   ["mesh", "Mesh and shards", mesh_section],
-  ["pictures", "Pictures", pictures_section],
   ["job", "Job", job_section],
 ];
 const about_all = ["compared", "curves"];

@@ -8,8 +8,24 @@ const found_of = {
   transfer: "began its transfers later after their start than the others, which waited for them",
 };
 
-/// The bars of all ranks on one scale. `rows`: [{label, parts: [[name, value, variable]], mark, limit, text}].
-function bars(rows, most) {
+/// More than 16 rows: one for all ranks whose numbers read alike.
+function joined(rows) {
+  if (rows.length <= 16 || !rows.every(row => has(row.rank))) return rows;
+  const alike = new Map();
+  for (const row of rows) {
+    const key = JSON.stringify([row.text, ...[...row.parts.map(part => part[1]), row.mark, row.limit].map(value => or_dash(row.show, value))]);
+    if (!alike.has(key)) alike.set(key, []);
+    alike.get(key).push(row);
+  }
+  return [...alike.values()].map(same => {
+    const all = ranges(same.map(row => row.rank));
+    return same.length === 1 ? same[0] : {...same[0], label: all.length < 8 ? "ranks " + all : same.length + " ranks", title: "ranks " + all};
+  });
+}
+
+/// The bars of all ranks on one scale. `rows`: [{label, rank, parts: [[name, value, variable]], mark, limit, text}].
+function bars(all_rows, most) {
+  const rows = joined(all_rows);
   const size = value => clamp(100 * value / most, 0, 100) + "%";
   return make("div", {class: "bars" + (rows.length > 16 ? " many" : ""), "aria-hidden": "true"}, ...rows.map(row => {
     const track = make("div", {class: "track"});
@@ -26,7 +42,7 @@ function bars(rows, most) {
       mark.style.left = size(value);
       track.append(mark);
     }
-    return make("div", {class: "row"}, make("span", {class: "label", text: row.label}), track, make("span", {class: "value", text: row.text}));
+    return make("div", {class: "row"}, make("span", {class: "label", text: row.label, title: row.title}), track, make("span", {class: "value", text: row.text}));
   }));
 }
 
@@ -57,7 +73,7 @@ function memory_section(run) {
   const peaks = ranks.map(rank => Math.max(planned_of(rank) || 0, rank.measured_peak || 0));
   const biggest = Math.max(...peaks), near = limits.filter(limit => limit < 4 * biggest);
   const rows = ranks.map((rank, i) => ({
-    label: rank_label(rank), mark: rank.measured_peak, limit: rank.memory_limit, show: shown.bytes, text: shown.bytes(peaks[i]),
+    label: rank_label(rank), rank: rank.rank, mark: rank.measured_peak, limit: rank.memory_limit, show: shown.bytes, text: shown.bytes(peaks[i]),
     parts: rank.planned ? category_colours.map(([name, variable]) => [name, rank.planned[name], variable]) : [],
   }));
   const used = category_colours.filter(([name]) => ranks.some(rank => rank.planned && rank.planned[name]));
@@ -97,7 +113,8 @@ function traffic_rows(ranks) {
 function span_text(map, show) {
   const found = extent([...map.values()]);
   if (!found) return dash;
-  return found[0] === found[1] ? show(found[0]) : show(found[0]) + " to " + show(found[1]);
+  const [low, high] = found.map(show);
+  return low === high ? low : low + " to " + high;
 }
 
 function agreement(row) {
@@ -113,17 +130,16 @@ function traffic_section(run) {
   const of_rank = rank => rows.map((row, i) => [row.axis + dot + row.collective,
                                                 row.measured.get(rank.rank) ?? row.planned.get(rank.rank), "series-" + i % hues]);
   const totals = ranks.map(rank => sum(of_rank(rank).map(part => part[1])));
-  const exact = value => value.toLocaleString("en").replaceAll(",", "\u202f");
   return [
     table("Bytes that a rank sends in a step", ["axis" + dot + "collective", "planned", "sent in the last step", ""],
           rows.map(row => [row.axis + dot + row.collective, span_text(row.planned, shown.bytes), span_text(row.measured, shown.bytes), agreement(row)])),
     legend(rows.map((row, i) => [row.axis + dot + row.collective, "series-" + i % hues])),
-    bars(ranks.map((rank, i) => ({label: rank_label(rank), parts: of_rank(rank), show: shown.bytes, text: shown.bytes(totals[i])})),
+    bars(ranks.map((rank, i) => ({label: rank_label(rank), rank: rank.rank, parts: of_rank(rank), show: shown.bytes, text: shown.bytes(totals[i])})),
          Math.max(...totals, 1)),
     details("traffic-numbers", "Numbers", () => table(
       "Bytes sent in the last step, and by the transports over the whole run", ["rank", ...rows.map(row => row.axis + dot + row.collective), "whole run"],
-      ranks.map(rank => [rank.rank, ...of_rank(rank).map(part => has(part[1]) ? exact(part[1]) : null),
-                         has(rank.wire_bytes) ? exact(rank.wire_bytes) : null]))),
+      ranks.map(rank => [rank.rank, ...of_rank(rank).map(part => has(part[1]) ? shown.exact(part[1]) : null),
+                         has(rank.wire_bytes) ? shown.exact(rank.wire_bytes) : null]))),
   ];
 }
 
@@ -170,7 +186,7 @@ function rank_bars(run) {
       ? " That its transfers begin late is not part of its bar: the others' waiting for them is exposed communication." : "")}) : null,
     details("rank-times-numbers", "Numbers", () => table(
       "Mean seconds of a step", ["rank", "step", "computing", "exposed communication", "hidden communication", "input"],
-      mean.seconds.map((seconds, rank) => [rank, seconds, mean.computing_s[rank], mean.exposed_s[rank], mean.hidden_s[rank], mean.input_s[rank]]), 1)),
+      mean.seconds.map((seconds, rank) => [rank, ...[seconds, mean.computing_s[rank], mean.exposed_s[rank], mean.hidden_s[rank], mean.input_s[rank]].map(six_digits)]), 1)),
   ];
 }
 
@@ -200,7 +216,7 @@ class HeatMap {
     const {times} = this;
     this.values = times[quantity].map((row, i) => row.map(value => value / times.steps[i]));
     const sorted = this.values.flat().sort((a, b) => a - b), most = sorted[Math.floor(0.95 * (sorted.length - 1))];
-    this.ends = [sorted[0], last(sorted) > 2 * most ? most : last(sorted)];
+    this.ends = [0, last(sorted) > 2 * most ? most : last(sorted)];  // from 0, so that small differences look small
     this.beyond = last(sorted) > this.ends[1];
     this.move(this.at);
   }
@@ -274,7 +290,7 @@ function heat_map(run) {
     make("h3", {text: "Every rank, over the run"}), make("div", {class: "controls"}, make("label", {}, "Seconds of ", select)), map.readout, map.canvas,
     details("heat-numbers", "Numbers", () => table(
       "Seconds a step of every rank, " + quantities[map.quantity], ["steps", ...map.values[0].map((_, rank) => "rank " + rank)],
-      map.values.map((row, i) => [map.first_step(i) + dash + run.rank_times.step[i], ...row.map(value => Number(value.toPrecision(6)))]))),
+      map.values.map((row, i) => [map.first_step(i) + dash + run.rank_times.step[i], ...row.map(six_digits)]))),
   ];
 }
 
@@ -293,7 +309,7 @@ function predicted_bars(run) {
                                     parts: parts.map((part, number) => [part[0], stage[keys[number]], part[1]])})), Math.max(...totals, 1e-12)),
     details("predicted-numbers", "Numbers", () => table(
       "Predicted seconds of a step", ["stage", "as on rank", "computing", "exposed communication", "waiting", "hidden communication"],
-      stages.map(stage => [stage.stage, stage.rank, ...keys.map(key => stage[key]), stage.hidden_communication_s]))),
+      stages.map(stage => [stage.stage, stage.rank, ...[...keys, "hidden_communication_s"].map(key => six_digits(stage[key]))]))),
   ];
 }
 
