@@ -279,7 +279,7 @@ class Timeline {
         const span = lane.spans[i];
         if (rows.length === most) ++left_out;
         else rows.push([lane.label, lane.name, span.name, span.kind, span.microbatch >= 0 ? span.microbatch : null,
-                        ...[span.begin - this.begin, span.length].map(six_digits)]);
+                        ...[span.begin - this.begin, span.length].map(value => Number(value.toPrecision(9)))]);
       }
     }
     return table("Spans of the part that is shown" + (left_out ? ", " + left_out + " more if you zoom in" : ""),
