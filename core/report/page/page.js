@@ -69,7 +69,7 @@ function speed_tile(run) {
 
 function steps_tile(run) {
   const done = steps_done(run), within = seconds_in_steps(run), took = run.summary ? run.summary.seconds : within;
-  const outside = run.summary && has(within) && took > within * 1.02 ? ", " + shown.seconds(within) + " of it in steps; the rest between them, as for " + (run.task === "iterate" ? "saving" : "validating and saving") : "";
+  const outside = run.summary && has(within) && took > within * 1.02 ? ", " + shown.seconds(within) + " of it in steps; the rest: start, " + (run.task === "iterate" ? "" : "validation, ") + "saving" : "";
   const step = latest(run, "step"), to = has(step) && step > done ? "to step " + step : null;
   return has(done) ? tile("Steps", shown.exact(done), [to, has(took) ? "in " + shown.seconds(took) + outside : null].filter(has).join(", ")) : null;
 }
