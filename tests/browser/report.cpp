@@ -250,7 +250,11 @@ TEST_CASE("report page: charts and the timeline zoom and tell values, by pointer
   browser.press("\uE015");  // down
   CHECK_THAT(told(), Contains("rank 0, compute: "));
   browser.press("+");
-  browser.await("document.querySelector('#timeline .readout').textContent !== ''");
+  browser.await("document.querySelector('#timeline .readout').textContent.startsWith('Shown: ')");
+  browser.click("#timeline-step-0");
+  CHECK_THAT(told(), Contains("Shown: ") && Contains(", step 3."));
+  browser.click("#timeline-all");
+  CHECK_THAT(told(), Contains("All: ") && Contains(", step 3 to step 5."));
   static_cast<void>(browser.run("document.getElementById('timeline-numbers-title').click()"));
   browser.await("document.querySelector('#timeline-numbers tbody tr')");
   CHECK(browser.complaints() == std::vector<std::string>());
@@ -317,6 +321,9 @@ TEST_CASE("report page: 10,000 steps and a trace of 60,000 spans on 64 ranks are
     const rows = () => Array.from({length: 300}, (_, i) => run.ranks.map(({rank}) => 1 + (rank === 5 && i > 100)));
     run.rank_times = {step: Array.from({length: 300}, (_, i) => 33 * i + 33), steps: Array(300).fill(33), seconds: rows(), computing_s: rows(),
                       exposed_s: rows(), hidden_s: rows(), input_s: rows(), sent_bytes: rows()};
+    run.attempts = [{rank: 1, cause: "killed", first_step: 0, steps: 72, ranks: 64, seconds: 1}];
+    Object.assign(run.summary, {steps: 10000, first_step: 60});
+    run.slow_ranks = [{rank: 5, host: null, cause: "transfer", first_step: 1, last_step: 9, behind_s: 1, share: 0.5}];
     document.getElementById("document").textContent = JSON.stringify(large);
     </script>)";
   const std::size_t at = text.rfind("<script>");
@@ -328,7 +335,17 @@ TEST_CASE("report page: 10,000 steps and a trace of 60,000 spans on 64 ranks are
   const std::string drawn(browser.run("return document.documentElement.dataset.drawn").as_string());
   std::cout << "report page: 10,000 steps, 64 ranks: " << drawn << " ms\n";
   CHECK(std::stod(drawn) < 10'000);
-  CHECK(texts_of(browser, "#memory .row").size() == 64);
+  // Ranks whose memory reads alike share a row.
+  const std::size_t rows = texts_of(browser, "#memory .row").size();
+  CHECK(rows > 0);
+  CHECK(rows <= 4);
+  CHECK(numbers_of(browser, "memory-numbers").size() == 64);
+  const std::string result = browser.text("#overview");
+  CHECK_THAT(result,
+             Contains("Attempt 1 failed after step 72; the next went on after step 60 and did 12 steps again."));
+  CHECK_THAT(result, Contains("10,000"));
+  CHECK_THAT(result, Contains("rank 5 began its transfers later after their start than the others"));
+  CHECK_THAT(browser.text("#times .bars"), Contains("▲ rank 5"));
   CHECK(browser.run("return Timeline.shown.lanes.reduce((sum, lane) => sum + lane.spans.length, 0)") == 64 * 940);
   const json::value seen = browser.run(
       "Timeline.shown.view.show(null); const began = performance.now(); Timeline.shown.surface.draw();"

@@ -41,7 +41,7 @@ function lower_bound(list, value, key = each => each) {
   return low;
 }
 
-const times = "\u00d7", dash = "\u2013", dot = " \u00b7 ";
+const times = "\u00d7", dash = "\u2013", dot = " \u00b7 ", space = "\u00a0";
 
 function scaled(value, step, units, digits = 3) {
   let unit = 0, size = Math.abs(value);
@@ -57,24 +57,26 @@ function scaled(value, step, units, digits = 3) {
 
 /// Text for people of a number of a kind. Exact numbers are in the tables.
 const shown = {
-  bytes: value => scaled(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB", " PiB"]),
+  bytes: value => scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"].map(unit => space + unit)),
   count: value => scaled(value, 1000, ["", "k", "M", "G", "T", "P"]),
-  rate: unit => value => scaled(value, 1000, ["", "k", "M", "G", "T", "P", "E"]) + " " + unit + "/s",
-  share: value => (100 * value).toFixed(value < 0.0995 ? 1 : 0) + " %",
+  rate: unit => value => scaled(value, 1000, ["", "k", "M", "G", "T", "P", "E"]) + space + unit + "/s",
+  exact: value => value.toLocaleString("en"),
+  share: value => (100 * value).toFixed(value < 0.0995 ? 1 : 0) + space + "%",
   number: value => value === 0 ? "0" : Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3
     ? value.toExponential(2) : String(Number(value.toPrecision(5))),
   seconds: value => {
     const size = Math.abs(value);
-    if (size === 0) return "0 s";
-    if (size < 0.9995e-6) return (value * 1e9).toPrecision(3) + " ns";
-    if (size < 0.9995e-3) return (value * 1e6).toPrecision(3) + " \u00b5s";
-    if (size < 0.9995) return (value * 1e3).toPrecision(3) + " ms";
-    if (size < 99.95) return value.toPrecision(3) + " s";
+    if (size === 0) return "0" + space + "s";
+    if (size < 0.9995e-6) return (value * 1e9).toPrecision(3) + space + "ns";
+    if (size < 0.9995e-3) return (value * 1e6).toPrecision(3) + space + "\u00b5s";
+    if (size < 0.9995) return (value * 1e3).toPrecision(3) + space + "ms";
+    if (size < 99.95) return value.toPrecision(3) + space + "s";
     const whole = Math.round(value), minutes = Math.floor(whole / 60);
     if (minutes < 100) return minutes + " min " + (whole % 60) + " s";
     return Math.floor(minutes / 60) + " h " + (minutes % 60) + " min";
   },
 };
+const six_digits = value => has(value) ? Number(value.toPrecision(6)) : null;
 const or_dash = (show, value) => has(value) ? show(value) : dash;
 /// A time such as 2026-11-28T21:00:00.123Z, as people write it.
 const shown_time = text => text ? text.replace("T", " ").replace(/(\.\d+)?Z$/, " UTC") : dash;
@@ -130,7 +132,7 @@ function colour(name) {
 }
 const hues = 8;
 const series_colour = number => colour("series-" + number % hues);
-const dashes = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
+const dashes = [[], [7, 3], [12, 3], [9, 3, 2, 3]];
 
 function legend(entries) {
   return make("ul", {class: "legend"}, ...entries.map(([name, variable]) => {

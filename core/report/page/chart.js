@@ -325,7 +325,8 @@ class Chart {
       if (mark.x < this.view.low || mark.x > this.view.high) continue;
       const x = Math.round(place.x(mark.x)) + 0.5;
       pen.strokeStyle = pen.fillStyle = colour(mark.kind === "restart" ? "bad" : "faint");
-      pen.setLineDash(mark.kind === "restart" ? [4, 3] : [1, 4]);
+      pen.lineWidth = mark.kind === "restart" ? 2 : 1;
+      pen.setLineDash(mark.kind === "restart" ? [] : [1, 4]);
       pen.beginPath();
       pen.moveTo(x, place.top);
       pen.lineTo(x, place.top + place.tall);
@@ -346,7 +347,7 @@ class Chart {
       pen.globalAlpha = 1;
     }
     pen.lineWidth = 1.75;
-    pen.setLineDash(dashes[(each.style || 0) % dashes.length]);
+    pen.setLineDash(dash_of(each));
     trace_line(pen, each.x, each.y, from, to, place.x, place.y, place.wide);
     pen.setLineDash([]);
     if (!each.points && to - from > 1) return;
@@ -405,10 +406,15 @@ class Chart {
   }
 }
 
+/// How a line is drawn: those of points, such as validation, are dotted.
+const dash_of = each => each.points ? [2, 3] : dashes[(each.style || 0) % dashes.length];
+
 /// A piece of a line as it is drawn, for a legend.
 function line_key(each) {
   const key = make("span", {class: "line-key", "aria-hidden": "true"});
-  key.style.borderTopColor = "var(--series-" + each.hue % hues + ")";
-  key.style.borderTopStyle = each.points ? "dotted" : (each.style || 0) % dashes.length ? "dashed" : "solid";
+  const ink = "var(--series-" + each.hue % hues + ")";
+  let end = 0;
+  const stops = dash_of(each).map((length, i) => (i % 2 ? "transparent " : ink + " ") + end + "px " + (end += length) + "px");
+  key.style.background = stops.length ? "repeating-linear-gradient(90deg, " + stops.join(", ") + ")" : ink;
   return key;
 }

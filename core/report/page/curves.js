@@ -37,10 +37,20 @@ function place_of_step(run, step, axis) {
   return (run.steps[x_axes[axis].column] || [])[Math.min(index, run.steps.step.length - 1)];
 }
 
-/// Restarts and checkpoints of a run.
+// Attempts, the last of which is not in `run.attempts`.
+
+const end_of = attempt => (attempt.first_step || 0) + (attempt.steps || 0);
+/// The step after which an attempt began, if it is known.
+const began_after = (run, number) => (run.attempts[number] || run.summary || {}).first_step;
+function repeated_steps(run, number) {
+  const from = began_after(run, number + 1);
+  return has(from) ? Math.max(0, end_of(run.attempts[number]) - from) : null;
+}
+
+/// Restarts, where the lines go on with the next attempt, and checkpoints of a run.
 function marks_of(run, axis) {
-  const steps = [], attempts = run.attempts || [];
-  for (const attempt of attempts) steps.push({step: (attempt.first_step || 0) + (attempt.steps || 0), kind: "restart"});
+  const steps = [];
+  (run.attempts || []).forEach((attempt, i) => steps.push({step: began_after(run, i + 1) ?? end_of(attempt), kind: "restart"}));
   for (const step of run.checkpoints || []) steps.push({step, kind: "checkpoint"});
   return steps.map(mark => ({x: place_of_step(run, mark.step, axis), kind: mark.kind})).filter(mark => has(mark.x));
 }
@@ -149,7 +159,9 @@ function curves_section(run, runs) {
       parts.push(make("p", {class: "remark", text: each.name + " has many steps: every " + each.kept_every + "th is drawn."}));
     }
   }
-  if (runs.length === 1 && (run.checkpoints || []).length) parts.push(make("p", {class: "remark", text: "Dotted lines: checkpoints."}));
+  const marks = runs.length > 1 ? [] : [(run.attempts || []).length ? "Solid upright lines: restarts; right of one is the next attempt." : "",
+                                        (run.checkpoints || []).length ? "Dotted upright lines: checkpoints." : ""].filter(text => text);
+  if (marks.length) parts.push(make("p", {class: "remark", text: marks.join(" ")}));
   redraw();
   return parts;
 }

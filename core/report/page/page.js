@@ -39,8 +39,20 @@ function result_tile(run) {
   return has(validation) ? tile("Validation loss", shown.number(validation)) : null;
 }
 
+/// Of all steps, or of those of the last attempt.
+const steps_done = run => run.summary && has(run.summary.steps) ? run.summary.steps : latest(run, "step");
+function seconds_in_steps(run) {
+  const {step, time_s} = run.steps || {}, first = (run.summary || {}).first_step || 0;
+  if (!time_s || !time_s.length) return null;
+  const before = lower_bound(step, first + 1) - 1;
+  return last(time_s) - (before >= 0 ? time_s[before] : 0);
+}
+
+/// Tokens or samples a second; null for jobs that have neither.
+const rate_of = run => result_of(run, "tokens_per_s", "tokens_per_s") || null;
+
 function speed_tile(run) {
-  const rate = result_of(run, "tokens_per_s", "tokens_per_s"), predicted = run.predicted || {};
+  const rate = rate_of(run), predicted = run.predicted || {};
   const median = run.summary && has(run.summary.step_ms_median) ? run.summary.step_ms_median / 1000 : latest(run, "step_s");
   const expected = has(predicted.step_s) ? "predicted " + shown.seconds(predicted.step_s) + " a step" : null;
   if (!has(rate) && !has(median) && has(expected)) {
@@ -49,25 +61,32 @@ function speed_tile(run) {
       : tile("Time of a step", shown.seconds(predicted.step_s), "predicted");
   }
   if (!has(rate) && !has(median)) return null;
-  const step = has(median) ? shown.seconds(median) + " a step" : null;
-  return has(rate) ? tile("Speed", shown.rate(unit_of(run))(rate), [step, expected].filter(has).join("; ")) : tile("Time of a step", shown.seconds(median), expected);
+  const mean = seconds_in_steps(run) / steps_done(run), is_apart = run.summary && mean > 0 && Math.abs(mean - median) > 0.1 * median;
+  const step = !has(median) ? null : !run.summary ? shown.seconds(median) + " a step"
+    : "median step " + shown.seconds(median) + (is_apart ? ", mean " + shown.seconds(mean) : "");
+  return has(rate) ? tile("Speed", shown.rate(unit_of(run))(rate), [step, expected].filter(has).join("; ")) : tile(run.summary ? "Median step" : "Time of a step", shown.seconds(median), [is_apart ? "mean " + shown.seconds(mean) : null, expected].filter(has).join("; "));
 }
 
 function steps_tile(run) {
-  const done = run.summary && has(run.summary.steps) ? run.summary.steps : latest(run, "step");
-  const took = run.summary ? run.summary.seconds : latest(run, "time_s");
+  const done = steps_done(run), within = seconds_in_steps(run), took = run.summary ? run.summary.seconds : within;
+  const outside = run.summary && has(within) && took > within * 1.02 ? ", " + shown.seconds(within) + " of it in steps; the rest: start, " + (run.task === "iterate" ? "" : "validation, ") + "saving" : "";
   const step = latest(run, "step"), to = has(step) && step > done ? "to step " + step : null;
-  return has(done) ? tile("Steps", shown.count(done), [to, has(took) ? "in " + shown.seconds(took) : null].filter(has).join(", ")) : null;
+  return has(done) ? tile("Steps", shown.exact(done), [to, has(took) ? "in " + shown.seconds(took) + outside : null].filter(has).join(", ")) : null;
 }
 
 function memory_tile(run) {
   const ranks = (run.ranks || []).filter(rank => rank.planned || has(rank.measured_peak));
   if (ranks.length === 0) return null;
   const peaks = ranks.map(rank => Math.max(planned_of(rank) || 0, rank.measured_peak || 0));
+  const most = Math.max(...peaks), limits = ranks.map(rank => rank.memory_limit).filter(has), is_plan = run.status === "planned" && limits.length > 0;
   const over = ranks.filter((rank, i) => has(rank.memory_limit) && peaks[i] > rank.memory_limit);
-  if (over.length) return tile("Memory of a rank", shown.bytes(Math.max(...peaks)), "too much for ranks " + ranges(over.map(rank => rank.rank)), "bad");
-  const limit = extent(ranks.map(rank => rank.memory_limit));
-  return tile("Memory of a rank", shown.bytes(Math.max(...peaks)), (limit ? "of " + shown.bytes(limit[0]) + "; " : "") + memory_verdict(ranks));
+  if (over.length) {
+    const ones = "too much for " + (over.length === 1 ? "rank " : "ranks ") + ranges(over.map(rank => rank.rank));
+    return is_plan ? tile("Memory of a rank", "does not fit", "needs up to " + shown.bytes(most) + " and has " + shown.bytes(Math.min(...limits)) + ": " + ones, "bad")
+      : tile("Memory of a rank", shown.bytes(most), ones, "bad");
+  }
+  return is_plan ? tile("Memory of a rank", "fits", "needs at most " + shown.bytes(most) + " and has " + shown.bytes(Math.min(...limits)))
+    : tile("Memory of a rank", shown.bytes(most), (limits.length ? "of " + shown.bytes(Math.min(...limits)) + "; " : "") + memory_verdict(ranks));
 }
 
 function slow_tile(run) {
@@ -80,27 +99,45 @@ function slow_tile(run) {
 
 function restart_tile(run) {
   const attempts = run.attempts || [];
-  return attempts.length ? tile("Restarts", String(attempts.length), "the last after step " + ((last(attempts).first_step || 0) + (last(attempts).steps || 0)), "warn") : null;
+  if (!attempts.length) return null;
+  const again = attempts.map((_, i) => repeated_steps(run, i));
+  return tile("Restarts", String(attempts.length), again.every(has) ? plural(sum(again), "step") + " done again" : null, "warn");
 }
 
 function communication_tile(run) {
   const steps = run.steps || {};
   if (!steps.comm_exposed_s || !steps.step_s) return null;
   const share = sum(steps.comm_exposed_s) / sum(steps.step_s);
-  return has(share) && isFinite(share) ? tile("Waiting for other ranks", shown.share(share), "of rank 0's time, exposed communication") : null;
+  return has(share) && isFinite(share) ? tile("Rank 0 waited", shown.share(share), "of the time of its steps it did nothing but wait for communication", share > 0.5 ? "warn" : null) : null;
 }
 
 function attempts_table(run) {
   const attempts = run.attempts || [];
   if (attempts.length === 0) return null;
-  return table("Attempts that failed, after which the ranks were started again", ["attempt", "rank", "cause", "first step", "steps", "ranks", "seconds"],
-               attempts.map((each, i) => [i + 1, each.rank, each.cause, each.first_step, each.steps,
-                                          Array.isArray(each.ranks) ? each.ranks.length : each.ranks, each.seconds]), 3);
+  return table("Attempts that failed, after which the ranks were started again",
+               ["attempt", "rank", "cause", "began after step", "ended after step", "next began after step", "steps done again", "ranks", "took"],
+               attempts.map((each, i) => [i + 1, each.rank, each.cause, each.first_step, end_of(each), began_after(run, i + 1), repeated_steps(run, i),
+                                          Array.isArray(each.ranks) ? each.ranks.length : each.ranks, or_dash(shown.seconds, each.seconds)]), 3);
+}
+
+function restart_warnings(run) {
+  const attempts = run.attempts || [];
+  if (attempts.length === 0) return [];
+  const texts = attempts.slice(-3).map((each, i) => {
+    const number = attempts.length - Math.min(3, attempts.length) + i, from = began_after(run, number + 1);
+    return "\u25b2 Attempt " + (number + 1) + " failed after step " + end_of(each) +
+      (has(from) ? "; the next went on after step " + from + " and did " + plural(repeated_steps(run, number), "step") + " again" : "") + ".";
+  });
+  return [...texts.map(text => make("p", {class: "slow", text})),
+          make("p", {class: "soft", text: "Curves are of all attempts. Speed, steps, seconds, memory, bytes and slow ranks are of the last one alone."})];
 }
 
 function bubble_tile(run) {
   const bubble = extent((run.ranks || []).map(rank => rank.bubble));
-  return bubble && bubble[1] > 0 ? tile("Bubble of the pipeline", shown.share(bubble[1]), "time without work, as planned") : null;
+  if (!bubble || !(bubble[1] > 0)) return null;
+  const stages = (run.predicted || {}).stages || [];
+  return tile("Bubble of the pipeline", shown.share(bubble[1]), "a stage's idle time over its working time before the update, as planned; " +
+    (stages.length ? shown.share(Math.max(...stages.map(waiting_share))) + " of a whole step" : shown.share(bubble[1] / (1 + bubble[1])) + " of all its time"));
 }
 
 /// The fields of the summary, one a row, exactly. Those of ranks are in the sections.
@@ -108,12 +145,12 @@ function summary_table(summary) {
   const rows = Object.entries(summary).filter(([name]) => !["ranks", "attempts", "slow_ranks"].includes(name)).flatMap(([name, value]) =>
     value && typeof value === "object" && !Array.isArray(value)
       ? Object.entries(value).map(([inner, each]) => [name + "." + inner, each]) : [[name, Array.isArray(value) ? value.join(" ") : value]]);
-  return table("summary.json", ["field", "value"], rows.map(([name, value]) => [name, has(value) ? String(value) : dash]));
+  return table("summary.json", ["field", "value"], rows.map(([name, value]) => [name, has(value) ? String(value) : dash]), 2);
 }
 
 function overview_section(run) {
   const summary = run.summary || {}, parameters = summary.parameters ?? run.parameters;
-  const facts = [run.task, has(parameters) ? shown.count(parameters) + " parameters" : null, layout_text(run)].filter(has).join(dot);
+  const facts = [run.task, parameters ? shown.count(parameters) + " parameters" : null, layout_text(run)].filter(has).join(dot);
   const when = summary.started ? "Started " + shown_time(summary.started) + ", ended " + shown_time(summary.ended) + (summary.host ? " on " + summary.host : "") + "." : null;
   const error = run.error || summary.error;
   return [
@@ -121,6 +158,7 @@ function overview_section(run) {
     error ? make("p", {class: "error", text: error}) : null,
     make("dl", {class: "tiles"}, ...[result_tile, speed_tile, steps_tile, memory_tile, communication_tile, bubble_tile, slow_tile, restart_tile].map(each => each(run)).filter(each => each)),
     ...slow_of(run).slice(0, 3).map(slow => make("p", {class: "slow", text: "\u25b2 " + slow_text(slow) + "."})),
+    ...restart_warnings(run),
     when ? make("p", {class: "soft", text: when}) : null,
     attempts_table(run),
     run.summary ? details("summary-numbers", "Numbers of the summary", () => summary_table(run.summary)) : null,
@@ -131,8 +169,9 @@ function overview_section(run) {
 
 const result_rows = [
   ["status", run => run.status], ["ranks", run => (run.ranks || []).length || null], ["steps", run => result_of(run, "steps", "step")],
-  ["loss", run => result_of(run, "loss", "loss")], ["validation loss", run => result_of(run, "val_loss", "val_loss")],
-  ["speed", run => or_dash(shown.rate(unit_of(run)), result_of(run, "tokens_per_s", "tokens_per_s"))],
+  ["loss", run => or_dash(shown.number, result_of(run, "loss", "loss"))],
+  ["validation loss", run => or_dash(shown.number, result_of(run, "val_loss", "val_loss"))],
+  ["speed", run => or_dash(shown.rate(unit_of(run)), rate_of(run))],
   ["median step", run => or_dash(value => shown.seconds(value / 1000), (run.summary || {}).step_ms_median)],
   ["took", run => or_dash(shown.seconds, (run.summary || {}).seconds)],
   ["peak memory of a rank", run => or_dash(shown.bytes, (extent((run.ranks || []).map(rank => rank.measured_peak ?? planned_of(rank))) || [])[1])],
@@ -179,8 +218,8 @@ function pictures_section(run) {
   if (pictures.length === 0) return null;
   return [make("div", {class: "pictures"}, ...pictures.map(picture => {
     const text = picture.title || picture.field + (has(picture.step) ? ", step " + picture.step : "");
-    const shown_as = picture.data.startsWith("data:image/gif") ? animation({...picture, title: text}) : [make("img", {src: picture.data, alt: text})];
-    return make("figure", {}, ...shown_as, make("figcaption", {text}));
+    const is_animation = picture.data.startsWith("data:image/gif"), shown_as = is_animation ? animation({...picture, title: text}) : [make("img", {src: picture.data, alt: text})];
+    return make("figure", {}, ...shown_as, make("figcaption", {text: text + (is_animation ? "; its frames share one scale of colours" : "; a scale of its own")}));
   }))];
 }
 
@@ -197,6 +236,7 @@ const sections = [
   ["overview", "Result", overview_section],
   ["compared", "Runs compared", compared_section],
   ["notes", "Notes", notes_section],
+  ["pictures", "Pictures", pictures_section],
   ["curves", "Curves", curves_section, "The run has no steps."],
   ["slow", "Slow ranks", slow_section],
   ["times", "Computing and communication", times_section, "One rank, or no steps: there is no communication to show."],
@@ -204,7 +244,6 @@ const sections = [
   ["traffic", "Bytes between ranks", traffic_section],
   ["timeline", "Timeline", timeline_section, "Nothing was traced. [job] trace = steps records some steps."],
   ["mesh", "Mesh and shards", mesh_section],
-  ["pictures", "Pictures", pictures_section],
   ["job", "Job", job_section],
 ];
 const about_all = ["compared", "curves"];

@@ -2,9 +2,30 @@
 
 const categories = ["parameters", "gradients", "optimizer", "activations", "cache", "communication", "scratch"];
 const titles = {compute: "its computing", transfer: "its transfers", input: "its input"};
+/// What was measured of a slow rank, by its cause.
+const found_of = {
+  compute: "was busy for longer than its peers", input: "was busy for longer than its peers, half of that or more with reading input",
+  transfer: "began its transfers later after their start than the others, which waited for them",
+};
 
-/// The bars of all ranks on one scale. `rows`: [{label, parts: [[name, value, variable]], mark, limit, text}].
-function bars(rows, most) {
+/// More than 16 rows: one for all ranks whose numbers read alike.
+function joined(rows) {
+  if (rows.length <= 16 || !rows.every(row => has(row.rank))) return rows;
+  const alike = new Map();
+  for (const row of rows) {
+    const key = JSON.stringify([row.text, ...[...row.parts.map(part => part[1]), row.mark, row.limit].map(value => or_dash(row.show, value))]);
+    if (!alike.has(key)) alike.set(key, []);
+    alike.get(key).push(row);
+  }
+  return [...alike.values()].map(same => {
+    const all = ranges(same.map(row => row.rank));
+    return same.length === 1 ? same[0] : {...same[0], label: all.length < 8 ? "ranks " + all : same.length + " ranks", title: "ranks " + all};
+  });
+}
+
+/// The bars of all ranks on one scale. `rows`: [{label, rank, parts: [[name, value, variable]], mark, limit, text}].
+function bars(all_rows, most) {
+  const rows = joined(all_rows);
   const size = value => clamp(100 * value / most, 0, 100) + "%";
   return make("div", {class: "bars" + (rows.length > 16 ? " many" : ""), "aria-hidden": "true"}, ...rows.map(row => {
     const track = make("div", {class: "track"});
@@ -21,7 +42,7 @@ function bars(rows, most) {
       mark.style.left = size(value);
       track.append(mark);
     }
-    return make("div", {class: "row"}, make("span", {class: "label", text: row.label}), track, make("span", {class: "value", text: row.text}));
+    return make("div", {class: "row"}, make("span", {class: "label", text: row.label, title: row.title}), track, make("span", {class: "value", text: row.text}));
   }));
 }
 
@@ -52,7 +73,7 @@ function memory_section(run) {
   const peaks = ranks.map(rank => Math.max(planned_of(rank) || 0, rank.measured_peak || 0));
   const biggest = Math.max(...peaks), near = limits.filter(limit => limit < 4 * biggest);
   const rows = ranks.map((rank, i) => ({
-    label: rank_label(rank), mark: rank.measured_peak, limit: rank.memory_limit, show: shown.bytes, text: shown.bytes(peaks[i]),
+    label: rank_label(rank), rank: rank.rank, mark: rank.measured_peak, limit: rank.memory_limit, show: shown.bytes, text: shown.bytes(peaks[i]),
     parts: rank.planned ? category_colours.map(([name, variable]) => [name, rank.planned[name], variable]) : [],
   }));
   const used = category_colours.filter(([name]) => ranks.some(rank => rank.planned && rank.planned[name]));
@@ -92,7 +113,8 @@ function traffic_rows(ranks) {
 function span_text(map, show) {
   const found = extent([...map.values()]);
   if (!found) return dash;
-  return found[0] === found[1] ? show(found[0]) : show(found[0]) + " to " + show(found[1]);
+  const [low, high] = found.map(show);
+  return low === high ? low : low + " to " + high;
 }
 
 function agreement(row) {
@@ -108,17 +130,16 @@ function traffic_section(run) {
   const of_rank = rank => rows.map((row, i) => [row.axis + dot + row.collective,
                                                 row.measured.get(rank.rank) ?? row.planned.get(rank.rank), "series-" + i % hues]);
   const totals = ranks.map(rank => sum(of_rank(rank).map(part => part[1])));
-  const exact = value => value.toLocaleString("en").replaceAll(",", "\u202f");
   return [
     table("Bytes that a rank sends in a step", ["axis" + dot + "collective", "planned", "sent in the last step", ""],
           rows.map(row => [row.axis + dot + row.collective, span_text(row.planned, shown.bytes), span_text(row.measured, shown.bytes), agreement(row)])),
     legend(rows.map((row, i) => [row.axis + dot + row.collective, "series-" + i % hues])),
-    bars(ranks.map((rank, i) => ({label: rank_label(rank), parts: of_rank(rank), show: shown.bytes, text: shown.bytes(totals[i])})),
+    bars(ranks.map((rank, i) => ({label: rank_label(rank), rank: rank.rank, parts: of_rank(rank), show: shown.bytes, text: shown.bytes(totals[i])})),
          Math.max(...totals, 1)),
     details("traffic-numbers", "Numbers", () => table(
       "Bytes sent in the last step, and by the transports over the whole run", ["rank", ...rows.map(row => row.axis + dot + row.collective), "whole run"],
-      ranks.map(rank => [rank.rank, ...of_rank(rank).map(part => has(part[1]) ? exact(part[1]) : null),
-                         has(rank.wire_bytes) ? exact(rank.wire_bytes) : null]))),
+      ranks.map(rank => [rank.rank, ...of_rank(rank).map(part => has(part[1]) ? shown.exact(part[1]) : null),
+                         has(rank.wire_bytes) ? shown.exact(rank.wire_bytes) : null]))),
   ];
 }
 
@@ -152,18 +173,20 @@ const time_parts = [["computing_s", "computing", "series-0"], ["exposed_s", "exp
                     ["input_s", "input", "series-3"]];
 
 function rank_bars(run) {
-  const mean = mean_times(run.rank_times), most = Math.max(...mean.seconds, 1e-12);
+  const mean = mean_times(run.rank_times), most = Math.max(...mean.seconds, 1e-12), slow = slow_of(run);
   const rows = mean.seconds.map((seconds, rank) => {
     const parts = time_parts.map(([key, name, variable]) => [name, mean[key][rank], variable]);
     const rest = seconds - sum(parts.map(part => part[1]));
-    return {label: "rank " + rank, show: shown.seconds, text: shown.seconds(seconds), parts: [...parts, ["other", Math.max(0, rest), "series-rest"]]};
+    return {label: (slow.some(each => each.rank === rank) ? "\u25b2 " : "") + "rank " + rank, show: shown.seconds, text: shown.seconds(seconds), parts: [...parts, ["other", Math.max(0, rest), "series-rest"]]};
   });
   return [
     make("h3", {text: "Every rank, mean of a step"}),
     legend([...time_parts.map(part => [part[1], part[2]]), ["other", "series-rest"]]), bars(rows, most),
+    slow.length ? make("p", {class: "remark", text: "\u25b2 A slow rank." + (slow.some(each => each.cause === "transfer")
+      ? " That its transfers begin late is not part of its bar: the others' waiting for them is exposed communication." : "")}) : null,
     details("rank-times-numbers", "Numbers", () => table(
       "Mean seconds of a step", ["rank", "step", "computing", "exposed communication", "hidden communication", "input"],
-      mean.seconds.map((seconds, rank) => [rank, seconds, mean.computing_s[rank], mean.exposed_s[rank], mean.hidden_s[rank], mean.input_s[rank]]), 1)),
+      mean.seconds.map((seconds, rank) => [rank, ...[seconds, mean.computing_s[rank], mean.exposed_s[rank], mean.hidden_s[rank], mean.input_s[rank]].map(six_digits)]), 1)),
   ];
 }
 
@@ -193,7 +216,7 @@ class HeatMap {
     const {times} = this;
     this.values = times[quantity].map((row, i) => row.map(value => value / times.steps[i]));
     const sorted = this.values.flat().sort((a, b) => a - b), most = sorted[Math.floor(0.95 * (sorted.length - 1))];
-    this.ends = [sorted[0], last(sorted) > 2 * most ? most : last(sorted)];
+    this.ends = [0, last(sorted) > 2 * most ? most : last(sorted)];  // from 0, so that small differences look small
     this.beyond = last(sorted) > this.ends[1];
     this.move(this.at);
   }
@@ -267,23 +290,26 @@ function heat_map(run) {
     make("h3", {text: "Every rank, over the run"}), make("div", {class: "controls"}, make("label", {}, "Seconds of ", select)), map.readout, map.canvas,
     details("heat-numbers", "Numbers", () => table(
       "Seconds a step of every rank, " + quantities[map.quantity], ["steps", ...map.values[0].map((_, rank) => "rank " + rank)],
-      map.values.map((row, i) => [map.first_step(i) + dash + run.rank_times.step[i], ...row.map(value => Number(value.toPrecision(6)))]))),
+      map.values.map((row, i) => [map.first_step(i) + dash + run.rank_times.step[i], ...row.map(six_digits)]))),
   ];
 }
 
+const predicted_keys = ["compute_s", "exposed_communication_s", "waiting_s"];
+const waiting_share = stage => stage.waiting_s / (sum(predicted_keys.map(key => stage[key])) || 1);
+
 /// The stages of a step as they are predicted.
 function predicted_bars(run) {
-  const stages = run.predicted && run.predicted.stages, keys = ["compute_s", "exposed_communication_s", "waiting_s"];
+  const stages = run.predicted && run.predicted.stages, keys = predicted_keys;
   if (!stages || stages.length === 0) return [];
-  const parts = [["computing", "series-0"], ["exposed communication", "series-1"], ["waiting", "series-rest"]];
+  const parts = [["computing", "series-0"], ["exposed communication", "series-1"], ["waiting", "hatched"]];
   const totals = stages.map(stage => sum(keys.map(key => stage[key])));
   return [
-    make("h3", {text: "A step as predicted"}), legend(parts),
-    bars(stages.map((stage, i) => ({label: "stage " + stage.stage, show: shown.seconds, text: shown.seconds(totals[i]),
+    make("h3", {text: "A step as predicted, with its update: " + shown.seconds(Math.max(...totals))}), legend(parts),
+    bars(stages.map(stage => ({label: "stage " + stage.stage, show: shown.seconds, text: "waits " + shown.share(waiting_share(stage)),
                                     parts: parts.map((part, number) => [part[0], stage[keys[number]], part[1]])})), Math.max(...totals, 1e-12)),
     details("predicted-numbers", "Numbers", () => table(
       "Predicted seconds of a step", ["stage", "as on rank", "computing", "exposed communication", "waiting", "hidden communication"],
-      stages.map(stage => [stage.stage, stage.rank, ...keys.map(key => stage[key]), stage.hidden_communication_s]))),
+      stages.map(stage => [stage.stage, stage.rank, ...[...keys, "hidden_communication_s"].map(key => six_digits(stage[key]))]))),
   ];
 }
 
@@ -296,7 +322,7 @@ function times_section(run) {
 // Who was slow.
 
 function slow_text(slow) {
-  return "rank " + slow.rank + (slow.host ? " on " + slow.host : "") + ": " + (titles[slow.cause] || slow.cause) + " held up the others by " +
+  return "rank " + slow.rank + (slow.host ? " on " + slow.host : "") + " " + (found_of[slow.cause] || slow.cause) + ": by " +
     shown.seconds(slow.behind_s) + " a step (" + shown.share(slow.share) + "), steps " + slow.first_step + " to " + slow.last_step;
 }
 
@@ -305,7 +331,7 @@ const slow_of = run => run.slow_ranks || (run.summary && run.summary.slow_ranks)
 function slow_section(run) {
   const slow = slow_of(run);
   if (slow.length === 0) return run.rank_times ? [make("p", {text: "No rank held up the others."})] : null;
-  return [table("Ranks that held up the others", ["rank", "host", "cause", "first step", "last step", "behind", "share of the step"],
+  return [...slow.map(each => make("p", {text: slow_text(each) + "."})), table("Ranks that held up the others", ["rank", "host", "cause", "first step", "last step", "behind", "share of the step"],
                 slow.map(each => [each.rank, each.host, titles[each.cause] || each.cause, each.first_step, each.last_step,
                                   shown.seconds(each.behind_s) + " a step", shown.share(each.share)]), 3)];
 }

@@ -1,13 +1,13 @@
 // What every rank did when, in traced steps; or when plan expects the actions of the stages.
 
-const outer_kinds = ["step", "function"], action_kinds = ["action", "operation"], wait_kinds = ["wait", "start"], label_width = 76, axis_height = 22;
+const outer_kinds = ["step", "function"], action_kinds = ["action", "operation"], wait_kinds = ["wait", "start"], label_width = 76;
 
 /// Lanes of a trace, top down: for each rank its actions, what they consist of, and transfers. The spans of a lane do not overlap.
 function lanes_of_trace(trace) {
   const lanes = [], steps = [];
   let begin = Infinity, end = -Infinity;
   for (const rank of trace.ranks) {
-    const of_rank = {actions: [], parts: []}, transfers = [];
+    const of_rank = {actions: [], parts: []}, transfers = [], is_wait = span => wait_kinds.includes(span.kind);
     for (const row of rank.rows) {
       const rest = [];
       for (const span of row.spans) {
@@ -28,10 +28,12 @@ function lanes_of_trace(trace) {
       lanes.push({label: "rank " + rank.rank, name, spans, height, kind, first: lanes.length === 0 || last(lanes).label !== "rank " + rank.rank});
     };
     add("actions", of_rank.actions, 18, "action");
+    const with_actions = of_rank.actions.length ? last(lanes) : null;
     add("compute", of_rank.parts, 12, "part");
+    if (with_actions) with_actions.waits = of_rank.parts.filter(is_wait);
     for (const row of transfers) add(row.name, row.spans, 7, "transfer");
   }
-  return {lanes, steps, begin, end, show: value => shown.seconds((value - begin) * 1e-6), length: value => shown.seconds(value * 1e-6)};
+  return {lanes, steps, begin, end, unit: "\u00b5s", show: value => shown.seconds((value - begin) * 1e-6), length: value => shown.seconds(value * 1e-6)};
 }
 
 function lanes_of_plan(timeline) {
@@ -45,7 +47,18 @@ function lanes_of_plan(timeline) {
     return {label: "stage " + stage.stage, name: has(stage.rank) ? "as on rank " + stage.rank : "", spans, height: 22, kind: "action", first: true};
   });
   const show = timeline.unit === "s" ? shown.seconds : value => shown.number(value) + " ticks";
-  return {lanes, steps: [], begin: 0, end, show, length: show};
+  return {lanes, steps: [], begin: 0, end, unit: timeline.unit, show, length: show};
+}
+
+/// Hatching in the colour of waiting, over another colour.
+function hatching(pen, ground, strength) {
+  const tile = make("canvas", {width: 4, height: 4}), ink = tile.getContext("2d");
+  ink.fillStyle = colour(ground);
+  ink.fillRect(0, 0, 4, 4);
+  ink.fillStyle = colour("wait");
+  ink.globalAlpha = strength;
+  for (let i = 0; i < 4; ++i) ink.fillRect(i, 3 - i, 1.5, 1);
+  return pen.createPattern(tile, "repeat");
 }
 
 class Timeline {
@@ -55,6 +68,7 @@ class Timeline {
     this.view = View.of(group);
     this.view.full = [this.begin, this.end > this.begin ? this.end : this.begin + 1];
     this.view.charts = new Set([this]);
+    this.axis = this.steps.length ? 36 : 22;
     this.at = null;
     this.surface = new Surface({id: "timeline-plot", tabindex: 0, role: "application", "aria-roledescription": "timeline", class: "timeline-plot",
                                 "aria-label": "Timeline. Left and right go from span to span, up and down from row to row; plus and minus zoom, 0 shows all."},
@@ -71,7 +85,7 @@ class Timeline {
 
   /// Gives each lane that is shown its place.
   lay_out() {
-    let top = axis_height + 2;
+    let top = this.axis + 2;
     this.seen = this.lanes.filter(lane => lane.kind !== "transfer" || chosen.transfers);
     for (const lane of this.seen) {
       if (lane.first) top += 6;
@@ -91,7 +105,7 @@ class Timeline {
     this.surface.soon();
   }
 
-  update() { this.surface.soon(); }
+  update() { this.tell(); }
 
   // Spans.
 
@@ -103,8 +117,14 @@ class Timeline {
     return index > 0 && lane.spans[index - 1].begin + lane.spans[index - 1].length > time ? index - 1 : index;
   }
 
+  /// The waits within an action.
+  waits_of(lane, span) {
+    const begin = lower_bound(lane.waits || [], span.begin, wait => wait.begin);
+    return lane.waits ? lane.waits.slice(begin, lower_bound(lane.waits, span.begin + span.length, wait => wait.begin)) : [];
+  }
+
   find(x, y) {
-    if (x < label_width || y < axis_height) return null;
+    if (x < label_width || y < this.axis) return null;
     const lane = this.seen.find(each => y + this.box.scrollTop >= each.top && y + this.box.scrollTop < each.top + each.height + 1);
     if (!lane) return null;
     const slack = (this.view.high - this.view.low) / this.wide, time = this.value_at(x), index = this.first_after(lane, time - slack);
@@ -114,10 +134,13 @@ class Timeline {
 
   tell() {
     const found = this.at && this.at.lane.spans[this.at.index];
-    this.readout.textContent = !found
-      ? "From " + this.show(this.view.low) + " to " + this.show(this.view.high) + ". Point at a span, or use the arrow keys."
+    const seen = this.steps.filter(step => step.begin < this.view.high && step.begin + step.length > this.view.low);
+    const waited = found ? sum(this.waits_of(this.at.lane, found).map(wait => wait.length)) : 0;
+    this.readout.textContent = (this.view.range ? "Shown: " : "All: ") + this.show(this.view.low) + " to " + this.show(this.view.high) +
+      (seen.length ? ", " + (seen.length > 1 ? seen[0].name + " to " + last(seen).name : seen[0].name) : "") + ". " + (!found
+      ? "Point at a span, or use the arrow keys."
       : this.at.lane.label + ", " + this.at.lane.name + ": " + found.name + ", from " + this.show(found.begin) + " for " + this.length(found.length) +
-        (found.microbatch >= 0 ? ", microbatch " + found.microbatch : "") + (found.kind === "action" ? "" : " (" + found.kind + ")");
+        (waited ? ", of which it waited " + this.length(waited) : "") + (found.microbatch >= 0 ? ", microbatch " + found.microbatch : "") + (found.kind === "action" ? "" : " (" + found.kind + ")"));
     this.surface.soon();
   }
 
@@ -128,13 +151,13 @@ class Timeline {
     const down = this.box.scrollTop;
     pen.save();
     pen.beginPath();
-    pen.rect(0, axis_height, width, height - axis_height);
+    pen.rect(0, this.axis, width, height - this.axis);
     pen.clip();
     this.drawn = 0;
-    const paint = this.paint();
+    const paint = this.paint(pen);
     for (const lane of this.seen) {
       const y = lane.top - down;
-      if (y + lane.height < axis_height || y > height) continue;
+      if (y + lane.height < this.axis || y > height) continue;
       if (lane.first) this.draw_label(pen, lane, y);
       this.draw_lane(pen, lane, y, paint);
     }
@@ -144,9 +167,9 @@ class Timeline {
   }
 
   /// The colours, read once for a drawing.
-  paint() {
+  paint(pen) {
     const of_microbatch = Array.from({length: hues}, (_, i) => colour("fill-" + i));
-    return {of_microbatch, wait: colour("wait"), transfer: colour("transfer"), other: colour("op"), ink: colour("ink")};
+    return {of_microbatch, wait: hatching(pen, "raised", 1), wait_within: hatching(pen, "pale", 0.6), transfer: colour("transfer"), other: colour("op"), ink: colour("ink")};
   }
 
   draw_label(pen, lane, y) {
@@ -179,6 +202,7 @@ class Timeline {
     pen.fillRect(x, y, width - gap, lane.height);
     pen.globalAlpha = 1;
     if (lane.kind !== "action") return;
+    if (width > 2) this.draw_waits(pen, lane, span, x, y, width - gap, paint);
     const kind = /^\d+([FBIW])\d+$/.exec(span.name);
     pen.fillStyle = paint.ink;
     if (kind && kind[1] !== "F") {
@@ -194,8 +218,17 @@ class Timeline {
     pen.fillText(text, x + 3, y + 1);
   }
 
+  /// Parts of an action in which its rank waited. Many short ones share a pixel, in their shares.
+  draw_waits(pen, lane, span, x, y, width, paint) {
+    pen.fillStyle = paint.wait_within;
+    for (const wait of this.waits_of(lane, span)) {
+      const left = Math.max(x, this.place_x(wait.begin)), right = Math.min(x + width, this.place_x(wait.begin + wait.length));
+      if (right > left) pen.fillRect(left, y, right - left, lane.height);
+    }
+  }
+
   draw_focus(pen, down) {
-    draw_selection(this, pen, axis_height, this.total);
+    draw_selection(this, pen, this.axis, this.total);
     const span = this.at && this.at.lane.spans[this.at.index];
     if (!span || !this.seen.includes(this.at.lane)) return;
     pen.strokeStyle = colour("text");
@@ -215,17 +248,23 @@ class Timeline {
       const x = Math.round(this.place_x(value + this.begin)) + 0.5, text = tick_text(this.show(value + this.begin)), half = pen.measureText(text).width / 2;
       pen.fillText(text, clamp(x, label_width + half, width - half), 3);
       pen.beginPath();
-      pen.moveTo(x, axis_height - 4);
-      pen.lineTo(x, axis_height);
+      pen.moveTo(x, 18);
+      pen.lineTo(x, 22);
       pen.stroke();
     }
     pen.strokeStyle = pen.fillStyle = colour("soft");
     pen.setLineDash([2, 3]);
+    pen.textAlign = "left";
+    let free = 0;
     for (const step of this.steps) {
-      const x = Math.round(this.place_x(step.begin)) + 0.5;
+      const x = Math.round(this.place_x(step.begin)) + 0.5, end = this.place_x(step.begin + step.length);
+      if (end > label_width && x < width && Math.max(x, label_width) >= free) {
+        pen.fillText(step.name, Math.max(x, label_width) + 3, 23);
+        free = Math.max(x, label_width) + pen.measureText(step.name).width + 9;
+      }
       if (x < label_width || x > width) continue;
       pen.beginPath();
-      pen.moveTo(x, axis_height);
+      pen.moveTo(x, 22);
       pen.lineTo(x, height);
       pen.stroke();
     }
@@ -240,11 +279,11 @@ class Timeline {
         const span = lane.spans[i];
         if (rows.length === most) ++left_out;
         else rows.push([lane.label, lane.name, span.name, span.kind, span.microbatch >= 0 ? span.microbatch : null,
-                        Number((span.begin - this.begin).toPrecision(9)), span.length]);
+                        ...[span.begin - this.begin, span.length].map(value => Number(value.toPrecision(9)))]);
       }
     }
     return table("Spans of the part that is shown" + (left_out ? ", " + left_out + " more if you zoom in" : ""),
-                 ["rank", "row", "name", "kind", "microbatch", "begin", "length"], rows, 4);
+                 ["rank", "row", "name", "kind", "microbatch", "begin (" + this.unit + ")", "length (" + this.unit + ")"], rows, 4);
   }
 
   // The reader's hands.
@@ -276,7 +315,7 @@ class Timeline {
       this.view.show([span.begin - half, span.begin + half]);
     }
     const bottom = this.box.scrollTop + this.canvas.clientHeight;
-    if (lane.top < this.box.scrollTop + axis_height) this.box.scrollTop = lane.top - axis_height - 8;
+    if (lane.top < this.box.scrollTop + this.axis) this.box.scrollTop = lane.top - this.axis - 8;
     else if (lane.top + lane.height > bottom) this.box.scrollTop += lane.top + lane.height + 8 - bottom;
     this.tell();
     return true;
@@ -297,15 +336,19 @@ function timeline_section(run) {
     });
     controls.append(make("label", {}, box, "Transfers"));
   }
+  if (line.steps.length > 1 && line.steps.length <= 12) {
+    controls.append(make("span", {class: "buttons", role: "group", "aria-label": "Steps"}, ...line.steps.map((step, i) => make(
+      "button", {type: "button", id: "timeline-step-" + i, text: step.name, onclick: () => line.view.show([step.begin, step.begin + step.length])}))));
+  }
   const text = trace
     ? "Measured in steps " + trace.first_step + " to " + trace.last_step + ". A rank's rows: the schedule's actions, what these consist of, and its transfers." +
       (trace.left_out ? " " + trace.left_out + " spans did not fit into the page; trace.json has them." : "")
     : "As planned: nothing was traced" + (run.status === "planned" ? "." : " ([job] trace = steps).");
   const used = [...new Set(line.lanes.flatMap(lane => lane.spans.map(span => span.microbatch)))].filter(each => each >= 0).sort((a, b) => a - b);
-  const entries = used.slice(0, hues).map(number => ["microbatch " + [number, ...used.filter(each => each > number && each % hues === number % hues)].slice(0, 3).join(", "),
+  const entries = used.slice(0, hues).map(number => [(number === used[0] ? "computing: " : "") + "microbatch " + [number, ...used.filter(each => each > number && each % hues === number % hues)].slice(0, 3).join(", "),
                                                      "fill-" + number % hues]);
   return [
-    make("p", {text}), controls, legend([...entries, ...(trace ? [["waiting", "wait"], ["transfer", "transfer"], ["other", "op"]] : [])]),
+    make("p", {text}), controls, legend([...entries, ...(trace ? [["computing of no microbatch", "op"], ["waiting", "hatched"], ["transfer", "transfer"]] : [])]),
     make("p", {class: "remark", text: "F: forward; B, I, W: backward, with a strip below."}), line.readout, line.box,
     make("p", {class: "remark", text: chart_help}), details("timeline-numbers", "Numbers", () => line.table()),
   ];
