@@ -47,7 +47,7 @@ void check_planned(const JobFolder& job) {
 
 TEST_CASE("every strategy trains over NCCL with the cpu's losses and the planned peak of memory", "[nccl]") {
   const NcclInstallation nccl;
-  std::vector<SplitJob> jobs = split_jobs();
+  std::vector<SplitJob> jobs = split_jobs(true);
   jobs.push_back({"dp in mixed precision on 3", {"job.strategy=dp", "job.ranks=3", "train.precision=mixed"}});
   jobs.push_back({"zero1 in order on 3", {"job.strategy=zero1", "job.ranks=3", "job.deterministic=true"}});
   jobs.push_back({"hsdp with tcp between replicas",

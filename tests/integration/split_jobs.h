@@ -6,6 +6,7 @@
 
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/depth.h"
 
 namespace shardrun::test {
 
@@ -15,8 +16,15 @@ struct SplitJob {
   std::vector<std::string> settings;
 };
 
-/// All strategies, for devices other than the cpu.
-[[nodiscard]] inline std::vector<SplitJob> split_jobs() {
+/// All strategies, for devices other than the cpu. `few`: with tests/run, only those without which some collective or
+/// some part of the plan would not occur.
+[[nodiscard]] inline std::vector<SplitJob> split_jobs(bool few = false) {
+  if (few && !all_tests) {
+    return {{"zero3", {"job.strategy=zero3", "job.ranks=3"}},
+            {"tp with a sequence split", {"job.strategy=tp", "job.ranks=3", "strategy.sequence=true"}},
+            {"zero2 in mixed precision", {"job.strategy=zero2", "job.ranks=2", "train.precision=mixed"}},
+            {"3d", {"job.strategy=3d", "job.ranks=4", "mesh.data=2", "mesh.model=2", "strategy.zero=2"}}};
+  }
   return {{"one rank", {"job.ranks=1"}},
           {"dp", {"job.strategy=dp", "job.ranks=2"}},
           {"zero1", {"job.strategy=zero1", "job.ranks=2"}},

@@ -86,7 +86,7 @@ TEST_CASE("an iterated job has the cpu's states and lines on a device that runs 
 }
 
 TEST_CASE("training, evaluation and sampling give the cpu's bits and the planned peak of memory", "[unmapped]") {
-  for (const SplitJob& strategy : split_jobs()) {
+  for (const SplitJob& strategy : split_jobs(true)) {
     DYNAMIC_SECTION(strategy.name) {
       const JobFolder there;
       const JobFolder here;
@@ -166,7 +166,7 @@ TEST_CASE("a transport that moves the device's memory trains every strategy with
     std::vector<std::string> transports;  ///< besides device_memory
   };
   std::vector<Mix> mixes;
-  for (const SplitJob& strategy : split_jobs()) {
+  for (const SplitJob& strategy : split_jobs(true)) {
     mixes.push_back({strategy.name, {}});
   }
   mixes.push_back({"hsdp", {"transport.replica=tcp"}});
