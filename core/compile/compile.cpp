@@ -348,6 +348,13 @@ void build_model(const job::Job& job, Compiled& compiled) {
   compiled.plan = strategy.make_plan(request);
   compiled.plan.order = job.mesh_order;
   compiled.plan.whole_sums = job::generates(job) && job.infer.invariant == job::Invariant::ranks;
+  if (compiled.plan.whole_sums && compiled.device->name() != "cpu") {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: [infer] invariant = ranks: only the device cpu adds in an order that no split changes, "
+                    "and the job computes on {}: leave it out, or choose device = cpu",
+                    job.where("infer", "invariant"), compiled.device->name()));
+  }
   compiled.hooks = strategy.hooks(request, compiled.plan);
   partition::add_hook_states(compiled.graph, compiled.plan);
   compiled.partition = split(job, compiled);

@@ -30,7 +30,8 @@ struct Factor {
   std::int64_t size = 0;                 ///< comes from the operands; declared if all operands read it through windows
   std::int64_t unit = 1;                 ///< it is split only at multiples of this
   std::string axis = {};                 ///< axis name; comes from the same operand as the size
-  /// Of a sum: indices pick one of its terms, and the others are 0. So it is exact in any order.
+  /// Of a sum: indices pick one of its terms, and the others are 0. So it is exact in any order,
+  /// up to the sign of zero.
   bool is_picked = false;
 };
 

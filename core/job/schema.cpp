@@ -258,7 +258,8 @@ Section infer_section() {
                 .choices = {"batch", "ranks"},
                 .help = "On what the bits of an answer do not depend. batch: other prompts, slots and threads. ranks: "
                         "also strategy, mesh and transport; then no sum of a product is split over ranks, and each "
-                        "rank computes some of a product's results instead, which all ranks gather."},
+                        "rank computes some of a product's results instead, which all ranks gather. Needs "
+                        "[job] device = cpu."},
                into(&Job::infer, &InferSettings::invariant)},
               {{.name = "prompt_logprobs",
                 .type = boolean,

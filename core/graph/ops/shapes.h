@@ -112,7 +112,8 @@ template <int per_element, std::size_t operand = 0>
 
 [[nodiscard]] inline AttributeSpec fixed_order_spec() {
   return optional(AttributeSpec::integer(
-      std::string(fixed_order), "1: on the cpu, sums are added in an order that depends on their length alone", 0, 1));
+      std::string(fixed_order),
+      "1: on the cpu, the order of a sum depends on its length and on the second operand's layout alone", 0, 1));
 }
 
 }  // namespace shardrun::graph
