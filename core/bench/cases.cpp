@@ -192,7 +192,7 @@ std::uint64_t arena_bytes(const std::vector<Case>& cases, const plugins::Transpo
 
 void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round, const ArenaLayout& layout,
           std::byte* arena) {
-  constexpr int nothing = 0xA5;  // differs from all numbers in the data
+  constexpr int nothing = 0xA5;  // differs from all numbers that are sent, and from nearly all sums
   std::memset(arena + layout.recv, nothing, layout.recv_bytes);
   conformance::write_sent(shape_of(each, members), sends_of(each, members), rank, round, arena + layout.send);
 }

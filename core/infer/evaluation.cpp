@@ -65,7 +65,9 @@ std::size_t answer_of(const boost::json::object& object, const std::vector<std::
                           choices.size() - 1, shown_or_nothing(value)));
 }
 
-/// A choice behind its context.
+/// The tokens of a context followed by a choice, of which the choice's are scored. `behind`: the delimiter and the
+/// choice. If there are more than `most` tokens, the context's first ones are dropped. Throws Error{data} if the choice
+/// adds no token or does not fit.
 Passage passage_of(const std::string& context, const std::string& behind, const Language& language, std::int64_t most) {
   const std::size_t spaces = context.size() - (context.find_last_not_of(" \t\n\r\f\v") + 1);
   Passage passage{.tokens = language.encode_beginning(context + behind)};

@@ -71,8 +71,9 @@ Parts halos(const Window& shift, std::int64_t size, const Blocks& sources, const
   return parts;
 }
 
-/// Sums indices that several members have. Each member sends its values of the indices that others keep. Sent blocks
-/// are parts of the operand; received blocks are parts of the result, to which they are added.
+/// Adds up the elements of which several members have partial sums. Each member sends its values of the elements that
+/// are in other members' results. Sent blocks are parts of the operand; received blocks are added to parts of the
+/// result.
 Parts shared_parts(const Blocks& sources, const Blocks& results, std::size_t me) {
   Parts parts{.collective = Collective::all_to_all,
               .sent = {sources.box, sources.dim},

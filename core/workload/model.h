@@ -54,8 +54,8 @@ struct Model {
   /// Adds parameters or fields to the graph. Throws Error{job} for options that contradict each other.
   std::function<void(graph::Graph& graph, const ModelSettings& settings)> declare;
 
-  /// For training: the losses of `rows` samples, the same number for each, from inputs whose names it sets. Random
-  /// layers are active only in training. Empty for a model that cannot be trained.
+  /// For training: adds the inputs, under names of its choice, and the losses of `rows` samples, equally many for each
+  /// sample. Random layers are active only if `training`. Empty for a model that cannot be trained.
   std::function<graph::Losses(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows,
                               bool training)>
       losses;

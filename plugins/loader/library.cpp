@@ -153,9 +153,10 @@ class Walk {
   std::set<path> visited_;
 };
 
-/// Checks the libraries that a library needs, directly or indirectly, and that the dynamic linker loads from folders
-/// named in libraries. Each folder must be trusted like the library's own, and so must each library found there.
-/// Libraries in the system's folders are trusted. Throws Error{plugin}, which says what is not trusted.
+/// Checks the libraries that a library needs, directly or indirectly, and that the dynamic linker finds by an RPATH, a
+/// RUNPATH or a path in a needed library's name. Each such folder, and each library found there, must be trusted like
+/// the library's own. Those in the system's folders are not checked. Throws Error{plugin}, which says what is not
+/// trusted.
 void require_trusted_needs(const path& file, const ElfFile& library) {
   Walk().visit(file, std::filesystem::canonical(file).parent_path(), library, {});
 }

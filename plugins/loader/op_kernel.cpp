@@ -87,7 +87,7 @@ class RawCall {
   sr_kernel_call call_{};
 };
 
-/// Tensors of these types without data.
+/// Views, without data, of tensors of these types. `reals`: the element type in place of every real type.
 std::vector<device::TensorView> views_of(const std::vector<graph::TensorType>& types, graph::DType reals) {
   std::vector<device::TensorView> views;
   for (const graph::TensorType& type : types) {

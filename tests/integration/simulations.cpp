@@ -287,7 +287,7 @@ TEST_CASE("the example job files run unchanged, or say that they are only for pl
   for (const auto& entry : std::filesystem::recursive_directory_iterator(SHARDRUN_EXAMPLE_JOBS)) {
     const std::filesystem::path& file = entry.path();
     const std::string folder_name = file.parent_path().filename().string();
-    // Jobs with plugins or engines are run by the tests in the folders where these are built.
+    // Jobs in the folders `plugins` and `engines` are run by the tests in the folders where these are built.
     if (file.extension() != ".ini" || folder_name == "plugins" || folder_name == "engines") {
       continue;
     }

@@ -230,8 +230,8 @@ TEST_CASE("cross-entropy in parts is PyTorch's", "[kernels]") {
   }
 }
 
-// A simulation written as a plain loop in C is the oracle of the same simulation here. (This file is compiled without
-// contraction into fused multiply-adds, as such a loop is on x86-64.)
+// Simulations are compared bit by bit with plain loops in C, so the op has to round exactly as such a loop does. (This
+// file is compiled with -ffp-contract=off, because compilers for plain x86-64 use no fused multiply-adds.)
 TEST_CASE("linear_combination has the bits of a plain loop", "[kernels]") {
   constexpr std::size_t size = 1003;
   std::vector<Tensor> x(3, zeros(type_of({size})));

@@ -82,7 +82,7 @@ ValueId average_pool_gradient(FunctionBuilder& builder, const GradientRequest& r
   return builder.call("average_pool_gradient", {request.output_gradients[0]}, with_sizes(builder, request));
 }
 
-/// `sizes`: the pooled dimensions of x.
+/// The attribute `sizes`: the sizes of the dimensions of x that the forward op has pooled.
 ShardingRule average_pool_gradient_rule(const Attributes& attributes, const Operands& inputs) {
   const Dims& sizes = attributes.integers("sizes");
   ShardingRule rule = parse_rule(pooled_text("a*{a} s*{r} -> a*{a} s*{r}", inputs, sizes.size()));

@@ -78,8 +78,9 @@ std::int64_t byte_of(const Operand& operand, std::int64_t row, std::int64_t colu
   return (operand.transposed ? column * operand.stride + row : row * operand.stride + column) * bytes_of(operand.dtype);
 }
 
-/// A product with aligned rows: its operands are copied to the scratch, and its result from there. The rows or the
-/// columns of the result are computed in parts, so that the copies take bounded memory.
+/// A product with aligned rows: operands whose rows are not aligned are copied to the scratch, and such a result is
+/// copied back from there. The result is computed in parts, by rows or by columns, so that the copies take little
+/// memory.
 class PaddedProduct {
  public:
   /// `tensors`: which tensors of the op are a, b and c.

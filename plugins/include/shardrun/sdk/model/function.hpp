@@ -106,7 +106,7 @@ namespace detail {
 struct ValueNumbers;
 }
 
-/// A tensor of a function. Copies denote the same tensor. A value is valid while its function is written.
+/// A tensor of a function. Copies denote the same tensor. A value may be used only while its function is being built.
 class Value {
  public:
   Value() = default;
