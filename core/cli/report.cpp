@@ -130,6 +130,9 @@ class Report {
   [[nodiscard]] const std::string& live_text() {
     std::string stamp;
     for (const ReportedRun& run : runs_) {
+      if (std::error_code none; !stamp_.empty() && !std::filesystem::is_directory(run.folder(), none)) {
+        throw Error(ErrorCode::io, fmt::format("the run's folder '{}' is gone", run.name()));
+      }
       stamp += run.stamp() + '\n';
     }
     if (stamp != stamp_) {
@@ -160,13 +163,18 @@ class Report {
 Endpoint live_endpoint(const Parsed& parsed) {
   const std::string text = parsed.get("at").value_or("127.0.0.1:0");
   const std::optional<Endpoint> endpoint = endpoint_of(text);
+  if (!endpoint) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("--at: expected ADDRESS:PORT, [ADDRESS]:PORT or PORT, as in 127.0.0.1:8090; found '{}'", text));
+  }
   boost::system::error_code is_name;
-  const bool is_here = endpoint && (endpoint->host == "localhost" ||
-                                    boost::asio::ip::make_address(endpoint->host, is_name).is_loopback());
+  const bool is_here =
+      endpoint->host == "localhost" || boost::asio::ip::make_address(endpoint->host, is_name).is_loopback();
   if (!is_here) {
     throw Error(ErrorCode::usage,
-                fmt::format("--at: a live report is for this machine alone: expected a port, or a loopback address "
-                            "with one, such as 127.0.0.1:8090; found '{}'",
+                fmt::format("--at: a live report is for this machine alone: expected a loopback address, "
+                            "such as 127.0.0.1:8090; found '{}'",
                             text));
   }
   return *endpoint;

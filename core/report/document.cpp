@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/checkpoint/folder.h"
 #include "core/files/folder.h"
 #include "core/files/json.h"
@@ -171,30 +172,28 @@ class Steps {
   std::size_t rows_ = 0;
 };
 
-/// Calls `add` with each line of a file that may be growing. Returns how many lines it refused; the last does not
-/// count, because it may be unfinished.
+/// Calls `add` with each line of a file that may be growing, and notes how many lines it refused. A last line without
+/// an end does not count, because it may be unfinished.
 template <typename Add>
-std::size_t for_lines(const std::filesystem::path& path, const Add& add) {
+void add_lines(json::object& run, const std::filesystem::path& path, const Add& add) {
   std::ifstream file(path, std::ios::binary);
   std::size_t refused = 0;
-  bool is_refused = false;
   for (std::string line; std::getline(file, line);) {
-    refused += is_refused ? 1 : 0;
-    is_refused = !add(line);
+    refused += !add(line) && !file.eof() ? 1 : 0;
   }
-  return refused;
-}
-
-void note_refused(json::object& run, const std::filesystem::path& path, std::size_t refused) {
-  if (refused > 0) {
-    add_note(run, fmt::format("{} lines of {} could not be read", refused, path.filename().native()));
+  std::error_code none;
+  if (file.bad() || (!file.is_open() && std::filesystem::exists(path, none))) {
+    add_note(run, fmt::format("{} cannot be read", path.filename().native()));
+  } else if (refused > 0) {
+    add_note(run, fmt::format("{} of {} could not be read", counted(static_cast<std::int64_t>(refused), "line"),
+                              path.filename().native()));
   }
 }
 
 void add_steps(json::object& run, const std::filesystem::path& folder) {
   Steps steps;
   const std::filesystem::path path = metrics::metrics_path(folder);
-  note_refused(run, path, for_lines(path, [&](std::string_view line) { return steps.add(line); }));
+  add_lines(run, path, [&](std::string_view line) { return steps.add(line); });
   run["steps"] = steps.columns();
   run["kept_every"] = std::max<std::size_t>(1, steps.kept_every());
 }
@@ -277,7 +276,7 @@ void add_rank_times(json::object& run, const std::filesystem::path& folder) {
       return false;
     }
   };
-  note_refused(run, path, for_lines(path, add));
+  add_lines(run, path, add);
   if (has_other_ranks) {
     add_note(run, "the number of ranks changed; their times are shown from the last change on");
   }
@@ -291,6 +290,21 @@ void add_rank_times(json::object& run, const std::filesystem::path& folder) {
     }
   }
   run["rank_times"] = shown.empty() ? json::value() : json::value(json_of(shown));
+}
+
+/// Notes that metrics.jsonl ends before the steps that the summary counts.
+void note_missing_steps(json::object& run, const json::object& summary) {
+  const auto number = [&](std::string_view name) {
+    const json::value* const value = summary.if_contains(name);
+    return value != nullptr && value->is_int64() ? value->get_int64() : 0;
+  };
+  const json::value* const steps = run["steps"].as_object().if_contains("step");
+  const std::int64_t end = number("first_step") + number("steps");
+  const auto last = steps == nullptr ? 0 : steps->as_array().back().to_number<std::int64_t>();
+  if (run["task"] != "infer" && last < end) {
+    add_note(run, fmt::format("metrics.jsonl {}, and the run ended with step {}",
+                              last == 0 ? "has no steps" : fmt::format("ends with step {}", last), end));
+  }
 }
 
 std::optional<json::object> read_summary(json::object& run, const std::filesystem::path& path) {
@@ -386,6 +400,11 @@ void add_pictures(json::object& run, const std::filesystem::path& folder) {
     const bool is_animation = key.second == ".gif";
     try {
       const files::MappedFile file(picture.path);
+      if (!file.text().starts_with(is_animation ? "GIF8" : "\x89PNG")) {
+        add_note(run, fmt::format("the picture {} is left out: it is no {} file", picture.path.filename().native(),
+                                  is_animation ? "GIF" : "PNG"));
+        continue;
+      }
       if (file.text().size() > most_picture_bytes - bytes) {
         left_out.push_back(picture.path.filename().native());
         continue;
@@ -487,7 +506,13 @@ void set_job(json::object& run, const std::string& text) {
 json::object run_document(const std::filesystem::path& folder, const std::string& name) {
   std::error_code none;
   if (!std::filesystem::is_directory(folder, none)) {
-    throw Error(ErrorCode::usage, fmt::format("'{}' is no folder: name the output folder of a run", name));
+    throw Error(ErrorCode::usage,
+                is_page(folder) ? fmt::format("'{}' is a page already: open it in a browser, or name the output folder "
+                                              "of a run to make one",
+                                              name)
+                : std::filesystem::exists(folder, none)
+                    ? fmt::format("'{}' is a file: name the output folder of a run ([job] output)", name)
+                    : fmt::format("there is no folder '{}': name the output folder of a run", name));
   }
   const bool has_job = std::filesystem::exists(metrics::job_path(folder), none);
   if (!metrics::is_of_a_run(folder) && !std::filesystem::exists(metrics::summary_path(folder), none)) {
@@ -523,6 +548,7 @@ json::object run_document(const std::filesystem::path& folder, const std::string
   run["attempts"] = json::array();
   copy(run, "attempts", *summary, "attempts");
   add_ranks(run, *summary);
+  note_missing_steps(run, *summary);
   return run;
 }
 

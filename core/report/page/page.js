@@ -339,14 +339,14 @@ function print_begins() {
     each.fill();
     each.open = true;
   }
-  if (Timeline.shown) Timeline.shown.fit();
+  for (const line of Timeline.shown) line.fit();
   set_theme();
 }
 
 function print_ends() {
   delete document.documentElement.dataset.print;
   for (const each of document.querySelectorAll("details")) each.open = each.dataset.was === "true";
-  if (Timeline.shown) Timeline.shown.fit();
+  for (const line of Timeline.shown) line.fit();
   set_theme();
 }
 
@@ -364,13 +364,13 @@ function say_live(text, kind) {
 async function ask_again() {
   try {
     const response = await fetch("document.json", {cache: "no-store"});
-    if (!response.ok) throw new Error("HTTP " + response.status);
+    if (!response.ok) throw new Error(await response.text());
     const told = await response.json();
     if (!pressed) show_document(told);
     if (is_over(told)) return say_live("The run has ended.", "over");
     say_live("Live", "busy");
   } catch (error) {
-    say_live("No answer: what is shown is of " + shown_time(shown_document.made) + ".", "gone");
+    say_live((error instanceof TypeError ? "No answer" : error.message.trim()) + ": what is shown is of " + shown_time(shown_document.made) + ".", "gone");
   }
   setTimeout(ask_again, 2000);
 }
