@@ -235,7 +235,9 @@ int report(std::span<const std::string> words) {
     return serve_live(parsed, made);
   }
   const std::filesystem::path to = parsed.get("to") ? std::filesystem::path(*parsed.get("to")) : made.usual_file();
-  require_report_or_new(parsed, to);
+  if (parsed.has("to")) {
+    require_report_or_new(parsed, to);
+  }
   files::require_not_read(to, made.read_files());
   write_report(parsed, to, made.title(), made.documents());
   return 0;
