@@ -359,6 +359,7 @@ function timeline_section(run) {
   return [
     make("p", {text}), controls, legend([...entries, ...(trace ? [["computing of no microbatch", "op"], ["waiting", "hatched"], ["transfer", "transfer"]] : [])]),
     make("p", {class: "remark", text: "F: forward; B, I, W: backward, with a strip below."}), line.readout, line.box,
-    ...(trace && run.timeline ? planned_timeline(run) : []), make("p", {class: "remark", text: chart_help}), details("timeline-numbers", "Numbers", () => line.table()),
+    make("p", {class: "remark", text: chart_help}), details("timeline-numbers", "Numbers", () => line.table()),
+    ...(trace && run.timeline ? planned_timeline(run) : []),
   ];
 }
