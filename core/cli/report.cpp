@@ -89,7 +89,13 @@ class ReportedRun {
   [[nodiscard]] boost::json::object plan() const {
     try {
       const job::Job job = job::parse_job(job::read_job_file(metrics::job_path(folder_)), compile::schema_providers());
-      return plan_document(job, compile::compile(job));
+      boost::json::object plan = plan_document(job, compile::compile(job));
+      if (job.cluster.memory == 0) {  // then the limit is this machine's, and the run may have been on another
+        for (boost::json::value& rank : plan["ranks"].as_array()) {
+          rank.as_object().erase("memory_limit");
+        }
+      }
+      return plan;
     } catch (const Error& error) {
       boost::json::object none;
       report::add_note(none, fmt::format("the plan is left out: {}", error.message()));

@@ -1,5 +1,6 @@
 #include "core/report/document.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
@@ -18,8 +19,10 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/host_name.h"
 #include "core/base/human.h"
 #include "core/checkpoint/folder.h"
+#include "core/files/descriptor.h"
 #include "core/files/folder.h"
 #include "core/files/json.h"
 #include "core/files/mapped_file.h"
@@ -28,6 +31,7 @@
 #include "core/metrics/json_text.h"
 #include "core/metrics/locked_run_folder.h"
 #include "core/metrics/run_files.h"
+#include "core/metrics/run_folder.h"
 
 namespace shardrun::report {
 namespace {
@@ -140,6 +144,7 @@ class Steps {
         }
       }
     }
+    const bool keeps = keeps_validated();
     json::object object;
     for (const auto& [name, values] : all) {
       if (std::ranges::all_of(values, [](double value) { return std::isnan(value); })) {
@@ -147,7 +152,7 @@ class Steps {
       }
       json::array& kept = object[name].emplace_array();
       for (std::size_t row = 0; row < rows_; ++row) {
-        if (is_kept(row)) {
+        if (is_kept(row, keeps)) {
           kept.push_back(number_value(values[row]));
         }
       }
@@ -162,10 +167,17 @@ class Steps {
     return values;
   }
 
-  [[nodiscard]] bool is_kept(std::size_t row) const {
+  /// Whether a row is kept because of its validation: unless most rows have one.
+  [[nodiscard]] bool keeps_validated() const {
     const auto validated = columns_.find("val_loss");
+    const auto is_there = [](double value) { return !std::isnan(value); };
+    return validated != columns_.end() &&
+           static_cast<std::size_t>(std::ranges::count_if(validated->second, is_there)) <= most_steps / 4;
+  }
+
+  [[nodiscard]] bool is_kept(std::size_t row, bool keeps_validated) const {
     return row % kept_every() == 0 || row + 1 == rows_ ||
-           (validated != columns_.end() && !std::isnan(validated->second[row]));
+           (keeps_validated && !std::isnan(columns_.find("val_loss")->second[row]));
   }
 
   std::map<std::string, std::vector<double>, std::less<>> columns_;
@@ -327,6 +339,16 @@ void copy(json::object& to, std::string_view name, const json::object& from, std
   }
 }
 
+/// The same for a list.
+void copy_list(json::object& run, std::string_view name, const json::object& summary) {
+  const json::value* const value = summary.if_contains(name);
+  if (value != nullptr && value->is_array()) {
+    run[name] = *value;
+  } else if (value != nullptr) {
+    add_note(run, fmt::format("{} of the summary is left out: it is no list", name));
+  }
+}
+
 void add_ranks(json::object& run, const json::object& summary) {
   const json::value* const ranks = summary.if_contains("ranks");
   if (ranks == nullptr || !ranks->is_array()) {
@@ -438,12 +460,18 @@ void add_checkpoints(json::object& run, const std::filesystem::path& folder) {
 
 /// The status of a run without a summary.
 void set_status(json::object& run, const std::filesystem::path& folder) {
+  const files::FileDescriptor lock(::open(metrics::lock_path(folder).c_str(), O_RDONLY | O_CLOEXEC));
+  const std::string process = lock.is_open() ? metrics::process_of(metrics::owner_in(lock)) : "";
   if (metrics::is_held(folder)) {
     run["status"] = "running";
-    return;
+  } else if (process.ends_with(" on " + host_name())) {
+    run["status"] = "failed";
+    run["error"] = fmt::format("there is no summary: {}, the first of the run, was killed", process);
+  } else {
+    run["status"] = "unknown";
+    run["error"] = fmt::format("there is no summary: whether {} goes on cannot be seen from this machine",
+                               process.empty() ? "the run" : process);
   }
-  run["status"] = "failed";
-  run["error"] = "there is no summary: the first process of the run was killed, or runs on another machine";
 }
 
 }  // namespace
@@ -543,10 +571,10 @@ json::object run_document(const std::filesystem::path& folder, const std::string
   }
   copy(run, "status", *summary, "status");
   copy(run, "error", *summary, "error");
-  copy(run, "slow_ranks", *summary, "slow_ranks");
+  copy_list(run, "slow_ranks", *summary);
   copy(run, "parameters", *summary, "parameters");
   run["attempts"] = json::array();
-  copy(run, "attempts", *summary, "attempts");
+  copy_list(run, "attempts", *summary);
   add_ranks(run, *summary);
   note_missing_steps(run, *summary);
   return run;

@@ -352,7 +352,7 @@ function print_ends() {
 
 // A run that goes on.
 
-const is_over = told => told.runs.every(run => run.status !== "running");
+const is_over = told => told.runs.every(run => run.status !== "running" && run.status !== "unknown");
 let pressed = false;
 
 function say_live(text, kind) {

@@ -218,7 +218,8 @@ TEST_CASE("texts from outside cannot leave the document of a page", "[report]") 
   CHECK(parsed.at("error") == json::string(hostile));
   CHECK(parsed.at("name") == json::string(hostile + "\xef\xbf\xbd"));
   CHECK(parsed.at("summary") == summary);
-  CHECK(parsed.at("job").at("settings") == json::array{json::array{"job", "output", json::string(hostile)}});
+  CHECK(parsed.at("job").at("settings").as_array().size() == 1);
+  CHECK(parsed.at("job").at("settings").at(0) == json::array{"job", "output", json::string(hostile)});
 }
 
 TEST_CASE("a page is known as one", "[report]") {
