@@ -164,6 +164,8 @@ std::vector<OptionSyntax> generate_options() {
       {.name = "seed", .value = "S", .help = "seed of the random draws (default 1337)"}};
   std::ranges::move(generating_options(), std::back_inserter(options));
   std::ranges::move(run_options(), std::back_inserter(options));
+  std::ranges::find(options, "json", &OptionSyntax::name)->help =
+      "print answers with their times as JSON; with --to, the summary of the job";
   return options;
 }
 

@@ -214,10 +214,20 @@ std::vector<std::filesystem::path> given_plugins(const Parsed& parsed) {
 
 void require_new(const Parsed& parsed, const std::filesystem::path& file) {
   std::error_code none;
+  if (file.empty()) {
+    throw Error(ErrorCode::usage, "the file to write has an empty name: name a file");
+  }
+  if (!file.has_filename() || std::filesystem::is_directory(file, none)) {
+    throw Error(ErrorCode::usage, fmt::format("'{}' is a folder: name a file", files::human_path(file)));
+  }
+  if (const std::filesystem::path folder = file.parent_path();
+      !folder.empty() && !std::filesystem::is_directory(folder, none)) {
+    throw Error(ErrorCode::usage, fmt::format("'{}': there is no folder '{}': make it, or choose another",
+                                              files::human_path(file), files::human_path(folder)));
+  }
   if (!parsed.has("replace") && std::filesystem::exists(std::filesystem::symlink_status(file, none))) {
     throw Error(ErrorCode::usage,
-                fmt::format("'{}' exists: choose another name, or replace it with --replace",
-                            files::human_path(file)));
+                fmt::format("'{}' exists: choose another name, or replace it with --replace", files::human_path(file)));
   }
 }
 

@@ -52,7 +52,8 @@ struct Parsed {
 [[nodiscard]] OptionSyntax plugins_option();
 /// The folders of --plugins, absolute. Throws Error{usage} if one is no folder.
 [[nodiscard]] std::vector<std::filesystem::path> given_plugins(const Parsed& parsed);
-/// Throws Error{usage} if the file exists and --replace is not given.
+/// Throws Error{usage} if the file cannot be made because it is a folder or has none to be in, or if it exists and
+/// --replace is not given.
 void require_new(const Parsed& parsed, const std::filesystem::path& file);
 /// The options of a command whose job may continue from a checkpoint: `--resume[=FOLDER]`, which stands for a setting
 /// of the job file, and `--force-data`.

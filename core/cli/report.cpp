@@ -89,7 +89,13 @@ class ReportedRun {
   [[nodiscard]] boost::json::object plan() const {
     try {
       const job::Job job = job::parse_job(job::read_job_file(metrics::job_path(folder_)), compile::schema_providers());
-      return plan_document(job, compile::compile(job));
+      boost::json::object plan = plan_document(job, compile::compile(job));
+      if (job.cluster.memory == 0) {  // then the limit is this machine's, and the run may have been on another
+        for (boost::json::value& rank : plan["ranks"].as_array()) {
+          rank.as_object().erase("memory_limit");
+        }
+      }
+      return plan;
     } catch (const Error& error) {
       boost::json::object none;
       report::add_note(none, fmt::format("the plan is left out: {}", error.message()));
@@ -130,6 +136,9 @@ class Report {
   [[nodiscard]] const std::string& live_text() {
     std::string stamp;
     for (const ReportedRun& run : runs_) {
+      if (std::error_code none; !stamp_.empty() && !std::filesystem::is_directory(run.folder(), none)) {
+        throw Error(ErrorCode::io, fmt::format("the run's folder '{}' is gone", run.name()));
+      }
       stamp += run.stamp() + '\n';
     }
     if (stamp != stamp_) {
@@ -160,13 +169,18 @@ class Report {
 Endpoint live_endpoint(const Parsed& parsed) {
   const std::string text = parsed.get("at").value_or("127.0.0.1:0");
   const std::optional<Endpoint> endpoint = endpoint_of(text);
+  if (!endpoint) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("--at: expected ADDRESS:PORT, [ADDRESS]:PORT or PORT, as in 127.0.0.1:8090; found '{}'", text));
+  }
   boost::system::error_code is_name;
-  const bool is_here = endpoint && (endpoint->host == "localhost" ||
-                                    boost::asio::ip::make_address(endpoint->host, is_name).is_loopback());
+  const bool is_here =
+      endpoint->host == "localhost" || boost::asio::ip::make_address(endpoint->host, is_name).is_loopback();
   if (!is_here) {
     throw Error(ErrorCode::usage,
-                fmt::format("--at: a live report is for this machine alone: expected a port, or a loopback address "
-                            "with one, such as 127.0.0.1:8090; found '{}'",
+                fmt::format("--at: a live report is for this machine alone: expected a loopback address, "
+                            "such as 127.0.0.1:8090; found '{}'",
                             text));
   }
   return *endpoint;
@@ -227,7 +241,9 @@ int report(std::span<const std::string> words) {
     return serve_live(parsed, made);
   }
   const std::filesystem::path to = parsed.get("to") ? std::filesystem::path(*parsed.get("to")) : made.usual_file();
-  require_report_or_new(parsed, to);
+  if (parsed.has("to")) {
+    require_report_or_new(parsed, to);
+  }
   files::require_not_read(to, made.read_files());
   write_report(parsed, to, made.title(), made.documents());
   return 0;

@@ -39,7 +39,8 @@ class PageServer::Loop {
       listen(endpoint);
     } catch (const boost::system::system_error& error) {
       throw Error(ErrorCode::usage,
-                  fmt::format("cannot listen at {}: {}", to_string(endpoint), error.code().message()));
+                  fmt::format("cannot listen at {}: {}: choose another address or port, or 0 for any free port",
+                              to_string(endpoint), error.code().message()));
     }
     settings_ = {.receiving = std::chrono::seconds(10),
                  .idle = std::chrono::seconds(30),

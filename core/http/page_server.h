@@ -19,7 +19,7 @@ class PageServer {
   /// time. If it throws, the answer is 500.
   using Handler = std::function<std::optional<Response>(const std::string& path)>;
 
-  /// Listens. Throws Error{usage} "cannot listen at HOST:PORT: WHY".
+  /// Listens. Throws Error{usage} "cannot listen at HOST:PORT: WHY: WHAT TO DO".
   PageServer(const Endpoint& endpoint, Handler handler);
   PageServer(const PageServer&) = delete;
   PageServer& operator=(const PageServer&) = delete;

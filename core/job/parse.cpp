@@ -407,7 +407,7 @@ Job parse_job(const RawJob& given, const SchemaProviders& providers) {
     refuse_at(job.where("model", "from"),
               "[model] from has no effect with [job] task = iterate; [iterate] from names the state to start from");
   }
-  if (const std::string& at = job.metrics.prometheus; !at.empty() && !endpoint_of(at)) {
+  if (const std::string& at = job.metrics.prometheus; job.is_given("metrics", "prometheus") && !endpoint_of(at)) {
     refuse_at(job.where("metrics", "prometheus"),
               fmt::format("[metrics] prometheus: expected ADDRESS:PORT, [ADDRESS]:PORT or PORT, as in 127.0.0.1:9100; "
                           "found {}",

@@ -1,5 +1,6 @@
 #include "core/report/document.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
@@ -18,7 +19,10 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/host_name.h"
+#include "core/base/human.h"
 #include "core/checkpoint/folder.h"
+#include "core/files/descriptor.h"
 #include "core/files/folder.h"
 #include "core/files/json.h"
 #include "core/files/mapped_file.h"
@@ -27,6 +31,7 @@
 #include "core/metrics/json_text.h"
 #include "core/metrics/locked_run_folder.h"
 #include "core/metrics/run_files.h"
+#include "core/metrics/run_folder.h"
 
 namespace shardrun::report {
 namespace {
@@ -139,6 +144,7 @@ class Steps {
         }
       }
     }
+    const bool keeps = keeps_validated();
     json::object object;
     for (const auto& [name, values] : all) {
       if (std::ranges::all_of(values, [](double value) { return std::isnan(value); })) {
@@ -146,7 +152,7 @@ class Steps {
       }
       json::array& kept = object[name].emplace_array();
       for (std::size_t row = 0; row < rows_; ++row) {
-        if (is_kept(row)) {
+        if (is_kept(row, keeps)) {
           kept.push_back(number_value(values[row]));
         }
       }
@@ -161,40 +167,45 @@ class Steps {
     return values;
   }
 
-  [[nodiscard]] bool is_kept(std::size_t row) const {
+  /// Whether a row is kept because of its validation: unless most rows have one.
+  [[nodiscard]] bool keeps_validated() const {
     const auto validated = columns_.find("val_loss");
+    const auto is_there = [](double value) { return !std::isnan(value); };
+    return validated != columns_.end() &&
+           static_cast<std::size_t>(std::ranges::count_if(validated->second, is_there)) <= most_steps / 4;
+  }
+
+  [[nodiscard]] bool is_kept(std::size_t row, bool keeps_validated) const {
     return row % kept_every() == 0 || row + 1 == rows_ ||
-           (validated != columns_.end() && !std::isnan(validated->second[row]));
+           (keeps_validated && !std::isnan(columns_.find("val_loss")->second[row]));
   }
 
   std::map<std::string, std::vector<double>, std::less<>> columns_;
   std::size_t rows_ = 0;
 };
 
-/// Calls `add` with each line of a file that may be growing. Returns how many lines it refused; the last does not
-/// count, because it may be unfinished.
+/// Calls `add` with each line of a file that may be growing, and notes how many lines it refused. A last line without
+/// an end does not count, because it may be unfinished.
 template <typename Add>
-std::size_t for_lines(const std::filesystem::path& path, const Add& add) {
+void add_lines(json::object& run, const std::filesystem::path& path, const Add& add) {
   std::ifstream file(path, std::ios::binary);
   std::size_t refused = 0;
-  bool is_refused = false;
   for (std::string line; std::getline(file, line);) {
-    refused += is_refused ? 1 : 0;
-    is_refused = !add(line);
+    refused += !add(line) && !file.eof() ? 1 : 0;
   }
-  return refused;
-}
-
-void note_refused(json::object& run, const std::filesystem::path& path, std::size_t refused) {
-  if (refused > 0) {
-    add_note(run, fmt::format("{} lines of {} could not be read", refused, path.filename().native()));
+  std::error_code none;
+  if (file.bad() || (!file.is_open() && std::filesystem::exists(path, none))) {
+    add_note(run, fmt::format("{} cannot be read", path.filename().native()));
+  } else if (refused > 0) {
+    add_note(run, fmt::format("{} of {} could not be read", counted(static_cast<std::int64_t>(refused), "line"),
+                              path.filename().native()));
   }
 }
 
 void add_steps(json::object& run, const std::filesystem::path& folder) {
   Steps steps;
   const std::filesystem::path path = metrics::metrics_path(folder);
-  note_refused(run, path, for_lines(path, [&](std::string_view line) { return steps.add(line); }));
+  add_lines(run, path, [&](std::string_view line) { return steps.add(line); });
   run["steps"] = steps.columns();
   run["kept_every"] = std::max<std::size_t>(1, steps.kept_every());
 }
@@ -277,7 +288,7 @@ void add_rank_times(json::object& run, const std::filesystem::path& folder) {
       return false;
     }
   };
-  note_refused(run, path, for_lines(path, add));
+  add_lines(run, path, add);
   if (has_other_ranks) {
     add_note(run, "the number of ranks changed; their times are shown from the last change on");
   }
@@ -291,6 +302,21 @@ void add_rank_times(json::object& run, const std::filesystem::path& folder) {
     }
   }
   run["rank_times"] = shown.empty() ? json::value() : json::value(json_of(shown));
+}
+
+/// Notes that metrics.jsonl ends before the steps that the summary counts.
+void note_missing_steps(json::object& run, const json::object& summary) {
+  const auto number = [&](std::string_view name) {
+    const json::value* const value = summary.if_contains(name);
+    return value != nullptr && value->is_int64() ? value->get_int64() : 0;
+  };
+  const json::value* const steps = run["steps"].as_object().if_contains("step");
+  const std::int64_t end = number("first_step") + number("steps");
+  const auto last = steps == nullptr ? 0 : steps->as_array().back().to_number<std::int64_t>();
+  if (run["task"] != "infer" && last < end) {
+    add_note(run, fmt::format("metrics.jsonl {}, and the run ended with step {}",
+                              last == 0 ? "has no steps" : fmt::format("ends with step {}", last), end));
+  }
 }
 
 std::optional<json::object> read_summary(json::object& run, const std::filesystem::path& path) {
@@ -310,6 +336,16 @@ std::optional<json::object> read_summary(json::object& run, const std::filesyste
 void copy(json::object& to, std::string_view name, const json::object& from, std::string_view from_name) {
   if (const json::value* const value = from.if_contains(from_name)) {
     to[name] = *value;
+  }
+}
+
+/// The same for a list.
+void copy_list(json::object& run, std::string_view name, const json::object& summary) {
+  const json::value* const value = summary.if_contains(name);
+  if (value != nullptr && value->is_array()) {
+    run[name] = *value;
+  } else if (value != nullptr) {
+    add_note(run, fmt::format("{} of the summary is left out: it is no list", name));
   }
 }
 
@@ -386,6 +422,11 @@ void add_pictures(json::object& run, const std::filesystem::path& folder) {
     const bool is_animation = key.second == ".gif";
     try {
       const files::MappedFile file(picture.path);
+      if (!file.text().starts_with(is_animation ? "GIF8" : "\x89PNG")) {
+        add_note(run, fmt::format("the picture {} is left out: it is no {} file", picture.path.filename().native(),
+                                  is_animation ? "GIF" : "PNG"));
+        continue;
+      }
       if (file.text().size() > most_picture_bytes - bytes) {
         left_out.push_back(picture.path.filename().native());
         continue;
@@ -419,12 +460,18 @@ void add_checkpoints(json::object& run, const std::filesystem::path& folder) {
 
 /// The status of a run without a summary.
 void set_status(json::object& run, const std::filesystem::path& folder) {
+  const files::FileDescriptor lock(::open(metrics::lock_path(folder).c_str(), O_RDONLY | O_CLOEXEC));
+  const std::string process = lock.is_open() ? metrics::process_of(metrics::owner_in(lock)) : "";
   if (metrics::is_held(folder)) {
     run["status"] = "running";
-    return;
+  } else if (process.ends_with(" on " + host_name())) {
+    run["status"] = "failed";
+    run["error"] = fmt::format("there is no summary: {}, the first of the run, was killed", process);
+  } else {
+    run["status"] = "unknown";
+    run["error"] = fmt::format("there is no summary: whether {} goes on cannot be seen from this machine",
+                               process.empty() ? "the run" : process);
   }
-  run["status"] = "failed";
-  run["error"] = "there is no summary: the first process of the run was killed, or runs on another machine";
 }
 
 }  // namespace
@@ -487,7 +534,13 @@ void set_job(json::object& run, const std::string& text) {
 json::object run_document(const std::filesystem::path& folder, const std::string& name) {
   std::error_code none;
   if (!std::filesystem::is_directory(folder, none)) {
-    throw Error(ErrorCode::usage, fmt::format("'{}' is no folder: name the output folder of a run", name));
+    throw Error(ErrorCode::usage,
+                is_page(folder) ? fmt::format("'{}' is a page already: open it in a browser, or name the output folder "
+                                              "of a run to make one",
+                                              name)
+                : std::filesystem::exists(folder, none)
+                    ? fmt::format("'{}' is a file: name the output folder of a run ([job] output)", name)
+                    : fmt::format("there is no folder '{}': name the output folder of a run", name));
   }
   const bool has_job = std::filesystem::exists(metrics::job_path(folder), none);
   if (!metrics::is_of_a_run(folder) && !std::filesystem::exists(metrics::summary_path(folder), none)) {
@@ -518,11 +571,12 @@ json::object run_document(const std::filesystem::path& folder, const std::string
   }
   copy(run, "status", *summary, "status");
   copy(run, "error", *summary, "error");
-  copy(run, "slow_ranks", *summary, "slow_ranks");
+  copy_list(run, "slow_ranks", *summary);
   copy(run, "parameters", *summary, "parameters");
   run["attempts"] = json::array();
-  copy(run, "attempts", *summary, "attempts");
+  copy_list(run, "attempts", *summary);
   add_ranks(run, *summary);
+  note_missing_steps(run, *summary);
   return run;
 }
 

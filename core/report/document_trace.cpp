@@ -154,18 +154,23 @@ class Digest {
   std::int64_t last_step_ = -1;
 };
 
-/// Reads a trace as runs write it: an event a line.
+/// Reads a trace as runs write it: an event a line. Throws std::exception for another file.
 json::value digest_of(std::string_view text) {
   Digest digest;
   std::array<unsigned char, 4096> memory{};
+  bool has_events = false;
   while (!text.empty()) {
     std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     line.remove_suffix(line.ends_with(',') ? 1 : 0);
     if (line.starts_with(R"({"ph":)")) {
+      has_events = true;
       json::monotonic_resource events(memory.data(), memory.size());
       digest.add(json::parse(json::string_view(line.data(), line.size()), &events).as_object());
     }
+  }
+  if (!has_events) {
+    throw Error(ErrorCode::data, "a trace without events");
   }
   return digest.result();
 }

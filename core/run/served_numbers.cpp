@@ -32,8 +32,7 @@ ServedNumbers::ServedNumbers(const job::Job& job, const RunSettings& settings) {
     server_ = std::make_unique<http::PageServer>(*endpoint_of(job.metrics.prometheus), page);
   } catch (const Error& error) {
     throw Error(ErrorCode::job,
-                fmt::format("{}: [metrics] prometheus: {}: choose another address or port, or 0 for any free port",
-                            job.where("metrics", "prometheus"), error.message()));
+                fmt::format("{}: [metrics] prometheus: {}", job.where("metrics", "prometheus"), error.message()));
   }
 }
 

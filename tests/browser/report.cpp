@@ -292,7 +292,7 @@ TEST_CASE("report page: several runs are compared, and can be switched off", "[b
   REQUIRE(run_program(job.path(), {"report", "a", "b", "--to", "both.html"}).code == 0);
   const Browser browser;
   browser.open(in_file(job.path() / "both.html"));
-  CHECK_THAT(browser.text("#compared"), Contains("train.learning_rate"));
+  CHECK_THAT(browser.text("#compared"), Contains("train.learning_rate") && !Contains("job.output"));
   CHECK(texts_of(browser, "#curves figure:first-child .readout .value").size() == 4);
   browser.click("#switch-1");
   CHECK(texts_of(browser, "#curves figure:first-child .readout .value").size() == 2);
@@ -318,7 +318,7 @@ TEST_CASE("report page: 10,000 steps and a trace of 60,000 spans on 64 ranks are
     const spans = rank => Array.from({length: 940}, (_, i) => [10 * i + rank, i % 50 ? 9 : 0.2, 0, i % 8, 0, 0]);
     run.trace = {ranks: run.ranks.map(({rank}) => ({rank, rows: [{name: "compute", spans: spans(rank)}]})), names: ["layer"], kinds: ["op"],
                  first_step: 3, last_step: 5, left_out: 0};
-    const rows = () => Array.from({length: 300}, (_, i) => run.ranks.map(({rank}) => 1 + (rank === 5 && i > 100)));
+    const rows = () => Array.from({length: 300}, (_, i) => run.ranks.map(({rank}) => i ? 1 + (rank === 5 && i > 100) : 500));
     run.rank_times = {step: Array.from({length: 300}, (_, i) => 33 * i + 33), steps: Array(300).fill(33), seconds: rows(), computing_s: rows(),
                       exposed_s: rows(), hidden_s: rows(), input_s: rows(), sent_bytes: rows()};
     run.attempts = [{rank: 1, cause: "killed", first_step: 0, steps: 72, ranks: 64, seconds: 1}];
@@ -345,11 +345,14 @@ TEST_CASE("report page: 10,000 steps and a trace of 60,000 spans on 64 ranks are
              Contains("Attempt 1 failed after step 72; the next went on after step 60 and did 12 steps again."));
   CHECK_THAT(result, Contains("10,000"));
   CHECK_THAT(result, Contains("rank 5 began its transfers later after their start than the others"));
-  CHECK_THAT(browser.text("#times .bars"), Contains("▲ rank 5"));
-  CHECK(browser.run("return Timeline.shown.lanes.reduce((sum, lane) => sum + lane.spans.length, 0)") == 64 * 940);
+  CHECK_THAT(browser.text("#times .bars"), Contains("▲ rank 5") && Contains("rank 030.3"));
+  CHECK_THAT(browser.text("#times"),
+             Contains("Every rank, mean of a step from step 34 on") && Contains("(light) to 60.6"));
+  CHECK_THAT(browser.text("#timeline"), Contains("As planned"));
+  CHECK(browser.run("return Timeline.shown[0].lanes.reduce((sum, lane) => sum + lane.spans.length, 0)") == 64 * 940);
   const json::value seen = browser.run(
-      "Timeline.shown.view.show(null); const began = performance.now(); Timeline.shown.surface.draw();"
-      "return [Timeline.shown.drawn, performance.now() - began]");
+      "const [line] = Timeline.shown; line.view.show(null); const began = performance.now(); line.surface.draw();"
+      "return [line.drawn, performance.now() - began]");
   std::cout << "report page: 60,160 spans: " << number_of(seen.at(1)) << " ms\n";
   CHECK(number_of(seen.at(0)) > 1'000);
   // Of the rows that are outside of the part that is scrolled to, nothing is drawn.
@@ -394,6 +397,7 @@ TEST_CASE("report page: a live page follows the run, keeps what is zoomed, and t
   browser.open(address);
   browser.await("document.getElementById('live').textContent === 'Live'");
   CHECK(browser.text(".badge") == "▶ running");
+  CHECK_THAT(browser.text("#overview"), Contains(" of 1,000,000") && Contains(" of steps left"));
   static_cast<void>(browser.run("document.getElementById('curve-loss').focus()"));
   browser.press("+");
   static_cast<void>(

@@ -250,6 +250,7 @@ TEST_CASE("a port that is taken, and sections without effect, are refused before
   CHECK_THAT(refused({"metrics.prometheus=" + port, "job.ranks=2", "job.strategy=dp", "data.batch=8"}),
              Contains("--set metrics.prometheus: [metrics] prometheus: cannot listen at 127.0.0.1:" + port +
                       ": Address already in use: choose another address or port"));
+  CHECK_THAT(refused({"metrics.prometheus="}), Contains("[metrics] prometheus: expected ADDRESS:PORT"));
   CHECK_THAT(refused({"metrics.prometheus=nowhere"}),
              Contains("expected ADDRESS:PORT, [ADDRESS]:PORT or PORT, as in 127.0.0.1:9100; found nowhere"));
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "core/files/descriptor.h"
@@ -188,7 +189,7 @@ TEST_CASE("a report compares runs, and tells of failures and attempts", "[progra
 
   const Ended missing = run_program(job.path(), {"report", "good", "none", "--to", "both.html"});
   CHECK(missing.code == 2);
-  CHECK_THAT(missing.err, StartsWith("shardrun: 'none' is no folder"));
+  CHECK_THAT(missing.err, StartsWith("shardrun: there is no folder 'none'"));
   CHECK_FALSE(std::filesystem::exists(job.path() / "both.html"));
   CHECK_THAT(run_program(job.path(), {"report", "."}).err, Contains("'.' is not the folder of a run"));
   CHECK_THAT(run_program(job.path(), {"report", "good", "--to", "job.ini"}).err, Contains("'job.ini' exists"));
@@ -274,6 +275,9 @@ TEST_CASE("a live report serves the newest numbers to this machine alone", "[pro
     CHECK_THAT(get(port, "/document.json", "attacker.example"), StartsWith("HTTP/1.1 403"));
     CHECK_THAT(get(port, "/job.ini"), StartsWith("HTTP/1.1 404"));
     CHECK_THAT(get(port, "/../run/job.ini"), StartsWith("HTTP/1.1 40"));
+    std::filesystem::rename(job.path() / "run", job.path() / "moved");
+    CHECK_THAT(get(port, "/document.json"), StartsWith("HTTP/1.1 500") && Contains("the run's folder 'run' is gone"));
+    std::filesystem::rename(job.path() / "moved", job.path() / "run");
     ::kill(process, SIGINT);
   });
   CHECK(has_asked);
@@ -283,4 +287,12 @@ TEST_CASE("a live report serves the newest numbers to this machine alone", "[pro
   const Ended refused = run_program(job.path(), {"report", "run", "--live", "--at", "0.0.0.0:0"});
   CHECK(refused.code == 2);
   CHECK_THAT(refused.err, StartsWith("shardrun: --at: a live report is for this machine alone"));
+  CHECK_THAT(run_program(job.path(), {"report", "run", "--live", "--at", "99999"}).err,
+             StartsWith("shardrun: --at: expected ADDRESS:PORT"));
+  for (const auto& [to, why] : std::map<std::string, std::string>{
+           {"none/x.html", "there is no folder 'none'"}, {"run", "'run' is a folder"}, {"", "an empty name"}}) {
+    const Ended not_made = run_program(job.path(), {"report", "run", "--to", to});
+    CHECK(not_made.code == 2);
+    CHECK_THAT(not_made.err, Contains(why));
+  }
 }

@@ -132,7 +132,7 @@ function colour(name) {
 }
 const hues = 8;
 const series_colour = number => colour("series-" + number % hues);
-const dashes = [[], [7, 3], [12, 3], [9, 3, 2, 3]];
+const dashes = [[], [7, 3], [12, 3], [9, 3, 2, 3], [6, 2, 2, 2, 2, 2]];
 
 function legend(entries) {
   return make("ul", {class: "legend"}, ...entries.map(([name, variable]) => {

@@ -90,7 +90,7 @@ function draw_charts(runs, into) {
   const ends = runs.filter(run => run.steps).map(run => extent(run.steps[x_axes[axis].column] || run.steps.step || []));
   const all = ends.filter(each => each);
   if (all.length) view.full = [Math.min(...all.map(each => each[0])), Math.max(...all.map(each => each[1]))];
-  if (view.full[0] === view.full[1]) view.full = [view.full[0] - 0.5, view.full[1] + 0.5];
+  if (view.full[0] === view.full[1]) ++view.full[1];
   into.replaceChildren(...curves.map(curve => chart_of(runs, curve)).filter(each => each));
 }
 
@@ -160,7 +160,7 @@ function curves_section(run, runs) {
     }
   }
   const marks = runs.length > 1 ? [] : [(run.attempts || []).length ? "Solid upright lines: restarts; right of one is the next attempt." : "",
-                                        (run.checkpoints || []).length ? "Dotted upright lines: checkpoints." : ""].filter(text => text);
+                                        (run.checkpoints || []).length ? "Dotted upright lines: checkpoints that are still there." : ""].filter(text => text);
   if (marks.length) parts.push(make("p", {class: "remark", text: marks.join(" ")}));
   redraw();
   return parts;

@@ -95,7 +95,7 @@ function tensor_view(tensor) {
   const rows = tensor.shards.map(shard => [ranges(shard.ranks), ...shard.ranges.map(range_text),
                                            ...(runs ? [shard.run ? range_text(shard.run) : null] : [])]);
   parts.push(make("div", {class: "beside"}, figure, table(
-    tensor.shards.length === 1 && tensor.shards[0].ranks.length > 1 ? "Every rank has a replica of the whole" : "Parts; ranks in one row hold replicas",
+    tensor.shards.length === 1 && tensor.shards[0].ranks.length > 1 ? "Each of these ranks has a replica of the whole" : "Parts; ranks in one row hold replicas",
     ["ranks", ...tensor.shape.map((_, d) => "dimension " + d), ...(runs ? ["elements of these"] : [])], rows)));
   return parts;
 }

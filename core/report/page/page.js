@@ -67,11 +67,29 @@ function speed_tile(run) {
   return has(rate) ? tile("Speed", shown.rate(unit_of(run))(rate), [step, expected].filter(has).join("; ")) : tile(run.summary ? "Median step" : "Time of a step", shown.seconds(median), [is_apart ? "mean " + shown.seconds(mean) : null, expected].filter(has).join("; "));
 }
 
+const setting_of = (run, section, key) => ((run.job && run.job.settings || []).find(each => each[0] === section && each[1] === key) || [])[2];
+
+/// The last step that a run is to make, if its job says so.
+function last_step(run) {
+  const steps = Number(setting_of(run, run.task, "steps") || NaN);
+  return run.task === "iterate" && setting_of(run, "iterate", "from") ? run.steps.step[0] - 1 + steps : steps;
+}
+
+/// Steps of a run that goes on, and the time that is left if they go on as the last ones did.
+function running_tile(run) {
+  const {step, time_s} = run.steps, done = last(step), end = last_step(run), from = Math.max(0, step.length - 100);
+  if (!(end >= done)) return null;
+  const left = time_s && done > step[from] ? (last(time_s) - time_s[from]) / (done - step[from]) * (end - done) : null;
+  return tile("Steps", shown.exact(done) + " of " + shown.exact(end), [has(time_s) ? "in " + shown.seconds(seconds_in_steps(run)) : null, has(left) ? "about " + shown.seconds(left) + " of steps left" : null].filter(has).join(", "));
+}
+
 function steps_tile(run) {
+  const running = run.status === "running" && has(latest(run, "step")) ? running_tile(run) : null;
+  if (running) return running;
   const done = steps_done(run), within = seconds_in_steps(run), took = run.summary ? run.summary.seconds : within;
   const outside = run.summary && has(within) && took > within * 1.02 ? ", " + shown.seconds(within) + " of it in steps; the rest: start, " + (run.task === "iterate" ? "" : "validation, ") + "saving" : "";
   const step = latest(run, "step"), to = has(step) && step > done ? "to step " + step : null;
-  return has(done) ? tile("Steps", shown.exact(done), [to, has(took) ? "in " + shown.seconds(took) + outside : null].filter(has).join(", ")) : null;
+  return has(done) ? tile(run.task === "infer" ? "Answers" : "Steps", shown.exact(done), [to, has(took) ? "in " + shown.seconds(took) + outside : null].filter(has).join(", ")) : null;
 }
 
 function memory_tile(run) {
@@ -86,7 +104,7 @@ function memory_tile(run) {
       : tile("Memory of a rank", shown.bytes(most), ones, "bad");
   }
   return is_plan ? tile("Memory of a rank", "fits", "needs at most " + shown.bytes(most) + " and has " + shown.bytes(Math.min(...limits)))
-    : tile("Memory of a rank", shown.bytes(most), (limits.length ? "of " + shown.bytes(Math.min(...limits)) + "; " : "") + memory_verdict(ranks));
+    : tile("Memory of a rank", shown.bytes(most), (limits.length ? "of " + shown.bytes(Math.min(...limits)) + "; " : "") + memory_verdict(run, ranks));
 }
 
 function slow_tile(run) {
@@ -107,8 +125,8 @@ function restart_tile(run) {
 function communication_tile(run) {
   const steps = run.steps || {};
   if (!steps.comm_exposed_s || !steps.step_s) return null;
-  const share = sum(steps.comm_exposed_s) / sum(steps.step_s);
-  return has(share) && isFinite(share) ? tile("Rank 0 waited", shown.share(share), "of the time of its steps it did nothing but wait for communication", share > 0.5 ? "warn" : null) : null;
+  const share = sum(after_first(steps.comm_exposed_s)) / sum(after_first(steps.step_s)), is_later = steps.step_s.length > 1;
+  return has(share) && isFinite(share) ? tile("Rank 0 waited", shown.share(share), "of the time of its steps " + (is_later ? "after the first " : "") + "it did nothing but wait for communication", share > 0.5 ? "warn" : null) : null;
 }
 
 function attempts_table(run) {
@@ -174,17 +192,20 @@ const result_rows = [
   ["speed", run => or_dash(shown.rate(unit_of(run)), rate_of(run))],
   ["median step", run => or_dash(value => shown.seconds(value / 1000), (run.summary || {}).step_ms_median)],
   ["took", run => or_dash(shown.seconds, (run.summary || {}).seconds)],
-  ["peak memory of a rank", run => or_dash(shown.bytes, (extent((run.ranks || []).map(rank => rank.measured_peak ?? planned_of(rank))) || [])[1])],
+  ["peak memory of a rank", run => {
+    const ranks = run.ranks || [], measured = extent(ranks.map(rank => rank.measured_peak)), planned = extent(ranks.map(planned_of));
+    return measured ? shown.bytes(measured[1]) : planned ? shown.bytes(planned[1]) + " planned" : dash;
+  }],
   ["slow ranks", run => ranges(slow_of(run).map(slow => slow.rank)) || "none"], ["restarts", run => (run.attempts || []).length],
 ];
 
 function compared_section(run, runs) {
   if (runs.length < 2) return null;
   const names = runs.map(each => each.name), jobs = runs.map(each => new Map((each.job && each.job.settings || []).map(([section, key, value]) => [section + "." + key, value])));
-  const keys = [...new Set(jobs.flatMap(job => [...job.keys()]))].filter(key => new Set(jobs.map(job => job.get(key))).size > 1);
+  const keys = [...new Set(jobs.flatMap(job => [...job.keys()]))].filter(key => key !== "job.output" && new Set(jobs.map(job => job.get(key))).size > 1);
   return [
     table("Results", ["", ...names], result_rows.map(([name, value]) => [name, ...runs.map(value)]).filter(row => row.slice(1).some(has))),
-    keys.length ? table("What differs in the jobs", ["setting", ...names], keys.map(key => [key, ...jobs.map(job => job.get(key))]))
+    keys.length ? table("What differs in the jobs", ["setting", ...names], keys.map(key => [key, ...jobs.map(job => job.get(key) ?? "default")]))
       : make("p", {text: "The jobs have the same settings."}),
   ];
 }
@@ -239,7 +260,7 @@ const sections = [
   ["pictures", "Pictures", pictures_section],
   ["curves", "Curves", curves_section, "The run has no steps."],
   ["slow", "Slow ranks", slow_section],
-  ["times", "Computing and communication", times_section, "One rank, or no steps: there is no communication to show."],
+  ["times", "Computing and communication", times_section, "Times of ranks are kept of the steps of more than one rank; this run has none."],
   ["memory", "Memory", memory_section, "Neither planned nor measured memory is known."],
   ["traffic", "Bytes between ranks", traffic_section],
   ["timeline", "Timeline", timeline_section, "Nothing was traced. [job] trace = steps records some steps."],
@@ -318,20 +339,20 @@ function print_begins() {
     each.fill();
     each.open = true;
   }
-  if (Timeline.shown) Timeline.shown.fit();
+  for (const line of Timeline.shown) line.fit();
   set_theme();
 }
 
 function print_ends() {
   delete document.documentElement.dataset.print;
   for (const each of document.querySelectorAll("details")) each.open = each.dataset.was === "true";
-  if (Timeline.shown) Timeline.shown.fit();
+  for (const line of Timeline.shown) line.fit();
   set_theme();
 }
 
 // A run that goes on.
 
-const is_over = told => told.runs.every(run => run.status !== "running");
+const is_over = told => told.runs.every(run => run.status !== "running" && run.status !== "unknown");
 let pressed = false;
 
 function say_live(text, kind) {
@@ -343,13 +364,13 @@ function say_live(text, kind) {
 async function ask_again() {
   try {
     const response = await fetch("document.json", {cache: "no-store"});
-    if (!response.ok) throw new Error("HTTP " + response.status);
+    if (!response.ok) throw new Error(await response.text());
     const told = await response.json();
     if (!pressed) show_document(told);
     if (is_over(told)) return say_live("The run has ended.", "over");
     say_live("Live", "busy");
   } catch (error) {
-    say_live("No answer: what is shown is of " + shown_time(shown_document.made) + ".", "gone");
+    say_live((error instanceof TypeError ? "No answer" : error.message.trim()) + ": what is shown is of " + shown_time(shown_document.made) + ".", "gone");
   }
   setTimeout(ask_again, 2000);
 }

@@ -58,11 +58,12 @@ const category_colours = categories.map((name, i) => [name, "series-" + i]);
 const planned_of = rank => rank.planned ? rank.planned.peak : null;
 
 /// What is to be said of planned and measured memory in a sentence.
-function memory_verdict(ranks) {
+function memory_verdict(run, ranks) {
+  if (run.summary && run.summary.steps === 0) return "planned for steps, of which none ran";
   const measured = ranks.filter(rank => has(rank.measured_peak) && rank.planned);
   if (measured.length === 0) return "planned, not measured";
   const off = measured.filter(rank => rank.measured_peak !== rank.planned.peak);
-  if (off.length === 0) return "measured as planned on " + (measured.length === 1 ? "its rank" : "all " + measured.length + " ranks");
+  if (off.length === 0) return "measured as planned on " + (ranks.length === 1 ? "its rank" : (measured.length === ranks.length ? "all " : measured.length + " of ") + plural(ranks.length, "rank"));
   return "measured other than planned on ranks " + ranges(off.map(rank => rank.rank));
 }
 
@@ -77,7 +78,7 @@ function memory_section(run) {
     parts: rank.planned ? category_colours.map(([name, variable]) => [name, rank.planned[name], variable]) : [],
   }));
   const used = category_colours.filter(([name]) => ranks.some(rank => rank.planned && rank.planned[name]));
-  const text = "Planned by category, up to " + shown.bytes(biggest) + " a rank: " + memory_verdict(ranks) + ". " +
+  const text = "Planned by category, up to " + shown.bytes(biggest) + " a rank: " + memory_verdict(run, ranks) + ". " +
     (limits.length ? "A rank has " + shown.bytes(Math.min(...limits)) + (near.length ? "." : ", far beyond these bars.") : "");
   const columns = [...used.map(([name]) => name), ...(ranks.some(rank => rank.planned && rank.planned.snapshot) ? ["snapshot"] : [])];
   return [
@@ -152,7 +153,7 @@ function step_chart(run) {
   const line = (key, name, hue, style) => ({...points(steps, "step", key), name, hue, style});
   const view = View.of("times " + run.name), ends = extent(steps.step);
   view.charts.clear();
-  view.full = ends[0] === ends[1] ? [ends[0] - 0.5, ends[0] + 0.5] : ends;
+  view.full = ends[0] === ends[1] ? [ends[0], ends[0] + 1] : ends;
   return new Chart({
     id: "times-rank-0", title: "Rank 0, step by step", group: "times " + run.name, show: shown.seconds, show_x: x_axes.step.show,
     x_title: "step", zero: true, outliers: true, marks: marks_of(run, "step"),
@@ -161,11 +162,14 @@ function step_chart(run) {
   }).element;
 }
 
-/// Seconds a step of every rank, over all intervals.
+/// All but the first, which has the start of the run in it, where there are others.
+const after_first = list => list.length > 1 ? list.slice(1) : list;
+
+/// Seconds a step of every rank, over all intervals after the first.
 function mean_times(times) {
-  const steps = sum(times.steps), ranks = times.seconds.length ? times.seconds[0].length : 0;
+  const steps = sum(after_first(times.steps)), ranks = times.seconds.length ? times.seconds[0].length : 0;
   const mean = key => Array.from({length: ranks}, (_, rank) =>
-    times[key] ? sum(times[key].map(row => row[rank])) / steps : null);
+    times[key] ? sum(after_first(times[key]).map(row => row[rank])) / steps : null);
   return Object.fromEntries(["seconds", "computing_s", "exposed_s", "hidden_s", "input_s"].map(key => [key, mean(key)]));
 }
 
@@ -180,7 +184,7 @@ function rank_bars(run) {
     return {label: (slow.some(each => each.rank === rank) ? "\u25b2 " : "") + "rank " + rank, show: shown.seconds, text: shown.seconds(seconds), parts: [...parts, ["other", Math.max(0, rest), "series-rest"]]};
   });
   return [
-    make("h3", {text: "Every rank, mean of a step"}),
+    make("h3", {text: "Every rank, mean of a step" + (run.rank_times.step.length > 1 ? " from step " + (run.rank_times.step[0] + 1) + " on" : "")}),
     legend([...time_parts.map(part => [part[1], part[2]]), ["other", "series-rest"]]), bars(rows, most),
     slow.length ? make("p", {class: "remark", text: "\u25b2 A slow rank." + (slow.some(each => each.cause === "transfer")
       ? " That its transfers begin late is not part of its bar: the others' waiting for them is exposed communication." : "")}) : null,
@@ -203,6 +207,8 @@ class HeatMap {
                                (pen, width, height) => this.draw(pen, width, height));
     this.canvas = this.surface.canvas;
     this.ranks = times.seconds[0].length;
+    this.edges = [0];  // of the intervals, in steps
+    for (const steps of times.steps) this.edges.push(last(this.edges) + steps);
     this.canvas.style.height = Math.min(480, 40 + this.ranks * Math.max(6, Math.min(20, 400 / this.ranks))) + "px";
     this.readout = make("p", {class: "readout"});
     this.canvas.addEventListener("pointermove", event => this.point(event));
@@ -215,9 +221,9 @@ class HeatMap {
     chosen.quantity = this.quantity = quantity;
     const {times} = this;
     this.values = times[quantity].map((row, i) => row.map(value => value / times.steps[i]));
-    const sorted = this.values.flat().sort((a, b) => a - b), most = sorted[Math.floor(0.95 * (sorted.length - 1))];
+    const sorted = after_first(this.values).flat().sort((a, b) => a - b), most = sorted[Math.floor(0.95 * (sorted.length - 1))];
     this.ends = [0, last(sorted) > 2 * most ? most : last(sorted)];  // from 0, so that small differences look small
-    this.beyond = last(sorted) > this.ends[1];
+    this.beyond = extent(this.values.flat())[1] > this.ends[1];
     this.move(this.at);
   }
 
@@ -239,7 +245,7 @@ class HeatMap {
   point(event) {
     const box = this.canvas.getBoundingClientRect(), {left, top, wide, tall} = this.box || {};
     if (!wide) return;
-    this.move({interval: Math.floor((event.clientX - box.left - left) / wide * this.times.step.length),
+    this.move({interval: lower_bound(this.edges, (event.clientX - box.left - left) / wide * last(this.edges)) - 1,
                rank: Math.floor((event.clientY - box.top - top) / tall * this.ranks)});
   }
 
@@ -252,26 +258,27 @@ class HeatMap {
   }
 
   draw(pen, width, height) {
-    const left = 58, top = 4, wide = width - left - 8, tall = height - top - 24, columns = this.times.step.length;
+    const left = 58, top = 4, wide = width - left - 8, tall = height - top - 24;
     this.box = {left, top, wide, tall};
-    const [low, high] = this.ends, cell = {width: wide / columns, height: tall / this.ranks};
-    const gap = cell.width > 6 && cell.height > 6 ? 1 : 0;
+    const [low, high] = this.ends, tall_cell = tall / this.ranks, edges = this.edges.map(steps => left + steps / last(this.edges) * wide);
     pen.fillStyle = colour("heat");
     this.values.forEach((row, interval) => row.forEach((value, rank) => {
+      const width = edges[interval + 1] - edges[interval], gap = width > 6 && tall_cell > 6 ? 1 : 0;
       pen.globalAlpha = 0.08 + 0.92 * Math.min(1, (value - low) / (high - low || 1));
-      pen.fillRect(left + interval * cell.width, top + rank * cell.height, cell.width - gap, cell.height - gap);
+      pen.fillRect(edges[interval], top + rank * tall_cell, width - gap, tall_cell - gap);
     }));
     pen.globalAlpha = 1;
     if (this.at) {
       pen.strokeStyle = colour("text");
       pen.lineWidth = 2;
-      pen.strokeRect(left + this.at.interval * cell.width, top + this.at.rank * cell.height, cell.width, cell.height);
+      const {interval, rank} = this.at;
+      pen.strokeRect(edges[interval], top + rank * tall_cell, edges[interval + 1] - edges[interval], tall_cell);
     }
     pen.fillStyle = colour("soft");
     pen.textAlign = "right";
     pen.textBaseline = "middle";
-    const every = Math.ceil(14 / cell.height);
-    for (let rank = 0; rank < this.ranks; rank += every) pen.fillText("rank " + rank, left - 6, top + (rank + 0.5) * cell.height);
+    const every = Math.ceil(14 / tall_cell);
+    for (let rank = 0; rank < this.ranks; rank += every) pen.fillText("rank " + rank, left - 6, top + (rank + 0.5) * tall_cell);
     pen.textBaseline = "top";
     pen.textAlign = "left";
     pen.fillText("step " + this.first_step(0), left, height - 16);

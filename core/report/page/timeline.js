@@ -62,7 +62,7 @@ function hatching(pen, ground, strength) {
 }
 
 class Timeline {
-  constructor(content, group) {
+  constructor(content, group, id = "timeline-plot") {
     Object.assign(this, content);
     this.group = group;
     this.view = View.of(group);
@@ -70,7 +70,7 @@ class Timeline {
     this.view.charts = new Set([this]);
     this.axis = this.steps.length ? 36 : 22;
     this.at = null;
-    this.surface = new Surface({id: "timeline-plot", tabindex: 0, role: "application", "aria-roledescription": "timeline", class: "timeline-plot",
+    this.surface = new Surface({id, tabindex: 0, role: "application", "aria-roledescription": "timeline", class: "timeline-plot",
                                 "aria-label": "Timeline. Left and right go from span to span, up and down from row to row; plus and minus zoom, 0 shows all."},
                                (pen, width, height) => this.draw(pen, width, height));
     this.canvas = this.surface.canvas;
@@ -322,11 +322,20 @@ class Timeline {
   }
 }
 
+Timeline.shown = [];
+
+/// The schedule as it was planned, below the measured one.
+function planned_timeline(run) {
+  const line = new Timeline(lanes_of_plan(run.timeline), "planned timeline " + run.name, "planned-plot");
+  Timeline.shown.push(line);
+  return [make("h3", {text: "As planned"}), make("div", {class: "controls"}, zoom_buttons("planned", () => line.view)), line.readout, line.box];
+}
+
 function timeline_section(run) {
   const trace = run.trace && run.trace.ranks.length ? run.trace : null;
   if (!trace && !run.timeline) return null;
   const line = new Timeline(trace ? lanes_of_trace(trace) : lanes_of_plan(run.timeline), "timeline " + run.name);
-  Timeline.shown = line;
+  Timeline.shown = [line];
   const controls = make("div", {class: "controls"}, zoom_buttons("timeline", () => line.view));
   if (trace) {
     const box = make("input", {type: "checkbox", id: "transfers", checked: chosen.transfers});
@@ -351,5 +360,6 @@ function timeline_section(run) {
     make("p", {text}), controls, legend([...entries, ...(trace ? [["computing of no microbatch", "op"], ["waiting", "hatched"], ["transfer", "transfer"]] : [])]),
     make("p", {class: "remark", text: "F: forward; B, I, W: backward, with a strip below."}), line.readout, line.box,
     make("p", {class: "remark", text: chart_help}), details("timeline-numbers", "Numbers", () => line.table()),
+    ...(trace && run.timeline ? planned_timeline(run) : []),
   ];
 }

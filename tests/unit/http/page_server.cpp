@@ -86,5 +86,6 @@ TEST_CASE("a page server says why it cannot listen", "[http]") {
   const http::PageServer server(Endpoint{}, page_at);
   const std::optional<Endpoint> taken = endpoint_of(server.address().substr(std::string("http://").size()));
   CHECK_THROWS_WITH(http::PageServer(*taken, page_at),
-                    "cannot listen at " + to_string(*taken) + ": Address already in use");
+                    "cannot listen at " + to_string(*taken) +
+                        ": Address already in use: choose another address or port, or 0 for any free port");
 }
