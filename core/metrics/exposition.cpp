@@ -27,7 +27,7 @@ struct Metric {
 
 constexpr std::array metrics_shown = {
     Metric{"build_info", "build_info", Kind::gauge, "The version of the program."},
-    Metric{"run_info", "run_info", Kind::gauge, "The job and its task."},
+    Metric{"run_info", "run_info", Kind::gauge, "The job, its task and the folder of its results."},
     Metric{"ranks", "ranks", Kind::gauge, "Ranks of the run."},
     Metric{"last_step", "last_step", Kind::gauge, "The step at which the job ends."},
     Metric{"step", "step", Kind::gauge, "Steps done."},
@@ -81,10 +81,10 @@ std::string labels_of(std::initializer_list<std::pair<std::string_view, std::str
   return text + "}";
 }
 
-Exposition::Exposition(std::string_view version, std::string_view job, std::string_view task, std::int64_t ranks,
-                       std::int64_t last_step) {
+Exposition::Exposition(std::string_view version, std::string_view job, std::string_view task, std::string_view output,
+                       std::int64_t ranks, std::int64_t last_step) {
   set("build_info", labels_of({{"version", version}}), "1");
-  set("run_info", labels_of({{"job", job}, {"task", task}}), "1");
+  set("run_info", labels_of({{"job", job}, {"task", task}, {"output", output}}), "1");
   set("ranks", "", std::to_string(ranks));
   set("last_step", "", std::to_string(last_step));
   set("restarts", "", "0");

@@ -17,9 +17,10 @@ namespace shardrun::metrics {
 /// The numbers of a run as Prometheus reads them, over all its attempts. Any thread may call the functions.
 class Exposition {
  public:
-  /// `version`: of the program. `last_step`: the step at which the job ends.
-  Exposition(std::string_view version, std::string_view job, std::string_view task, std::int64_t ranks,
-             std::int64_t last_step);
+  /// `version`: of the program. `output`: the run's folder, as people write it. `last_step`: the step at which the job
+  /// ends.
+  Exposition(std::string_view version, std::string_view job, std::string_view task, std::string_view output,
+             std::int64_t ranks, std::int64_t last_step);
 
   /// Takes a line of numbers of a rank: one of metrics.jsonl, or another with fields of the same kind.
   void take(int rank, std::string_view line);

@@ -55,6 +55,8 @@ void append_json(std::string& text, std::string_view value) {
   text += '"';
 }
 
+void append_json(std::string& text, JsonText json) { text += json.text; }
+
 void append_json_value(std::string& text, const boost::json::value& value) {
   std::string_view separator;
   if (const boost::json::object* const object = value.if_object()) {

@@ -16,6 +16,11 @@ void append_json(std::string& text, std::int64_t value);
 void append_json(std::string& text, std::span<const double> values);
 /// Appends a quoted and escaped text. REQUIRES: it is UTF-8.
 void append_json(std::string& text, std::string_view value);
+/// A text that is JSON.
+struct JsonText {
+  std::string_view text;
+};
+void append_json(std::string& text, JsonText json);
 /// Appends JSON without white space. Boost.JSON's own serializer writes doubles in an unusual form (1.5E0).
 void append_json_value(std::string& text, const boost::json::value& value);
 

@@ -11,12 +11,13 @@
 #include <variant>
 
 #include "core/metrics/appended_file.h"
+#include "core/metrics/json_text.h"
 
 namespace shardrun::metrics {
 
 struct JsonField {
   std::string_view name;
-  std::variant<std::int64_t, double, std::string_view, std::span<const double>> value;
+  std::variant<std::int64_t, double, std::string_view, std::span<const double>, JsonText> value;
 };
 
 /// What metrics.jsonl records of a training step.

@@ -18,14 +18,18 @@ constexpr double least_share = 0.1;
 /// Seconds of a step by which a rank's transfers begin late, at least: a transport's thread takes some time to wake up,
 /// more on some cores than on others.
 constexpr double least_late = 1e-3;
-/// A rank is found after two clear reports in a row, or after six if they are not clear, which cover ten steps. A
-/// report is clear if the numbers of the rank and of its reference lie farther apart than they vary.
+/// A rank is found after two clear reports in a row, or after six if they are not clear, which cover ten steps or
+/// so many seconds. A report is clear if the numbers of the rank and of its reference lie farther apart than they vary.
 constexpr std::int64_t weight_of_clear = 3;
 constexpr std::int64_t weight_of_unclear = 1;
 constexpr std::int64_t least_weight = 6;
 constexpr std::int64_t least_steps = 10;
-/// Reports in a row after which a rank is slow no more.
-constexpr std::int64_t most_missed = 2;
+constexpr double least_seconds = 5;
+/// The quartiles of fewer steps than this say little of how much they vary: such a report is clear if the rank holds up
+/// the others for this share of a step, and then weighs less.
+constexpr std::int64_t steps_of_quartiles = 4;
+constexpr double least_share_of_few = 0.5;
+constexpr std::int64_t weight_of_few = 2;
 
 // A rank alone in its stage is slow if it is busy for more than this many times what its number of operations lets
 // expect, or what was usual for it in at least `reports_of_usual` reports. Stages have other ops, of other speeds.
@@ -55,7 +59,7 @@ double ratio_of_flops(const RankRates& rank, const RankRates& other) {
 struct Behind {
   double seconds = 0;
   SlowRank::Cause cause = SlowRank::Cause::compute;
-  bool is_clear = false;
+  std::int64_t weight = 0;  ///< of the report
 };
 
 /// A report of all ranks.
@@ -70,10 +74,11 @@ class Report {
   /// The length of a step, which is that of the rank with the longest one.
   [[nodiscard]] double step() const noexcept { return step_; }
 
-  /// Nothing if it is less than this share of a step. `usual`: seconds for which the rank is usually busy, if known.
-  [[nodiscard]] std::optional<Behind> behind(std::size_t rank, double share, std::optional<double> usual) const {
-    const std::optional<Behind> busy = behind_by_busy(rank, share, usual);
-    const std::optional<Behind> late = behind_by_late(rank, share);
+  /// Nothing if the rank does not hold up the others. `is_found`: it did so before, so it is as fast as they are only
+  /// if its median is. `usual`: seconds for which the rank is usually busy, if known.
+  [[nodiscard]] std::optional<Behind> behind(std::size_t rank, bool is_found, std::optional<double> usual) const {
+    const std::optional<Behind> busy = behind_by_busy(rank, is_found, usual);
+    const std::optional<Behind> late = behind_by_late(rank, is_found);
     return busy && late ? (busy->seconds >= late->seconds ? busy : late) : busy ? busy : late;
   }
 
@@ -115,33 +120,47 @@ class Report {
     return reference;
   }
 
-  [[nodiscard]] std::optional<Behind> behind_by_busy(std::size_t rank, double share,
+  /// The least number of seconds that counts.
+  [[nodiscard]] double least(bool is_found) const noexcept {
+    return (is_found ? least_share / 2 : least_share) * step_;
+  }
+
+  /// `apart`: by how much the rank's numbers exceed those of its reference, which vary by `spread`.
+  [[nodiscard]] std::int64_t weight(double apart, double spread) const noexcept {
+    if (ranks_.front().steps < steps_of_quartiles) {
+      return apart >= least_share_of_few * step_ ? weight_of_few : weight_of_unclear;
+    }
+    return apart >= spread ? weight_of_clear : weight_of_unclear;
+  }
+
+  [[nodiscard]] std::optional<Behind> behind_by_busy(std::size_t rank, bool is_found,
                                                      std::optional<double> usual) const {
     const RankRates& own = ranks_[rank];
     const Quartiles reference = busy_of_others(rank, usual);
-    const double apart = own.busy.low - reference.high;
-    if (apart < share * step_) {
+    const double apart = is_found ? own.busy.middle - (is_alone(rank) ? reference.high : reference.middle)
+                                  : own.busy.low - reference.high;
+    if (apart < least(is_found)) {
       return std::nullopt;
     }
     const double seconds = std::min(own.busy.middle - reference.middle, step_);
     const double input =
         own.usual_input - median(others(rank, [](const RankRates& other) { return other.usual_input; }));
     return Behind{seconds, 2 * input >= seconds ? SlowRank::Cause::input : SlowRank::Cause::compute,
-                  apart >= spread_of(own.busy) + (is_alone(rank) ? 0 : spread_of(reference))};
+                  weight(apart, spread_of(own.busy) + (is_alone(rank) ? 0 : spread_of(reference)))};
   }
 
   /// Transfers that begin late hold up the others for as long as these wait, at most.
-  [[nodiscard]] std::optional<Behind> behind_by_late(std::size_t rank, double share) const {
+  [[nodiscard]] std::optional<Behind> behind_by_late(std::size_t rank, bool is_found) const {
     const RankRates& own = ranks_[rank];
     const Quartiles reference =
         reference_among(others(rank, [](const RankRates& other) { return other.late_in_step; }));
-    const double apart = own.late_in_step.low - reference.high;
+    const double apart = is_found ? own.late_in_step.middle - reference.middle : own.late_in_step.low - reference.high;
     const double waiting = median(others(rank, [](const RankRates& other) { return other.usual_waiting; }));
-    if (std::min(apart, waiting) < std::max(share * step_, least_late)) {
+    if (std::min(apart, waiting) < std::max(least(is_found), least_late)) {
       return std::nullopt;
     }
     return Behind{std::min(own.late_in_step.middle - reference.middle, waiting), SlowRank::Cause::transfer,
-                  apart >= spread_of(own.late_in_step) + spread_of(reference)};
+                  weight(apart, spread_of(own.late_in_step) + spread_of(reference))};
   }
 
   const std::vector<RankRates>& ranks_;
@@ -200,6 +219,7 @@ void SlowRanks::Streak::add(const RankRates& rank, double behind_of_step, SlowRa
   steps += rank.steps;
   behind[cause] += behind_of_step * static_cast<double>(rank.steps);
   seconds += step * static_cast<double>(rank.steps);
+  reports += place ? 0 : 1;
   missed = 0;
 }
 
@@ -228,12 +248,12 @@ SlowRanks::Change SlowRanks::add(const std::vector<RankRates>& ranks, const std:
     Streak& streak = streaks_[number];
     Usual& usual = usual_[number];
     const std::optional<Behind> behind =
-        report.behind(rank, streak.place ? least_share / 2 : least_share,
+        report.behind(rank, streak.place.has_value(),
                       usual.reports >= reports_of_usual ? std::optional(usual.seconds) : std::nullopt);
     if (!behind) {
       usual.seconds +=
           (ranks[rank].busy.high - usual.seconds) / static_cast<double>(std::min<std::int64_t>(8, ++usual.reports));
-      if (!streak.place || ++streak.missed >= most_missed) {
+      if (!streak.place || ++streak.missed >= streak.reports) {
         if (streak.place) {
           change.ended.push_back(found_[*streak.place]);
         }
@@ -242,11 +262,11 @@ SlowRanks::Change SlowRanks::add(const std::vector<RankRates>& ranks, const std:
       continue;
     }
     streak.add(ranks[rank], behind->seconds, behind->cause, report.step());
-    streak.weight += behind->is_clear ? weight_of_clear : weight_of_unclear;
+    streak.weight += behind->weight;
     const SlowRank slow = streak.slow(number, rank < hosts.size() ? hosts[rank] : "");
     if (streak.place) {
       found_[*streak.place] = slow;
-    } else if (streak.weight >= least_weight && streak.steps >= least_steps) {
+    } else if (streak.weight >= least_weight && (streak.steps >= least_steps || streak.seconds >= least_seconds)) {
       streak.place = found_.size();
       found_.push_back(slow);
       change.begun.push_back(slow);

@@ -45,8 +45,9 @@ struct SlowRank {
 /// pipeline, whose work is the same; a rank alone in its stage with what its number of operations lets expect.
 ///
 /// A rank counts as slow in a report if it is busy in three quarters of its steps for longer than the others in three
-/// quarters of theirs, by a tenth of a step or more. It is found after two such reports in a row that cover ten steps,
-/// or after six where steps vary much, and ends after two reports in a row that are not such.
+/// quarters of theirs, by a tenth of a step or more. It is found after two such reports in a row that cover ten steps
+/// or five seconds, or after up to six where steps vary much or a report has few. It ends after as many reports in a
+/// row as it took to find it in which its median is that of the others.
 class SlowRanks {
  public:
   /// What changed with a report.
@@ -71,6 +72,7 @@ class SlowRanks {
     std::int64_t last_step = 0;
     std::map<SlowRank::Cause, double> behind;  ///< seconds, over all its steps
     double seconds = 0;                        ///< of all its steps
+    std::int64_t reports = 0;                  ///< that it took to find the rank
     std::int64_t missed = 0;                   ///< reports since the last of them
     std::optional<std::size_t> place;          ///< in `found_`; nothing: not found yet
 

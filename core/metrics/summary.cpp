@@ -161,6 +161,12 @@ void append_pretty(std::string& text, const value& json, std::size_t indent) {
 
 }  // namespace
 
+std::string to_json(const std::vector<SlowRank>& slow_ranks) {
+  std::string text;
+  append_json_value(text, json_of(slow_ranks));
+  return text;
+}
+
 std::string to_json(const Summary& summary) {
   std::string text;
   append_pretty(text, json_of(summary), 0);

@@ -93,7 +93,10 @@ struct Summary {
 /// JSON on several lines, indented by two spaces, with keys in a fixed order; it ends in a newline.
 [[nodiscard]] std::string to_json(const Summary& summary);
 
-/// Parses the result of `to_json`, without the origin. Throws Error{internal} for anything else.
+/// The field `slow_ranks` of a summary, on one line.
+[[nodiscard]] std::string to_json(const std::vector<SlowRank>& slow_ranks);
+
+/// Parses the result of `to_json(summary)`, without the origin. Throws Error{internal} for anything else.
 [[nodiscard]] Summary parse_summary(std::string_view json);
 
 /// Throws Error{io}; then the path keeps its earlier content.

@@ -267,14 +267,18 @@ json::object json_of(const std::vector<Interval>& intervals) {
   return object;
 }
 
-/// Adds what each rank did in each interval. After an elastic restart only intervals with the last number of ranks.
+/// Adds what each rank did in each interval, and the slow ranks of the last line. After an elastic restart only
+/// intervals with the last number of ranks.
 void add_rank_times(json::object& run, const std::filesystem::path& folder) {
   const std::filesystem::path path = metrics::ranks_path(folder);
   std::vector<Interval> intervals;
   bool has_other_ranks = false;
   const auto add = [&](std::string_view line) {
     try {
-      Interval next = interval_of(json::parse(json::string_view(line.data(), line.size())).as_object());
+      const json::object fields = json::parse(json::string_view(line.data(), line.size())).as_object();
+      Interval next = interval_of(fields);
+      const json::value* const slow = fields.if_contains("slow_ranks");
+      run["slow_ranks"] = slow != nullptr && slow->is_array() ? *slow : json::array();
       while (!intervals.empty() && intervals.back().step >= next.step) {  // a restart repeats steps
         intervals.pop_back();
       }
@@ -558,12 +562,12 @@ json::object run_document(const std::filesystem::path& folder, const std::string
     add_note(run, fmt::format("the job is left out: {}", error.message()));
   }
   add_steps(run, folder);
+  run["slow_ranks"] = json::array();
   add_rank_times(run, folder);
   add_pictures(run, folder);
   add_checkpoints(run, folder);
   const std::optional<json::object> summary = read_summary(run, metrics::summary_path(folder));
   run["summary"] = summary ? json::value(*summary) : json::value();
-  run["slow_ranks"] = json::array();
   if (!summary) {
     set_status(run, folder);
     run["attempts"] = attempts_of(run, folder);
@@ -571,6 +575,7 @@ json::object run_document(const std::filesystem::path& folder, const std::string
   }
   copy(run, "status", *summary, "status");
   copy(run, "error", *summary, "error");
+  run["slow_ranks"] = json::array();
   copy_list(run, "slow_ranks", *summary);
   copy(run, "parameters", *summary, "parameters");
   run["attempts"] = json::array();

@@ -259,14 +259,14 @@ void RankReports::write_times() {
   const std::vector<double> hidden = column([](const Rates& rank) { return rank.communicating - rank.waiting; });
   const std::vector<double> input = column([](const Rates& rank) { return rank.input; });
   const std::vector<double> sent = column([](const Rates& rank) { return rank.bytes; });
-  const std::array<metrics::JsonField, 8> fields = {{{"step", ranks.front().step},
-                                                     {"steps", ranks.front().steps},
-                                                     {"seconds", std::span(seconds)},
-                                                     {"computing_s", std::span(computing)},
-                                                     {"exposed_s", std::span(exposed)},
-                                                     {"hidden_s", std::span(hidden)},
-                                                     {"input_s", std::span(input)},
-                                                     {"sent_bytes", std::span(sent)}}};
+  const std::string slow = metrics::to_json(slow_ranks_.found());
+  std::vector<metrics::JsonField> fields = {{"step", ranks.front().step},      {"steps", ranks.front().steps},
+                                            {"seconds", std::span(seconds)},   {"computing_s", std::span(computing)},
+                                            {"exposed_s", std::span(exposed)}, {"hidden_s", std::span(hidden)},
+                                            {"input_s", std::span(input)},     {"sent_bytes", std::span(sent)}};
+  if (!slow_ranks_.found().empty()) {
+    fields.push_back({"slow_ranks", metrics::JsonText{slow}});
+  }
   try {
     times_->write(fields);
   } catch (const Error& error) {

@@ -66,6 +66,8 @@ TEST_CASE("a rank that computes longer is named within 21 steps", "[slow]") {
   const std::vector<double> computing = seconds_of(folder / "run", "computing_s", 21, 3);
   CHECK(computing[2] >= 21 * 0.05);
   CHECK_THAT(read_file(folder / "run/log/rank-0.log"), Contains("holds up the others since step 1: "));
+  CHECK(read_json_lines(folder / "run/ranks.jsonl").back().at("slow_ranks") ==
+        read_json(folder / "run/summary.json").at("slow_ranks"));
 }
 
 TEST_CASE("a rank whose transfers begin late is named within 21 steps", "[slow]") {

@@ -37,9 +37,10 @@ class Ranks {
     }
   }
 
-  /// Ten steps and their report. `of`: what a rank does in a step, counted from 1.
-  SlowRanks::Change report(const std::function<Step(std::size_t rank, std::int64_t step)>& of) {
-    for (std::int64_t i = 0; i < steps_of_report; ++i) {
+  /// Some steps and their report. `of`: what a rank does in a step, counted from 1.
+  SlowRanks::Change report(const std::function<Step(std::size_t rank, std::int64_t step)>& of,
+                           std::int64_t count = steps_of_report) {
+    for (std::int64_t i = 0; i < count; ++i) {
       ++step_;
       std::vector<Step> steps;
       double longest = 0;
@@ -108,6 +109,7 @@ TEST_CASE("a rank that computes longer is named after twenty steps, once, and it
   CHECK_THAT(to_json(summary), Catch::Matchers::Contains("\"cause\": \"compute\"") &&
                                    Catch::Matchers::Contains("\"first_step\": 11") &&
                                    Catch::Matchers::Contains("\"last_step\": 40"));
+  CHECK_THAT(to_json(summary.slow_ranks), Catch::Matchers::StartsWith(R"([{"rank":3,"host":"b","cause":"compute",)"));
   CHECK_THAT(to_json(Summary{}), !Catch::Matchers::Contains("slow_ranks"));
 }
 
@@ -187,6 +189,77 @@ TEST_CASE("where steps vary by more than what lies between the ranks, six report
     });
     CHECK(change.begun.size() == (report == 6 ? 1 : 0));
   }
+}
+
+TEST_CASE("a rank that makes steps long is named after few of them", "[metrics]") {
+  const auto named_after = [](double slow, std::int64_t steps_a_report) {
+    Ranks ranks(3);
+    static_cast<void>(ranks.report([](std::size_t, std::int64_t) { return Step{}; }));
+    for (int report = 1; report <= 12; ++report) {
+      const SlowRanks::Change change = ranks.report(
+          [&](std::size_t rank, std::int64_t) { return Step{.computing = rank == 1 ? slow : 0.1}; }, steps_a_report);
+      if (!change.begun.empty()) {
+        CHECK(change.begun[0].rank == 1);
+        CHECK(change.begun[0].first_step == 11);
+        return report;
+      }
+    }
+    return 0;
+  };
+  CHECK(named_after(2.4, 1) == 3);
+  CHECK(named_after(0.6, 4) == 3);     // ten steps before five seconds
+  CHECK(named_after(1.3, 4) == 2);     // five seconds before ten steps
+  CHECK(named_after(0.4, 1) == 10);    // neither
+  CHECK(named_after(0.118, 1) == 10);  // by less than half of a step
+}
+
+TEST_CASE("single long steps must be slow six times if others are not much faster", "[metrics]") {
+  Ranks ranks(3);
+  for (int report = 1; report <= 6; ++report) {
+    INFO(report);
+    CHECK(ranks.report([](std::size_t rank, std::int64_t) { return Step{.computing = rank == 1 ? 4.0 : 2.4}; }, 1)
+              .begun.size() == (report == 6 ? 1 : 0));
+  }
+  Ranks disturbed(4);  // each step another rank
+  for (int report = 0; report < 40; ++report) {
+    CHECK(disturbed
+              .report(
+                  [&](std::size_t rank, std::int64_t) {
+                    return Step{.computing = static_cast<int>(rank) == report / 2 % 4 ? 9.0 : 2.0};
+                  },
+                  1)
+              .begun.empty());
+  }
+}
+
+TEST_CASE("a rank is slow no more when its medians are those of its peers, as often as it took to name it",
+          "[metrics]") {
+  const auto run = [](const std::function<Step(std::size_t rank, std::int64_t step)>& later, int reports) {
+    Ranks ranks(3);
+    // Steps that vary: the rank is named after six reports.
+    for (int report = 1; report <= 6; ++report) {
+      static_cast<void>(ranks.report([](std::size_t rank, std::int64_t step) {
+        constexpr std::array varying = {0.0, 0.02, 0.1, 0.12};
+        return Step{.computing = (rank == 1 ? 0.26 : 0.1) + varying[static_cast<std::size_t>(step % 4)]};
+      }));
+    }
+    REQUIRE(ranks.slow().present().size() == 1);
+    for (int report = 1; report <= reports; ++report) {
+      if (!ranks.report(later).ended.empty()) {
+        return report;
+      }
+    }
+    return 0;
+  };
+  CHECK(run([](std::size_t, std::int64_t) { return Step{}; }, 10) == 6);
+  // In a quarter of its steps it is as fast as the others, and in most of them much slower.
+  CHECK(
+      run([](std::size_t rank, std::int64_t step) { return Step{.computing = rank == 1 && step % 3 != 0 ? 0.2 : 0.1}; },
+          20) == 0);
+  // It is fast in five reports out of six.
+  CHECK(run([](std::size_t rank,
+               std::int64_t step) { return Step{.computing = rank == 1 && (step - 1) / 10 % 6 == 0 ? 0.2 : 0.1}; },
+            20) == 0);
 }
 
 TEST_CASE("less than a tenth of a step is no reason to name a rank", "[metrics]") {

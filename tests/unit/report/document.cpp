@@ -244,6 +244,14 @@ TEST_CASE("a document tells how its run stands", "[report]") {
   }
   CHECK(run_document(above / "run", "r").at("status") == "failed");
   CHECK_THAT(std::string(run_document(above / "run", "r").at("error").as_string()), Contains("there is no summary"));
+  CHECK(run_document(above / "run", "r").at("slow_ranks").as_array().empty());
+  // The last line tells of all that were found so far.
+  write_file(above / "run/ranks.jsonl", R"({"step":9,"steps":9,"seconds":[1,1]}
+{"step":19,"steps":10,"seconds":[1,1],"slow_ranks":[{"rank":1,"cause":"input"}]}
+{"step":29,"steps":10,"seconds":[1,1],"slow_ranks":[{"rank":1,"cause":"input"},{"rank":0,"cause":"compute"}]}
+{"step":39,"steps":10,"sec)");
+  CHECK(run_document(above / "run", "r").at("slow_ranks") ==
+        json::parse(R"([{"rank": 1, "cause": "input"}, {"rank": 0, "cause": "compute"}])"));
   write_file(above / "run/summary.json", R"({"status": "stopped", "error": null, "parameters": 7,
       "slow_ranks": [{"rank": 1}], "ranks": [{"host": "a", "planned_bytes": 9, "peak_bytes": 8, "sent_bytes": {},
       "categories": {"parameters": 5}}]})");
