@@ -237,19 +237,35 @@ SlowRank SlowRanks::Streak::slow(std::int64_t rank, const std::string& host) con
           .share = seconds > 0 ? all / seconds : 0};
 }
 
+std::vector<double> SlowRanks::others_by_usual(const std::vector<RankRates>& ranks) const {
+  std::vector<double> all;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::vector<double> of_others;
+    for (const auto& [other, usual] : usual_) {
+      const auto number = static_cast<std::size_t>(other);
+      if (number != rank && number < ranks.size() && usual.reports >= reports_of_usual && usual.seconds > 0) {
+        of_others.push_back(ranks[number].busy.middle / usual.seconds);
+      }
+    }
+    all.push_back(std::max(1.0, median(std::move(of_others))));
+  }
+  return all;
+}
+
 SlowRanks::Change SlowRanks::add(const std::vector<RankRates>& ranks, const std::vector<std::string>& hosts) {
   Change change;
   if (ranks.size() < 2) {
     return change;
   }
   const Report report(ranks);
+  const std::vector<double> by_usual = others_by_usual(ranks);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const auto number = static_cast<std::int64_t>(rank);
     Streak& streak = streaks_[number];
     Usual& usual = usual_[number];
     const std::optional<Behind> behind =
         report.behind(rank, streak.place.has_value(),
-                      usual.reports >= reports_of_usual ? std::optional(usual.seconds) : std::nullopt);
+                      usual.reports >= reports_of_usual ? std::optional(usual.seconds * by_usual[rank]) : std::nullopt);
     if (!behind) {
       usual.seconds +=
           (ranks[rank].busy.high - usual.seconds) / static_cast<double>(std::min<std::int64_t>(8, ++usual.reports));

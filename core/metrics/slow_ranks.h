@@ -86,6 +86,10 @@ class SlowRanks {
     std::int64_t reports = 0;
   };
 
+  /// For each rank, how many times as long as usual the others are busy, at least 1: what slows all of them makes none
+  /// of them slow.
+  [[nodiscard]] std::vector<double> others_by_usual(const std::vector<RankRates>& ranks) const;
+
   std::map<std::int64_t, Streak> streaks_;  ///< by rank
   std::map<std::int64_t, Usual> usual_;     ///< by rank
   std::vector<SlowRank> found_;

@@ -12,6 +12,10 @@
 namespace shardrun::runtime {
 namespace {
 
+/// An operation that begins within this time has begun at once: a transport's thread takes some time to wake up, more
+/// on a busy machine.
+constexpr std::int64_t wake_up_ns = 500'000;
+
 using partition::Collective;
 using partition::Transfer;
 
@@ -269,7 +273,8 @@ void Collectives::wait(Op& op) {
 
 void Collectives::count_late(const Op& op) {
   std::int64_t& ended_before = groups_[op.group].ended;
-  late_ns_ += std::max<std::int64_t>(0, op.times->begun - std::max(op.started, ended_before));
+  const std::int64_t late = op.times->begun - std::max(op.started, ended_before);
+  late_ns_ += late > wake_up_ns ? late : 0;
   ended_before = std::max(ended_before, op.times->ended);
 }
 

@@ -125,7 +125,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   void finish(Op& op);
   void start(Op& op);
   void wait(Op& op);
-  /// Counts by how much an operation began late.
+  /// Counts by how much an operation began late, if that is more than a transport's thread needs to wake up.
   void count_late(const Op& op);
 
   TransportSet& set_;

@@ -332,6 +332,21 @@ TEST_CASE("a rank alone in its stage is compared with its operations and with it
   CHECK(slower.slow().found()[0].behind_s == Approx(0.15));
 }
 
+TEST_CASE("what slows the ranks of all stages alike makes none of them slow", "[metrics]") {
+  Ranks ranks(2);
+  const auto stages = [](double times) {
+    return [times](std::size_t rank, std::int64_t) {
+      return Step{.computing = (rank == 0 ? 0.045 : 0.05) * times, .stage = static_cast<std::int64_t>(rank)};
+    };
+  };
+  for (int report = 0; report < 5; ++report) {
+    CHECK(ranks.report(stages(1)).begun.empty());
+  }
+  for (int report = 0; report < 10; ++report) {
+    CHECK(ranks.report(stages(1.8)).begun.empty());
+  }
+}
+
 TEST_CASE("several slow ranks of many are named, unless they are half of them", "[metrics]") {
   const auto run = [](std::size_t slow) {
     Ranks ranks(8);
