@@ -116,9 +116,14 @@ std::optional<std::string> page_at(int port, const std::string& path) {
   return begin == std::string::npos ? std::nullopt : std::optional(answer.substr(begin + 4));
 }
 
-/// Asks again until a sample has at least this value, and returns all samples. Nothing tells when it has.
+/// Asks again until a sample has at least this value, and returns all samples; none if it has not after 6,000 answers.
+/// Nothing tells when it has.
 std::map<std::string, double> await_sample(int port, const std::string& name, double least) {
-  for (std::optional<std::string> page; (page = page_at(port, "/metrics"));) {
+  for (int answers = 0; answers < 6000; ++answers) {
+    const std::optional<std::string> page = page_at(port, "/metrics");
+    if (!page) {
+      return {};
+    }
     std::map<std::string, double> samples = prometheus_samples(*page);
     if (const auto found = samples.find(name); found != samples.end() && found->second >= least) {
       return samples;
