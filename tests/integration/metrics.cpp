@@ -234,6 +234,12 @@ TEST_CASE("a run of one process serves its numbers, too", "[program]") {
   REQUIRE_FALSE(samples.empty());
   CHECK(samples.at("shardrun_validation_loss") > 0);
   CHECK(samples.at("shardrun_memory_peak_bytes{rank=\"0\"}") > 0);
+  const auto names_run = [&](const auto& sample) {
+    return sample.first.starts_with("shardrun_run_info{") &&
+           sample.first.ends_with(",output=\"" + (std::filesystem::canonical(job.path()) / "run").string() +
+                                  "\",task=\"train\"}");
+  };
+  CHECK(std::count_if(samples.begin(), samples.end(), names_run) == 1);
   CHECK_FALSE(samples.contains("shardrun_checkpoints_saved_total"));
 }
 
