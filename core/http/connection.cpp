@@ -7,7 +7,6 @@
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/rfc7230.hpp>
-#include <boost/json.hpp>
 
 namespace shardrun::http {
 
@@ -61,6 +60,10 @@ bool is_of_loopback(const Request& request, beast::field name) {
 }
 
 }  // namespace
+
+Response text_response(int status, std::string text) {
+  return {.status = status, .type = "text/plain; charset=utf-8", .body = std::move(text)};
+}
 
 bool names_loopback(const Request& request) {
   return is_of_loopback(request, beast::field::host) && is_of_loopback(request, beast::field::origin);
@@ -126,6 +129,7 @@ void Connection::read() {
     if (failed || !self->is_open_) {
       return self->close();
     }
+    self->moved_at_ = std::chrono::steady_clock::now();
     self->take(std::string_view(self->buffer_).substr(0, size));
   });
 }
@@ -233,21 +237,21 @@ bool Connection::admit_header() {
   return true;
 }
 
-void Connection::refuse(int status, std::string_view message) {
+void Connection::refuse(int status, std::string message) {
   if (is_in_work_) {
     return;
   }
   is_in_work_ = true;
-  const boost::json::object error = {
-      {"error", {{"message", message}, {"type", "invalid_request_error"}, {"param", nullptr}, {"code", nullptr}}}};
-  respond({.status = status, .body = boost::json::serialize(error)});
+  respond(settings_.refusal(status, std::move(message)));
 }
 
 void Connection::respond(const Response& response) {
   status_ = response.status;
-  std::string head = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: {}\r\n",
-                                 response.status, reason_of(response.status), response.type, response.body.size(),
-                                 keeps_alive_ ? "keep-alive" : "close");
+  std::string head = fmt::format(
+      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nX-Content-Type-Options: nosniff\r\nContent-Length: {}\r\nConnection: "
+      "{}\r\n",
+      response.status, reason_of(response.status), response.type, response.body.size(),
+      keeps_alive_ ? "keep-alive" : "close");
   for (const auto& [name, value] : response.fields) {
     head += fmt::format("{}: {}\r\n", name, value);
   }
@@ -340,6 +344,7 @@ void Connection::write() {
     if (failed || !self->is_open_) {
       return self->close();
     }
+    self->moved_at_ = std::chrono::steady_clock::now();
     self->unsent_bytes_ -= size;
     self->written_ += size;
     if (self->written_ == self->unsent_.front().size()) {

@@ -34,6 +34,8 @@ struct Response {
   std::vector<std::pair<std::string, std::string>> fields = {};  ///< beside those of every response
 };
 
+[[nodiscard]] Response text_response(int status, std::string text);
+
 /// What connections have in common.
 struct ConnectionSettings {
   std::size_t most_body_bytes = 0;                        ///< of a request
@@ -45,6 +47,10 @@ struct ConnectionSettings {
 
   /// Called when a request's header is there. A response refuses the request, and the connection then ends.
   std::function<std::optional<Response>(const Request& request)> admit;
+  /// Makes the response to a request that cannot be read.
+  std::function<Response(int status, std::string message)> refusal = [](int status, const std::string& message) {
+    return text_response(status, message + "\n");
+  };
 };
 
 /// A client's connection: HTTP/1.0 and 1.1, one request after the other. Functions and callbacks are called only on the
@@ -77,6 +83,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Sends an event with this data.
   void send_event(std::string_view data);
   void end_events();
+  /// When a byte was last received or sent; before any, when the connection was made.
+  [[nodiscard]] std::chrono::steady_clock::time_point moved_at() const noexcept { return moved_at_; }
   [[nodiscard]] bool has_begun_events() const noexcept { return is_streaming_; }
 
   /// Sets what is called when the client is gone while its request is in work. Empty afterwards.
@@ -90,7 +98,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Parses what has arrived until a request is complete.
   void parse();
   [[nodiscard]] bool admit_header();
-  void refuse(int status, std::string_view message);
+  void refuse(int status, std::string message);
   void begin_request();
   void end_response();
   void send(std::string bytes);
@@ -117,6 +125,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::size_t sent_bytes_ = 0;  ///< of this response
   int status_ = 0;
   std::chrono::steady_clock::time_point asked_at_;
+  std::chrono::steady_clock::time_point moved_at_ = std::chrono::steady_clock::now();
   std::function<void()> gone_;
   bool is_open_ = true;
   bool is_reading_ = false;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -25,10 +26,6 @@ namespace {
 constexpr std::size_t most_page_connections = 64;
 /// The pause after a connection could not be accepted, such as for too many open files.
 constexpr std::chrono::milliseconds accept_pause{50};
-
-Response text_response(int status, std::string text) {
-  return {.status = status, .type = "text/plain; charset=utf-8", .body = std::move(text)};
-}
 
 }  // namespace
 
@@ -81,12 +78,10 @@ class PageServer::Loop {
   }
 
   void accept() {
-    if (is_accepting_ || is_ending_ || connections_.size() >= most_page_connections) {
+    if (is_ending_) {
       return;
     }
-    is_accepting_ = true;
     acceptor_.async_accept([this](boost::system::error_code failed, tcp::socket socket) {
-      is_accepting_ = false;
       if (!failed) {
         receive(std::move(socket));
         return accept();
@@ -96,7 +91,14 @@ class PageServer::Loop {
     });
   }
 
+  /// Takes a connection. At the bound it closes the one that has been silent longest, so that clients that ask nothing,
+  /// or do not read, keep no other waiting.
   void receive(tcp::socket socket) {
+    if (connections_.size() >= most_page_connections) {
+      const std::shared_ptr<Connection> silent =
+          *std::ranges::min_element(connections_, {}, [](const auto& each) { return each->moved_at(); });
+      silent->close();
+    }
     ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
     boost::system::error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
@@ -104,11 +106,7 @@ class PageServer::Loop {
         io_, make_stream(std::move(socket), nullptr), "", settings_, bodies_,
         Connection::Events{.asked = [this](const auto& from, const Request& request) { answer(*from, request); },
                            .answered = [](const auto&...) {},
-                           .closed =
-                               [this](Connection& closed) {
-                                 connections_.erase(closed.shared_from_this());
-                                 accept();
-                               }});
+                           .closed = [this](Connection& closed) { connections_.erase(closed.shared_from_this()); }});
     connections_.insert(connection);
     connection->start();
   }
@@ -143,7 +141,6 @@ class PageServer::Loop {
   std::set<std::shared_ptr<Connection>> connections_;
   std::size_t bodies_ = 0;
   bool is_loopback_ = false;
-  bool is_accepting_ = false;
   bool is_ending_ = false;
   std::thread thread_;
 };

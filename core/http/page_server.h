@@ -11,8 +11,8 @@
 namespace shardrun::http {
 
 /// Serves pages to GET and HEAD, on a thread of its own, while this object lives. Connections, their number and their
-/// times are bounded. At a loopback address it answers only requests whose Host is this host: pages of other sites,
-/// which a browser here shows, may not read it.
+/// times are bounded; beyond the number, the one that has been silent longest is closed. At a loopback address it
+/// answers only requests whose Host is this host: pages of other sites, which a browser here shows, may not read it.
 class PageServer {
  public:
   /// Returns the page at a path (without a query), or nothing: 404. Called on the server's thread, one request at a

@@ -27,7 +27,7 @@ struct Metric {
 
 constexpr std::array metrics_shown = {
     Metric{"build_info", "build_info", Kind::gauge, "The version of the program."},
-    Metric{"run_info", "run_info", Kind::gauge, "The job, its task and the folder of its results."},
+    Metric{"run_info", "run_info", Kind::gauge, "The job, its output folder and its task."},
     Metric{"ranks", "ranks", Kind::gauge, "Ranks of the run."},
     Metric{"last_step", "last_step", Kind::gauge, "The step at which the job ends."},
     Metric{"step", "step", Kind::gauge, "Steps done."},
@@ -69,6 +69,10 @@ std::int64_t count_in(std::string_view text) noexcept {
 
 }  // namespace
 
+std::string metric_head(std::string_view name, std::string_view kind, std::string_view help) {
+  return fmt::format("# HELP shardrun_{0} {2}\n# TYPE shardrun_{0} {1}\n", name, kind, help);
+}
+
 std::string labels_of(std::initializer_list<std::pair<std::string_view, std::string_view>> labels) {
   std::string text;
   for (const auto& [name, value] : labels) {
@@ -81,10 +85,10 @@ std::string labels_of(std::initializer_list<std::pair<std::string_view, std::str
   return text + "}";
 }
 
-Exposition::Exposition(std::string_view version, std::string_view job, std::string_view task, std::string_view output,
+Exposition::Exposition(std::string_view version, std::string_view job, std::string_view output, std::string_view task,
                        std::int64_t ranks, std::int64_t last_step) {
   set("build_info", labels_of({{"version", version}}), "1");
-  set("run_info", labels_of({{"job", job}, {"task", task}, {"output", output}}), "1");
+  set("run_info", labels_of({{"run", job}, {"output", output}, {"task", task}}), "1");
   set("ranks", "", std::to_string(ranks));
   set("last_step", "", std::to_string(last_step));
   set("restarts", "", "0");
@@ -144,8 +148,7 @@ std::string Exposition::text() const {
     if (values == values_.end()) {
       continue;
     }
-    text += fmt::format("# HELP shardrun_{0} {2}\n# TYPE shardrun_{0} {1}\n", metric.name,
-                        metric.kind == Kind::counter ? "counter" : "gauge", metric.help);
+    text += metric_head(metric.name, metric.kind == Kind::counter ? "counter" : "gauge", metric.help);
     for (const auto& [labels, value] : values->second) {
       text += fmt::format("shardrun_{}{} {}\n", metric.name, labels, value);
     }

@@ -17,9 +17,8 @@ namespace shardrun::metrics {
 /// The numbers of a run as Prometheus reads them, over all its attempts. Any thread may call the functions.
 class Exposition {
  public:
-  /// `version`: of the program. `output`: the run's folder, as people write it. `last_step`: the step at which the job
-  /// ends.
-  Exposition(std::string_view version, std::string_view job, std::string_view task, std::string_view output,
+  /// `version`: of the program. `output`: the path of the output folder. `last_step`: the step at which the job ends.
+  Exposition(std::string_view version, std::string_view job, std::string_view output, std::string_view task,
              std::int64_t ranks, std::int64_t last_step);
 
   /// Takes a line of numbers of a rank: one of metrics.jsonl, or another with fields of the same kind.
@@ -43,6 +42,9 @@ class Exposition {
   std::map<std::string, std::map<std::string, std::string>, std::less<>> values_;
   std::map<std::string, std::int64_t, std::less<>> before_;  ///< counts of the attempts before the current one
 };
+
+/// The lines that tell of a metric, before its samples. `name`: behind "shardrun_".
+[[nodiscard]] std::string metric_head(std::string_view name, std::string_view kind, std::string_view help);
 
 /// The labels of a sample, escaped: {name="value"}.
 [[nodiscard]] std::string labels_of(std::initializer_list<std::pair<std::string_view, std::string_view>> labels);

@@ -9,6 +9,7 @@
 
 #include <boost/json.hpp>
 #include <cerrno>
+#include <chrono>
 #include <exception>
 #include <fstream>
 #include <iterator>
@@ -17,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -45,11 +47,23 @@ std::string new_owner() {
                                           files::human_path(output), process_of(owner)));
 }
 
+/// Locks an open file or folder. Tries for 200 ms, because another process may be in is_held(). Returns whether it is
+/// locked; if not, errno says why.
+bool lock_file(const files::FileDescriptor& file) {
+  for (int tries = 0; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0; ++tries) {
+    if (errno != EWOULDBLOCK || tries == 100) {
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
 /// Opens and locks the folder. Not every file system can lock a folder, so the lock file in it is locked, too.
 files::Folder lock_folder(const std::filesystem::path& output) {
   files::create_folders(output, "the output folder", files::unwritable);
   files::Folder folder(output);
-  if (::flock(folder.descriptor().get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (!lock_file(folder.descriptor()) && errno == EWOULDBLOCK) {
     const files::FileDescriptor lock(::open(lock_path(folder.root()).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     refuse_held(output, lock.is_open() ? owner_in(lock) : "");
   }
@@ -64,7 +78,7 @@ files::FileDescriptor take_lock(const files::Folder& folder, const std::filesyst
   if (!lock.is_open()) {
     throw files::unwritable("open the lock", path, errno);
   }
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  if (!lock_file(lock)) {
     if (errno != EWOULDBLOCK) {
       throw files::system_error("lock", path, errno);
     }

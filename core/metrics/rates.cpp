@@ -102,7 +102,7 @@ namespace {
 
 /// Calls `each` with every number of a message, in order.
 template <typename Rates, typename Each>
-void for_numbers(Rates& rates, const Each& each) {
+void for_fields(Rates& rates, const Each& each) {
   each(rates.step);
   each(rates.steps);
   each(rates.stage);
@@ -118,7 +118,7 @@ void for_numbers(Rates& rates, const Each& each) {
 
 std::string to_text(const RankRates& rates) {
   std::string text;
-  for_numbers(rates, [&](auto number) { text += fmt::format("{}{}", text.empty() ? "" : " ", number); });
+  for_fields(rates, [&](auto number) { text += fmt::format("{}{}", text.empty() ? "" : " ", number); });
   return text;
 }
 
@@ -126,7 +126,7 @@ RankRates rates_of(std::string_view text) noexcept {
   RankRates rates{.steps = 0};
   const char* at = text.data();
   const char* const end = at + text.size();
-  for_numbers(rates, [&](auto& number) {
+  for_fields(rates, [&](auto& number) {
     at = std::from_chars(at, end, number).ptr;
     at += at < end ? 1 : 0;
   });

@@ -124,7 +124,7 @@ RankReports::RankReports(const job::Job& job, const RunSettings& settings, int l
   for (int rank = 0; rank < logs; ++rank) {
     logs_.push_back(std::make_unique<metrics::Log>(metrics::log_path(job.output, rank)));
   }
-  if (job.task == job::Task::train || job.task == job::Task::iterate) {
+  if (job.ranks > 1 && (job.task == job::Task::train || job.task == job::Task::iterate)) {
     times_.emplace(metrics::ranks_path(job.output));
   }
 }

@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "core/base/endpoint.h"
 #include "core/base/error.h"
+#include "core/base/utf8.h"
 #include "core/checkpoint/saved_state.h"
-#include "core/files/folder.h"
 
 namespace shardrun::run {
 namespace {
@@ -22,9 +23,11 @@ ServedNumbers::ServedNumbers(const job::Job& job, const RunSettings& settings) {
     return;
   }
   const char* const task = job.task == job::Task::train ? "train" : "iterate";
-  numbers_ = std::make_unique<metrics::Exposition>(
-      settings.origin.version, job.name, task,
-      files::human_path(settings.output.empty() ? job.output : settings.output), job.ranks, checkpoint::last_step(job));
+  const std::filesystem::path output =
+      std::filesystem::absolute(settings.output.empty() ? job.output : settings.output).lexically_normal();
+  numbers_ =
+      std::make_unique<metrics::Exposition>(settings.origin.version, job.name, with_replacements(output.native()), task,
+                                            job.ranks, checkpoint::last_step(job));
   const auto page = [numbers = numbers_.get()](const std::string& path) {
     return path == numbers_path
                ? std::optional(http::Response{.type = metrics::Exposition::type, .body = numbers->text()})

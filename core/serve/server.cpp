@@ -109,7 +109,11 @@ class Server {
                           .changed = [this] { take_change(); }}) {
     http_ = {.most_body_bytes = settings.most_body_bytes,
              .most_bodies_bytes = settings.most_body_bytes * bodies_at_once,
-             .admit = [this](const http::Request& request) { return admit(request); }};
+             .admit = [this](const http::Request& request) { return admit(request); },
+             .refusal =
+                 [](int status, std::string message) {
+                   return refusal_response({.status = status, .message = std::move(message)});
+                 }};
     std::random_device seed;
     random_.seed((std::uint64_t{seed()} << 32U) | seed());
   }
@@ -328,10 +332,10 @@ class Server {
     connection->respond(
         {.type = "text/html; charset=utf-8",
          .body = std::string(page),
-         .fields = {{"Content-Security-Policy",
-                     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-                     "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"},
-                    {"X-Content-Type-Options", "nosniff"}}});
+         .fields = {
+             {"Content-Security-Policy",
+              "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+              "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"}}});
   }
 
   void give_health(const std::shared_ptr<http::Connection>& connection, const http::Request&) {

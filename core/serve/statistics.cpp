@@ -4,14 +4,9 @@
 
 #include <algorithm>
 
+#include "core/metrics/exposition.h"
+
 namespace shardrun::serve {
-namespace {
-
-std::string line_of_metric(std::string_view name, std::string_view kind, std::string_view help, double value) {
-  return fmt::format("# HELP shardrun_{0} {2}\n# TYPE shardrun_{0} {1}\nshardrun_{0} {3}\n", name, kind, help, value);
-}
-
-}  // namespace
 
 void Histogram::add(double seconds) noexcept {
   const auto at = std::ranges::lower_bound(limits, seconds) - limits.begin();
@@ -20,7 +15,7 @@ void Histogram::add(double seconds) noexcept {
 }
 
 std::string Histogram::text(std::string_view name, std::string_view help) const {
-  std::string text = fmt::format("# HELP shardrun_{0} {1}\n# TYPE shardrun_{0} histogram\n", name, help);
+  std::string text = metrics::metric_head(name, "histogram", help);
   std::uint64_t count = 0;
   for (std::size_t i = 0; i < counts_.size(); ++i) {
     count += counts_[i];
@@ -31,14 +26,13 @@ std::string Histogram::text(std::string_view name, std::string_view help) const 
 }
 
 std::string metrics_text(const Statistics& statistics, const Gauges& now) {
-  std::string text =
-      "# HELP shardrun_requests_total Requests by status; 0: the client was gone before the answer.\n"
-      "# TYPE shardrun_requests_total counter\n";
+  std::string text = metrics::metric_head("requests_total", "counter",
+                                          "Requests by status; 0: the client was gone before the answer.");
   for (const auto& [status, count] : statistics.requests) {
     text += fmt::format("shardrun_requests_total{{status=\"{}\"}} {}\n", status, count);
   }
   const auto add = [&](std::string_view name, std::string_view kind, std::string_view help, auto value) {
-    text += line_of_metric(name, kind, help, static_cast<double>(value));
+    text += metrics::metric_head(name, kind, help) + fmt::format("shardrun_{} {}\n", name, static_cast<double>(value));
   };
   add("ready", "gauge", "Whether the job takes prompts.", now.is_ready ? 1 : 0);
   add("connections", "gauge", "Open connections.", now.connections);

@@ -270,7 +270,7 @@ Due RankTask::own_due(int steps_to_come) {
   constexpr std::chrono::milliseconds shortest{500};
   constexpr std::chrono::milliseconds longest{2000};
   Due due = checkpointing_ ? checkpointing_->due(steps_to_come) : Due{};
-  if (record_.is_first() && since_reported_.steps() > 0) {
+  if (record_.is_first() && settings_.link.world_size() > 1 && since_reported_.steps() > 0) {
     due.report = reported_at_ + (since_reported_.steps() >= enough_steps ? shortest : longest);
   }
   return due;

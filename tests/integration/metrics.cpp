@@ -116,9 +116,14 @@ std::optional<std::string> page_at(int port, const std::string& path) {
   return begin == std::string::npos ? std::nullopt : std::optional(answer.substr(begin + 4));
 }
 
-/// Asks again until a sample has at least this value, and returns all samples. Nothing tells when it has.
+/// Asks again until a sample has at least this value, and returns all samples; none if it has not after 6,000 answers.
+/// Nothing tells when it has.
 std::map<std::string, double> await_sample(int port, const std::string& name, double least) {
-  for (std::optional<std::string> page; (page = page_at(port, "/metrics"));) {
+  for (int answers = 0; answers < 6000; ++answers) {
+    const std::optional<std::string> page = page_at(port, "/metrics");
+    if (!page) {
+      return {};
+    }
     std::map<std::string, double> samples = prometheus_samples(*page);
     if (const auto found = samples.find(name); found != samples.end() && found->second >= least) {
       return samples;
@@ -229,6 +234,12 @@ TEST_CASE("a run of one process serves its numbers, too", "[program]") {
   REQUIRE_FALSE(samples.empty());
   CHECK(samples.at("shardrun_validation_loss") > 0);
   CHECK(samples.at("shardrun_memory_peak_bytes{rank=\"0\"}") > 0);
+  const auto names_run = [&](const auto& sample) {
+    return sample.first.starts_with("shardrun_run_info{") &&
+           sample.first.ends_with(",output=\"" + (std::filesystem::canonical(job.path()) / "run").string() +
+                                  "\",task=\"train\"}");
+  };
+  CHECK(std::count_if(samples.begin(), samples.end(), names_run) == 1);
   CHECK_FALSE(samples.contains("shardrun_checkpoints_saved_total"));
 }
 

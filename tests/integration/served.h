@@ -117,15 +117,13 @@ class Served {
 
   /// Nothing tells a client when the job is ready: it asks again.
   void await_ready() const {
-    while (ask("GET", "/health").status != 200) {
-      ::usleep(10'000);
-    }
+    await("/health", [](const Response& answer) { return answer.status == 200; });
   }
   /// The same for a number of /metrics.
   void await_metric(const std::string& name, const std::string& value) const {
-    while (ask("GET", "/metrics").body.find("\nshardrun_" + name + " " + value + "\n") == std::string::npos) {
-      ::usleep(10'000);
-    }
+    const std::string line = "\nshardrun_" + name + " " + value + "\n";
+    INFO(line);
+    await("/metrics", [&](const Response& answer) { return answer.body.find(line) != std::string::npos; });
   }
 
   Ended stop() {
@@ -136,6 +134,15 @@ class Served {
   Ended end() { return ended_.get(); }
 
  private:
+  template <typename IsThere>
+  void await(const std::string& path, const IsThere& is_there) const {
+    int answers = 0;
+    while (!is_there(ask("GET", path)) && ++answers < 12'000) {
+      ::usleep(10'000);
+    }
+    REQUIRE(answers < 12'000);
+  }
+
   std::promise<std::pair<pid_t, int>> told_;
   bool has_told_ = false;
   std::future<Ended> ended_;

@@ -150,16 +150,23 @@ TEST_CASE("a request that does not come to its end is answered, and the connecti
   ConnectionCase one([](http::ConnectionSettings& settings) { settings.receiving = std::chrono::milliseconds(1); });
   one.send("GET / HTTP/1.1\r\n");
   one.run_to_close();
-  CHECK_THAT(one.received(), Contains("HTTP/1.1 408 "));
+  CHECK_THAT(one.received(), Contains("HTTP/1.1 408 ") && Contains("\r\nContent-Type: text/plain; charset=utf-8\r\n") &&
+                                 Contains("\r\nX-Content-Type-Options: nosniff\r\n") &&
+                                 Catch::EndsWith("\r\n\r\nthe request was not complete in time\n"));
   ConnectionCase idle([](http::ConnectionSettings& settings) { settings.idle = std::chrono::milliseconds(1); });
   idle.run_to_close();
   CHECK(idle.received().empty());
 }
 
 TEST_CASE("bodies are bounded, each and together", "[http]") {
-  ConnectionCase large;
+  ConnectionCase large([](http::ConnectionSettings& settings) {
+    settings.refusal = [](int status, const std::string& message) {
+      return http::Response{.status = status, .body = "{" + message + "}"};
+    };
+  });
   large.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 101\r\n\r\n");
-  CHECK_THAT(large.received(), Contains("HTTP/1.1 413 "));
+  CHECK_THAT(large.received(), Contains("HTTP/1.1 413 ") && Contains("\r\nContent-Type: application/json\r\n") &&
+                                   Catch::EndsWith("{the body has more than 100 bytes}"));
   ConnectionCase chunked;
   chunked.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n80\r\n" + std::string(128, 'a') +
                "\r\n");

@@ -1,10 +1,13 @@
 #include "core/http/page_server.h"
 
+#include <poll.h>
+
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
+#include <deque>
 #include <stdexcept>
 
 #include "core/base/error.h"
@@ -28,9 +31,15 @@ class Client {
 
   /// Sends a request, and returns everything until the server closes the connection.
   std::string ask(const std::string& first_line, const std::string& host = "localhost") {
-    asio::write(socket_, asio::buffer(first_line + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n"));
+    send(first_line + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n");
     return rest();
   }
+  /// Whether the server has sent something, or closed the connection, within these ms.
+  bool hears(int ms) {
+    pollfd awaited = {.fd = socket_.native_handle(), .events = POLLIN, .revents = 0};
+    return ::poll(&awaited, 1, ms) == 1;
+  }
+  void send(const std::string& text) { asio::write(socket_, asio::buffer(text)); }
   std::string rest() {
     std::string received;
     boost::system::error_code ended;
@@ -72,6 +81,21 @@ TEST_CASE("a page server at a loopback address answers requests to this host alo
   CHECK_THAT(ask(server, "GET /page", "127.0.0.1:80"), Contains(" 200 "));
   CHECK_THAT(ask(server, "GET /page", "[::1]:80"), Contains(" 200 "));
   CHECK_THAT(ask(server, "GET /page", "elsewhere.example"), Catch::StartsWith("HTTP/1.1 403 "));
+}
+
+TEST_CASE("clients that ask nothing, or half of a request, keep no other waiting", "[http]") {
+  const http::PageServer server(Endpoint{}, page_at);
+  const std::string beginning = GENERATE("", "GET /page HTTP/1.1\r\n");
+  std::deque<Client> silent;
+  for (int i = 0; i < 64; ++i) {
+    silent.emplace_back(server).send(beginning);
+  }
+  Client asking(server);
+  asking.send("GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  REQUIRE(asking.hears(5'000));  // less than the time after which the silent ones are closed
+  CHECK_THAT(asking.rest(), Catch::EndsWith("a page"));
+  CHECK(silent.front().rest().empty());
+  CHECK_FALSE(silent.back().hears(0));
 }
 
 TEST_CASE("a page server that ends closes its connections", "[http]") {

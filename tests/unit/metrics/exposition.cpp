@@ -25,10 +25,10 @@ std::string line_of(const StepRecord& record) {
 }  // namespace
 
 TEST_CASE("the numbers of a run are told in Prometheus' text format", "[metrics]") {
-  Exposition numbers("1.2.3", "a \"job\"\\\n", "train", "runs/a", 2, 100);
+  Exposition numbers("1.2.3", "a \"job\"\\\n", "/runs/a", "train", 2, 100);
   std::map<std::string, double> samples = prometheus_samples(numbers.text());
   CHECK(samples.at("shardrun_build_info{version=\"1.2.3\"}") == 1);
-  CHECK(samples.at("shardrun_run_info{job=\"a \\\"job\\\"\\\\\\n\",task=\"train\",output=\"runs/a\"}") == 1);
+  CHECK(samples.at("shardrun_run_info{run=\"a \\\"job\\\"\\\\\\n\",output=\"/runs/a\",task=\"train\"}") == 1);
   CHECK(samples.at("shardrun_last_step") == 100);
   CHECK_FALSE(samples.contains("shardrun_step"));
 
@@ -47,7 +47,7 @@ TEST_CASE("the numbers of a run are told in Prometheus' text format", "[metrics]
 }
 
 TEST_CASE("ranks that hold up the others are told as long as they do", "[metrics]") {
-  Exposition numbers("1", "job", "train", "runs/a", 4, 100);
+  Exposition numbers("1", "job", "/run", "train", 4, 100);
   numbers.take({{.rank = 3, .cause = SlowRank::Cause::input, .behind_s = 0.25}});
   CHECK(prometheus_samples(numbers.text()).at("shardrun_slow_rank{rank=\"3\",cause=\"input\"}") == 0.25);
   numbers.take(std::vector<SlowRank>());
@@ -55,7 +55,7 @@ TEST_CASE("ranks that hold up the others are told as long as they do", "[metrics
 }
 
 TEST_CASE("counts go on when the ranks are started again", "[metrics]") {
-  Exposition numbers("1", "job", "train", "runs/a", 2, 100);
+  Exposition numbers("1", "job", "/run", "train", 2, 100);
   numbers.take(0, "{\"checkpoints_saved\":2,\"checkpoints_failed\":1}\n");
   numbers.take(1, "{\"peak_bytes\":5}\n");
   numbers.begin_again(1);
@@ -75,7 +75,7 @@ TEST_CASE("counts go on when the ranks are started again", "[metrics]") {
 }
 
 TEST_CASE("the dashboard shows metrics that are told, and all of them are in the documentation", "[metrics]") {
-  Exposition numbers("1", "job", "train", "runs/a", 1, 100);
+  Exposition numbers("1", "job", "/run", "train", 1, 100);
   const std::size_t before = prometheus_samples(numbers.text()).size();
   numbers.take(0, line_of({.step = 1, .val_loss = 1, .flops_per_s = 1, .utilisation = 1}));
   CHECK(prometheus_samples(numbers.text()).size() == before + training_fields.size());

@@ -3,9 +3,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -39,6 +41,28 @@ TEST_CASE("a second run of one folder is refused, naming the first", "[metrics]"
   first.reset();
 
   CHECK_NOTHROW(LockedRunFolder(folder / "run"));
+}
+
+TEST_CASE("a look whether a run holds a folder refuses no run", "[metrics]") {
+  const TemporaryFolder folder;
+  std::atomic<bool> looks = true;
+  std::thread looking([&] {
+    while (looks) {
+      static_cast<void>(is_held(folder / "run"));
+    }
+  });
+
+  std::string error = "nothing";
+  for (int run = 0; run < 50 && error == "nothing"; ++run) {
+    error = error_of([&] { LockedRunFolder(folder / "run"); });
+  }
+  looks = false;
+  looking.join();
+
+  CHECK(error == "nothing");
+  CHECK_FALSE(is_held(folder / "run"));
+  const LockedRunFolder run(folder / "run");
+  CHECK(is_held(folder / "run"));
 }
 
 TEST_CASE("the folder of a killed process can be locked again", "[metrics]") {
