@@ -53,7 +53,7 @@ TEST_CASE("a look whether a run holds a folder refuses no run", "[metrics]") {
   });
 
   std::string error = "nothing";
-  for (int run = 0; run < 50 && error == "nothing"; ++run) {
+  for (int run = 0; run < 100 && error == "nothing"; ++run) {
     error = error_of([&] { LockedRunFolder(folder / "run"); });
   }
   looks = false;
