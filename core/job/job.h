@@ -129,7 +129,7 @@ struct CheckpointSettings {
   bool force_data = false;  ///< from the command line: continue although the data differs
 };
 
-/// Where the numbers of a run go, beside metrics.jsonl.
+/// Other formats in which a run writes or serves the numbers of metrics.jsonl.
 struct MetricsSettings {
   bool tensorboard = false;
   bool csv = false;

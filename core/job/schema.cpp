@@ -127,7 +127,7 @@ Section iterate_section() {
 Section metrics_section() {
   return {
       .name = "metrics",
-      .help = "Where the numbers of a run go, beside metrics.jsonl and summary.json.",
+      .help = "Other formats in which a run writes or serves the numbers of metrics.jsonl.",
       .settings =
           {
               {{.name = "tensorboard",

@@ -43,7 +43,7 @@ Quartiles times(double factor, const Quartiles& quartiles) {
 
 double spread_of(const Quartiles& quartiles) { return quartiles.high - quartiles.low; }
 
-/// What a rank's time is compared with among several other ranks: that of the slowest of them. In larger groups other
+/// The time with which a rank's time is compared: that of the slowest of the other ranks. In larger groups other
 /// ranks may be slow as well, up to almost half of them in all; then it is that of the slowest of the rest.
 Quartiles reference_among(std::vector<Quartiles> others) {
   std::ranges::sort(others, std::ranges::greater(), &Quartiles::high);

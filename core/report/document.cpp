@@ -44,7 +44,7 @@ constexpr std::size_t most_intervals = 300;
 constexpr std::size_t most_picture_bytes = std::size_t{4} << 20U;  ///< of all pictures together
 constexpr std::size_t most_json_bytes = std::size_t{1} << 28U;
 
-// What the page does not draw.
+// Columns of metrics.jsonl that the page does not draw.
 constexpr std::array<std::string_view, 2> left_out_columns = {"comm_s", "bandwidth"};
 
 constexpr double missing = std::numeric_limits<double>::quiet_NaN();

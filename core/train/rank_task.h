@@ -68,7 +68,7 @@ class RankTask {
   /// Gives the states the values of the checkpoint from which the run continues, if there is one.
   void resume(const runtime::Executor& executor);
 
-  /// What this rank did in a step, counted from 0. It counts in the next report to the launcher; with --profile all
+  /// The rates of a step, counted from 0. They are added to the next report to the launcher; with --profile all
   /// ranks report after each profile_interval().
   metrics::RankRates rates_of(std::int64_t step, const StepMeasure& measured);
   /// flops_per_s divided by [cluster] flops; nothing if either is unknown.

@@ -355,7 +355,7 @@ TEST_CASE("report page: 10,000 steps and a trace of 60,000 spans on 64 ranks are
       "return [line.drawn, performance.now() - began]");
   std::cout << "report page: 60,160 spans: " << number_of(seen.at(1)) << " ms\n";
   CHECK(number_of(seen.at(0)) > 1'000);
-  // Of the rows that are outside of the part that is scrolled to, nothing is drawn.
+  // Rows that are scrolled out of sight are not drawn.
   CHECK(number_of(seen.at(0)) < 64 * 940);
   CHECK_THAT(browser.text("#curve-loss-numbers summary"), Contains("Numbers"));
   CHECK(browser.complaints() == std::vector<std::string>());

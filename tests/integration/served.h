@@ -35,7 +35,7 @@ class Client {
 
   void send(std::string_view bytes) const { ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
 
-  /// What comes until `text` has come, or the end.
+  /// Reads until `text` has arrived or the connection ends, and returns all that was read.
   std::string read_to(std::string_view text) {
     while (received_.find(text) == std::string::npos) {
       char bytes[4096];

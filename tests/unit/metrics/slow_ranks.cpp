@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t steps_of_report = 10;
 
-/// What a rank does in a step, in seconds.
+/// Seconds that a rank spends on each activity in a step.
 struct Step {
   double computing = 0.1;
   double input = 0;
