@@ -92,9 +92,10 @@ TEST_CASE("nccl: a group that the installed NCCL cannot connect fails on every r
   if (is_skipped()) {
     return;
   }
-  run_ranks("nccl", 2, [](Rank& rank) {
-    CHECK_THAT(error_of([&] { (void)rank.group(); }),
-               Contains("connecting group all: NCCL cannot connect the members: unhandled cuda error") &&
-                   Contains("Cuda failure"));
+  const auto refusal = Contains("connecting group all: NCCL cannot connect the members: unhandled cuda error");
+  run_ranks("nccl", 2, [&](Rank& rank) { CHECK_THAT(error_of([&] { (void)rank.group(); }), refusal); });
+  // NCCL keeps the details of its last error once for a process: ranks that are threads may read each other's half.
+  run_ranks("nccl", 1, [&](Rank& rank) {
+    CHECK_THAT(error_of([&] { (void)rank.group(); }), refusal && Contains("Cuda failure"));
   });
 }
