@@ -95,8 +95,8 @@ void multiply_blocks(const BlockProduct& product, Threads& threads, std::byte* s
 }
 
 bool has_few_rows(const Product& p) noexcept {
-  constexpr std::int64_t most = 32;  // up to which these loops are as fast as a library's where b is in a cache
-  constexpr std::int64_t worthwhile = 1 << 14;  // weights from which these loops are not slower
+  const std::int64_t most = p.b.transposed ? 64 : 32;  // up to which these loops are about as fast as a library's
+  constexpr std::int64_t worthwhile = 1 << 14;         // weights from which these loops are not slower
   using graph::DType;
   const bool halves = p.b.dtype == DType::bf16 || p.b.dtype == DType::f16;
   return p.a.dtype == DType::f32 && p.c.dtype == DType::f32 && !p.a.transposed && p.m > 0 &&
