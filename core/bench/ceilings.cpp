@@ -10,17 +10,15 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <charconv>
 #include <chrono>
 #include <cstring>
-#include <span>
 #include <string>
 
 #include "core/base/error.h"
-#include "core/bench/timing.h"
+#include "core/bench/statistics.h"
 #include "core/files/descriptor.h"
 #include "core/launch/protocol.h"
 

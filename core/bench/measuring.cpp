@@ -14,7 +14,7 @@
 #include "core/base/standard_error.h"
 #include "core/bench/cases.h"
 #include "core/bench/ceilings.h"
-#include "core/bench/timing.h"
+#include "core/bench/statistics.h"
 #include "core/compile/plugins.h"
 #include "core/device/apart.h"
 #include "core/device/host_memory.h"

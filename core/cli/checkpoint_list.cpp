@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <boost/json.hpp>
 #include <chrono>
 #include <ctime>

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "core/base/error.h"
 #include "core/base/printable.h"
 

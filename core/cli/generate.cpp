@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -23,7 +22,6 @@
 #include "core/files/descriptor.h"
 #include "core/infer/prompts.h"
 #include "core/job/raw.h"
-#include "core/metrics/run_files.h"
 #include "core/partition/partition.h"
 #include "core/serve/server.h"
 #include "core/template/chat.h"

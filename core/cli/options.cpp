@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <charconv>
-#include <cmath>
 #include <filesystem>
 
 #include "core/base/error.h"

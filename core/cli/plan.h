@@ -16,7 +16,7 @@
 #include "core/forecast/forecast.h"
 #include "core/forecast/idle.h"
 #include "core/job/job.h"
-#include "core/run/beginning.h"
+#include "core/run/resuming.h"
 
 namespace shardrun::cli {
 

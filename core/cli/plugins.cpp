@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <cstdio>
 
 #include "core/base/printable.h"
 #include "core/cli/options.h"

@@ -7,12 +7,8 @@
 
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
-#include "core/checkpoint/given_weights.h"
-#include "core/checkpoint/weights.h"
 #include "core/cli/applied_job.h"
 #include "core/cli/run.h"
-#include "core/compile/model.h"
-#include "core/compile/plugins.h"
 #include "core/files/folder.h"
 #include "core/files/gguf.h"
 #include "core/job/ini.h"

@@ -136,7 +136,6 @@ void FrameConnection::transmit(std::function<void()> written) {
   if (bytes.empty() || !open_ || peer_gone_) {
     return;
   }
-  unsent_bytes_ += bytes.size();
   outgoing_.push_back({std::move(bytes), std::move(written)});
   if (outgoing_.size() == 1) {
     write_front();
@@ -151,7 +150,6 @@ void FrameConnection::write_front() {
                              do {
                                done.push_back(std::move(self->outgoing_.front()));
                                self->outgoing_.pop_front();
-                               self->unsent_bytes_ -= done.back().bytes.size();
                              } while (self->peer_gone_ && !self->outgoing_.empty());
                              if (!self->outgoing_.empty()) {
                                self->write_front();

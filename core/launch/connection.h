@@ -47,7 +47,6 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   /// Whether the peer has sent anything.
   [[nodiscard]] bool has_heard() const { return has_heard_; }
   [[nodiscard]] bool has_proved() const { return tls_.has_proved(); }
-  [[nodiscard]] std::size_t unsent_bytes() const { return unsent_bytes_; }
 
  private:
   void read();
@@ -71,7 +70,6 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
     std::function<void()> written;
   };
   std::deque<Outgoing> outgoing_;
-  std::size_t unsent_bytes_ = 0;
   bool peer_gone_ = false;
   bool has_heard_ = false;
 };

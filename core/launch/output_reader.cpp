@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <cerrno>
@@ -25,6 +26,30 @@ int duplicate(const files::FileDescriptor& pipe) {
 }
 
 }  // namespace
+
+void LineSplitter::add(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const bool whole = bytes.front() == '\n';
+    if (whole || begun_.size() == max_line_bytes) {
+      on_line_(begun_);
+      begun_.clear();
+    }
+    if (whole) {
+      bytes.remove_prefix(1);
+      continue;
+    }
+    const std::size_t taken = std::min({bytes.find('\n'), bytes.size(), max_line_bytes - begun_.size()});
+    begun_ += bytes.substr(0, taken);
+    bytes.remove_prefix(taken);
+  }
+}
+
+void LineSplitter::end() {
+  if (!begun_.empty()) {
+    on_line_(begun_);
+    begun_.clear();
+  }
+}
 
 /// Asio closes its copy of the descriptor; `pipe` closes the original.
 OutputReader::OutputReader(boost::asio::io_context& io, files::FileDescriptor pipe, LineSplitter::OnLine on_line)

@@ -11,7 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/host_name.h"
 #include "core/base/philox.h"
-#include "core/launch/keys.h"
+#include "core/launch/tls.h"
 #include "core/launch/store_client.h"
 
 namespace shardrun::launch {

@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 #include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/ssl.h>
 
 #include <array>
 
 #include "core/base/error.h"
-#include "core/launch/keys.h"
 
 namespace shardrun::launch {
 namespace {
@@ -19,6 +20,18 @@ void require(bool succeeded) {
 }
 
 }  // namespace
+
+Digest derive_key(const Token& token, std::string_view purpose) {
+  Digest digest = {};
+  unsigned int size = 0;
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(purpose.data());
+  if (::HMAC(::EVP_sha256(), token.data(), static_cast<int>(token.size()), bytes, purpose.size(), digest.data(),
+             &size) == nullptr ||
+      size != digest.size()) {
+    throw Error(ErrorCode::internal, "OpenSSL computed no HMAC-SHA-256");
+  }
+  return digest;
+}
 
 TlsContext tls_context(TlsEnd end, const Token& token) {
   return tls::psk_context(end == TlsEnd::rank ? tls::End::client : tls::End::server,

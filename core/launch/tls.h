@@ -2,7 +2,9 @@
 
 #include <openssl/types.h>
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -10,6 +12,12 @@
 #include "core/tls/psk.h"
 
 namespace shardrun::launch {
+
+using Digest = std::array<std::uint8_t, 32>;
+
+/// Derives a key for one purpose: HMAC-SHA-256 (RFC 2104, FIPS 180-4) of the purpose under the token, by OpenSSL. Keys
+/// for different purposes are independent, and none reveals the token. Throws Error{internal} if OpenSSL fails.
+[[nodiscard]] Digest derive_key(const Token& token, std::string_view purpose);
 
 /// The two ends of a control connection. The rank is the TLS client.
 enum class TlsEnd { rank, launcher };

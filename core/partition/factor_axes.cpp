@@ -1,14 +1,17 @@
 #include "core/partition/factor_axes.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 namespace shardrun::partition {
+namespace {
 
+using graph::Node;
+using graph::ValueId;
 using mesh::AxisId;
 using mesh::Partial;
 using mesh::Placement;
-
-namespace {
 
 const std::vector<graph::FactorId>* elementwise_factors(const graph::ShardingRule& rule) {
   const std::vector<graph::FactorId>* factors = nullptr;
@@ -31,6 +34,12 @@ const std::vector<graph::FactorId>* elementwise_factors(const graph::ShardingRul
     }
   }
   return factors;
+}
+
+bool is_elementwise(const Node& node) {
+  return node.outputs.size() == 1 && node.rule.windows.empty() &&
+         std::all_of(node.rule.factors.begin(), node.rule.factors.end(),
+                     [](const graph::Factor& factor) { return factor.kind == graph::FactorClass::pass_through; });
 }
 
 }  // namespace
@@ -226,6 +235,85 @@ std::vector<Partial> FactorAxes::partial(const std::vector<graph::FactorId>& dim
     add(elementwise_->front(), flat_);
   }
   return partial;
+}
+
+bool only_free_sums(const std::vector<Partial>& partial, const FactorAxes& factors) {
+  return std::all_of(partial.begin(), partial.end(),
+                     [&](const Partial& each) { return each.reduction == Reduction::sum && !factors.uses(each.axis); });
+}
+
+PartialOperands::PartialOperands(const graph::Node& node, std::vector<std::vector<Partial>> partial,
+                                 std::vector<bool> read_once, const FactorAxes& factors)
+    : node_(node), factors_(factors), partial_(std::move(partial)), read_once_(std::move(read_once)) {}
+
+bool PartialOperands::all_alike() const {
+  return node_.rule.linearity == graph::Linearity::together &&
+         std::all_of(partial_.begin(), partial_.end(),
+                     [&](const std::vector<Partial>& each) { return each == partial_.front(); }) &&
+         only_free_sums(partial_.front(), factors_);
+}
+
+bool PartialOperands::stays(std::size_t i) const {
+  if (partial_[i].empty()) {
+    return false;
+  }
+  if (node_.rule.linearity == graph::Linearity::together) {
+    return all_alike() && std::all_of(read_once_.begin(), read_once_.end(), [](bool once) { return once; });
+  }
+  const std::vector<std::size_t>& linear = node_.rule.linear;
+  if (node_.rule.linearity != graph::Linearity::each || i >= read_once_.size() || !read_once_[i] ||
+      std::find(linear.begin(), linear.end(), i) == linear.end()) {
+    return false;
+  }
+  for (std::size_t other = 0; other < partial_.size(); ++other) {
+    if (other != i && !partial_[other].empty()) {
+      return false;
+    }
+  }
+  return only_free_sums(partial_[i], factors_);
+}
+
+IdVector<ValueId, int> count_readers(const graph::Function& function) {
+  IdVector<ValueId, int> readers(function.values.size(), 0);
+  for (const Node& node : function.nodes) {
+    const std::set<ValueId> operands(node.inputs.begin(), node.inputs.end());
+    for (const ValueId id : operands) {
+      ++readers[id];
+    }
+  }
+  for (const graph::Port& port : function.outputs) {
+    ++readers[port.value];
+  }
+  for (const graph::StateWrite& write : function.writes) {
+    ++readers[write.value];
+  }
+  return readers;
+}
+
+IdVector<ValueId, std::optional<mesh::Placement>> wanted_placements(const graph::Function& function,
+                                                                    const Placements& placements,
+                                                                    const IdVector<ValueId, int>& readers) {
+  IdVector<ValueId, std::optional<mesh::Placement>> wanted(function.values.size());
+  for (const ValueId v : function.values.ids()) {
+    const auto point = placements.cut_points.find(function.values[v].cut_point);
+    if (point != placements.cut_points.end()) {
+      wanted[v] = point->second;
+    }
+  }
+  for (std::size_t n = function.nodes.size(); n-- > 0;) {
+    const Node& node = function.nodes[graph::NodeId(n)];
+    const std::optional<mesh::Placement> result = wanted[node.outputs[0]];
+    for (std::size_t i = 0; result && is_elementwise(node) && i < node.inputs.size(); ++i) {
+      const ValueId id = node.inputs[i];
+      const std::vector<graph::FactorId>& dims = node.rule.inputs[std::min(i, node.rule.inputs.size() - 1)];
+      const graph::NodeId producer = function.values[id].producer;
+      if (!wanted[id] && readers[id] == 1 && dims == node.rule.outputs[0] && producer.exists() &&
+          is_elementwise(function.nodes[producer])) {
+        wanted[id] = result;
+      }
+    }
+  }
+  return wanted;
 }
 
 }  // namespace shardrun::partition

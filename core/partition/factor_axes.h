@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <set>
 #include <vector>
@@ -75,5 +76,40 @@ class FactorAxes {
   std::vector<mesh::AxisId> flat_;                              ///< the mesh axes that split the flattened elements
   std::set<mesh::AxisId> used_;
 };
+
+/// Whether all of these partial values are sums over mesh axes that split no factor of the node.
+[[nodiscard]] bool only_free_sums(const std::vector<mesh::Partial>& partial, const FactorAxes& factors);
+
+/// Tells which operands of a node may stay partial, so that its result is partial instead. It must be linear in these.
+class PartialOperands {
+ public:
+  /// `partial`: the sums in which each operand is partial. `read_once`: for each input of the node, whether this node
+  /// is its only reader.
+  PartialOperands(const graph::Node& node, std::vector<std::vector<mesh::Partial>> partial, std::vector<bool> read_once,
+                  const FactorAxes& factors);
+
+  /// Whether the node is linear in all operands together, and all of them are partial in the same way.
+  [[nodiscard]] bool all_alike() const;
+
+  /// Whether operand i stays partial.
+  [[nodiscard]] bool stays(std::size_t i) const;
+
+  [[nodiscard]] const std::vector<mesh::Partial>& partial(std::size_t i) const { return partial_[i]; }
+
+ private:
+  const graph::Node& node_;
+  const FactorAxes& factors_;
+  std::vector<std::vector<mesh::Partial>> partial_;
+  std::vector<bool> read_once_;
+};
+
+/// The number of nodes, state writes and outputs that read each value of a function.
+[[nodiscard]] IdVector<graph::ValueId, int> count_readers(const graph::Function& function);
+
+/// The placement that is wanted for each value of a function: the one that the plan gives its cut point. If an
+/// elementwise node makes a value and its only reader is elementwise, the value takes the placement wanted for the
+/// reader's result. So a partial sum before a split cut point becomes a reduce_scatter.
+[[nodiscard]] IdVector<graph::ValueId, std::optional<mesh::Placement>> wanted_placements(
+    const graph::Function& function, const Placements& placements, const IdVector<graph::ValueId, int>& readers);
 
 }  // namespace shardrun::partition

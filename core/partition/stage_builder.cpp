@@ -2,7 +2,6 @@
 
 #include <array>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "core/base/error.h"

@@ -15,7 +15,7 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/device.h"
 #include "core/files/folder.h"
-#include "core/run/elastic.h"
+#include "core/run/prepare.h"
 #include "core/train/steps.h"
 
 namespace shardrun::run {
@@ -118,7 +118,6 @@ void Attempts::set_damaged_aside() {
 
 void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
   const checkpoint::NewestCheckpoint newest = checkpoint::newest_checkpoint(checkpoint::checkpoint_folder(job_));
-  unreadable_ = newest.damaged;
   if (newest.path.empty() || (first_ != nullptr && newest.step < first_->manifest().step)) {
     next_ = first_;  // the folder's newest checkpoint belongs to an earlier run
   } else {
@@ -139,15 +138,6 @@ void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
   } catch (const Error&) {
     // Neither strategy nor mesh allow fewer ranks, or the device is no longer available.
   }
-}
-
-/// Notes for a person on checkpoints that are skipped.
-std::string Attempts::notes_of_checkpoints() const {
-  std::string notes = set_aside_.empty() ? "" : fmt::format(" set aside as {};", fmt::join(set_aside_, ", "));
-  for (const std::string& unreadable : unreadable_) {
-    notes += fmt::format(" passes by a damaged checkpoint: {};", unreadable);
-  }
-  return notes;
 }
 
 std::string Attempts::begin_next(Run& run, const std::filesystem::path& record, const metrics::Summary& failed) {

@@ -49,30 +49,12 @@ launch::FailureKind kind_of(ErrorCode code) noexcept {
                               : launch::FailureKind::own;
 }
 
-/// The parts of its inputs that run_as_rank() keeps for the work.
-struct WorkInputs {
-  bool profile = false;
-  bool is_hosted = false;
-  int standard_input = 0;
-  int standard_output = 1;
-  std::optional<std::chrono::system_clock::time_point> ends_by;
-};
-
-int work_as_rank(compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder& folder,
-                 const WorkInputs& inputs) {
-  const std::unique_ptr<metrics::Display> display = display_of_launcher(link);
+int work_as_rank(compile::Compiled& compiled, const train::StepSettings& settings, bool is_hosted) {
+  train::RankLink& link = settings.link;
   metrics::Summary summary = train::planned_summary(compiled);
   link.message(summary_message, metrics::to_json(summary));
   try {
-    summary = train::run_steps(link.job(), compiled,
-                               {.display = *display,
-                                .folder = folder,
-                                .link = link,
-                                .profile = inputs.profile,
-                                .ends_by = inputs.ends_by,
-                                .standard_input = inputs.standard_input,
-                                .standard_output = inputs.standard_output},
-                               summary);
+    summary = train::run_steps(link.job(), compiled, settings, summary);
   } catch (const Error&) {
     link.message(summary_message, metrics::to_json(summary));
     throw;
@@ -81,7 +63,7 @@ int work_as_rank(compile::Compiled& compiled, train::RankLink& link, const metri
   link.barrier();
   // The launcher expects exit code 0 from a rank that was asked to stop and has saved. Another launcher gets 75.
   const bool has_saved = summary.status == "stopped" && link.job().checkpoints.used;
-  return has_saved && !inputs.is_hosted ? 0 : summary.exit_code;
+  return has_saved && !is_hosted ? 0 : summary.exit_code;
 }
 
 }  // namespace
@@ -388,13 +370,21 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
 }
 
 int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, RankInputs inputs) {
-  const WorkInputs for_work{profile, context.is_hosted, inputs.standard_input, inputs.standard_output, inputs.ends_by};
-  return as_rank(
-      job, context,
-      [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder& folder) {
-        return work_as_rank(compiled, link, folder, for_work);
-      },
-      std::move(inputs));
+  const auto work = [&context, profile, ends_by = inputs.ends_by, standard_input = inputs.standard_input,
+                     standard_output = inputs.standard_output](compile::Compiled& compiled, train::RankLink& link,
+                                                               const metrics::RunFolder& folder) {
+    const std::unique_ptr<metrics::Display> display = display_of_launcher(link);
+    return work_as_rank(compiled,
+                        {.display = *display,
+                         .folder = folder,
+                         .link = link,
+                         .profile = profile,
+                         .ends_by = ends_by,
+                         .standard_input = standard_input,
+                         .standard_output = standard_output},
+                        context.is_hosted);
+  };
+  return as_rank(job, context, work, std::move(inputs));
 }
 
 }  // namespace shardrun::run

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "core/compile/plugins.h"
 #include "core/launch/user_token.h"

@@ -12,16 +12,32 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/checkpoint/folder.h"
+#include "core/checkpoint/resume.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/files/folder.h"
+#include "core/forecast/disk.h"
+#include "core/job/output.h"
 #include "core/metrics/run_files.h"
+#include "core/run/earlier_run.h"
+#include "core/run/requirements.h"
 
 namespace shardrun::run {
 namespace {
 
 [[noreturn]] void refuse(const job::Job& job, const std::string& what) {
   throw Error(ErrorCode::job, fmt::format("{}: [checkpoint] resume: {}", job.where("checkpoint", "resume"), what));
+}
+
+/// Whether the last run in the folder completed. A run that was stopped after the last step may lack its sample.
+bool has_finished(const std::filesystem::path& output) {
+  std::ifstream file(metrics::summary_path(output));
+  boost::system::error_code failed;
+  const boost::json::value summary = boost::json::parse(std::string(std::istreambuf_iterator<char>(file), {}), failed);
+  const boost::json::object* const fields = failed ? nullptr : summary.if_object();
+  const boost::json::value* const status = fields == nullptr ? nullptr : fields->if_contains("status");
+  return status != nullptr && *status == "finished";
 }
 
 }  // namespace
@@ -52,20 +68,6 @@ void begin_from(std::shared_ptr<const checkpoint::OpenCheckpoint> resumed, compi
     compiled.saved_state.steps = compiled.resumed->manifest().base;  // [iterate] from may have another state by now
   }
 }
-
-namespace {
-
-/// Whether the last run in the folder completed. A run that was stopped after the last step may lack its sample.
-bool has_finished(const std::filesystem::path& output) {
-  std::ifstream file(metrics::summary_path(output));
-  boost::system::error_code failed;
-  const boost::json::value summary = boost::json::parse(std::string(std::istreambuf_iterator<char>(file), {}), failed);
-  const boost::json::object* const fields = failed ? nullptr : summary.if_object();
-  const boost::json::value* const status = fields == nullptr ? nullptr : fields->if_contains("status");
-  return status != nullptr && *status == "finished";
-}
-
-}  // namespace
 
 bool has_nothing_left(const job::Job& job, const compile::Compiled& compiled) {
   if (compiled.resumed == nullptr) {
@@ -100,6 +102,56 @@ std::vector<std::string> check_resumed(const job::Job& job, const compile::Compi
 std::string told_of_resumed(const compile::Compiled& compiled) {
   return fmt::format("goes on after step {} from {}", compiled.resumed->manifest().step,
                      files::shown(compiled.resumed->path()).native());
+}
+
+Beginning beginning_of(const job::Job& job, compile::Compiled& compiled) {
+  Beginning beginning;
+  beginning.kind = job.checkpoints.used ? Beginning::Kind::at_start : Beginning::Kind::unsaved;
+  try {
+    job::require_own_checkpoints(job);
+    begin_from(open_resumed(job, beginning.notices), compiled);
+    require_same_job(job, compiled);
+    if (job.checkpoints.used) {
+      std::ranges::move(forecast::require_checkpoint_folder(job), std::back_inserter(beginning.notices));
+    }
+    if (compiled.resumed == nullptr) {
+      return beginning;
+    }
+    beginning.step = compiled.resumed->manifest().step;
+    beginning.checkpoint = files::shown(compiled.resumed->path());
+    load_data(compiled);
+    std::ranges::move(check_resumed(job, compiled), std::back_inserter(beginning.notices));
+    beginning.kind = has_nothing_left(job, compiled) ? Beginning::Kind::has_ended : Beginning::Kind::resumed;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::job && error.code() != ErrorCode::data) {
+      throw;
+    }
+    beginning.kind = Beginning::Kind::is_refused;
+    beginning.refusal = error.message();
+    beginning.notices.clear();
+  }
+  return beginning;
+}
+
+std::string to_string(const Beginning& beginning) {
+  std::string text;
+  switch (beginning.kind) {
+    case Beginning::Kind::unsaved: return "";
+    case Beginning::Kind::at_start: text = "a run would begin at the start\n"; break;
+    case Beginning::Kind::resumed:
+      text = fmt::format("a run would go on after step {} from {}\n", beginning.step,
+                         files::human_path(beginning.checkpoint));
+      break;
+    case Beginning::Kind::has_ended:
+      text = fmt::format("a run would do nothing: {} is of the last step, {}, and the results are there\n",
+                         files::human_path(beginning.checkpoint), beginning.step);
+      break;
+    case Beginning::Kind::is_refused: text = fmt::format("a run would be refused: {}\n", beginning.refusal); break;
+  }
+  for (const std::string& notice : beginning.notices) {
+    text += "  " + notice + "\n";
+  }
+  return text;
 }
 
 }  // namespace shardrun::run

@@ -12,7 +12,6 @@
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/compile/compile.h"
-#include "core/run/elastic.h"
 #include "core/run/launched.h"
 #include "core/run/local_display.h"
 #include "core/run/prepare.h"

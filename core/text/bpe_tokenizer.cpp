@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/text/huge_pages.h"
+#include "core/text/byte_pairs.h"
 #include "core/base/text.h"
 #include "core/base/utf8.h"
 #include "core/text/parts.h"

@@ -8,7 +8,6 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <utility>

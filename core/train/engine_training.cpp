@@ -14,7 +14,7 @@
 #include "core/data/feed.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
-#include "core/train/learning_rate.h"
+#include "core/train/steps.h"
 #include "core/train/replicas.h"
 #include "core/workload/engine.h"
 

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <deque>
 #include <optional>
-#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/stop.h"

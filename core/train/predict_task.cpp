@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 #include <optional>
-#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/stop.h"

@@ -7,7 +7,6 @@
 #include <bit>
 #include <chrono>
 #include <span>
-#include <utility>
 
 #include "core/base/human.h"
 #include "core/compile/plugins.h"

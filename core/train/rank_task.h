@@ -13,7 +13,6 @@
 #include "core/metrics/record.h"
 #include "core/train/checkpointing.h"
 #include "core/train/replicas.h"
-#include "core/train/step_meter.h"
 #include "core/train/steps.h"
 #include "core/train/tracer.h"
 

@@ -11,7 +11,7 @@
 #include "core/compile/compile.h"
 #include "core/device/device.h"
 #include "core/device/hash.h"
-#include "core/partition/replicas.h"
+#include "core/partition/agreements.h"
 #include "core/runtime/executor.h"
 #include "core/train/rank_link.h"
 

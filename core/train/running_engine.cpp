@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <span>
-#include <utility>
 
 #include "core/base/error.h"
 #include "core/checkpoint/safetensors.h"

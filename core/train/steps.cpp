@@ -3,12 +3,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 
 #include "core/base/error.h"
 #include "core/base/host_name.h"
+#include "core/metrics/record.h"
 #include "core/train/rank_task.h"
 
 namespace shardrun::train {
+namespace {
+
+/// `after` − `before`.
+partition::SentBytes difference(const partition::SentBytes& after, const partition::SentBytes& before) {
+  partition::SentBytes sent;
+  for (const auto& [axis, collectives] : after) {
+    for (const auto& [collective, bytes] : collectives) {
+      const auto old_axis = before.find(axis);
+      const std::uint64_t old = old_axis == before.end() ? 0 : old_axis->second.at(collective);
+      if (bytes > old) {
+        sent[axis][collective] = bytes - old;
+      }
+    }
+  }
+  return sent;
+}
+
+}  // namespace
 
 metrics::Summary planned_summary(const compile::Compiled& compiled) {
   metrics::Summary summary;
@@ -58,6 +79,47 @@ std::string rate_unit(const job::Job& job) {
          : job.task == job::Task::iterate                   ? "it"
          : job.data.text.empty() && job.data.tokens.empty() ? "samples"
                                                             : "tok";
+}
+
+StepMeter::StepMeter(const runtime::Executor& executor) : executor_(executor), before_(executor.sent()) {
+  begin_again();
+}
+
+void StepMeter::begin_again() {
+  exposed_ = executor_.exposed_seconds();
+  hidden_ = executor_.hidden_seconds();
+  input_ = executor_.input_seconds();
+  late_ = executor_.late_seconds();
+  begin_ = std::chrono::steady_clock::now();
+}
+
+void StepMeter::all_is_given() { sent_ = difference(executor_.sent(), before_); }
+
+double StepMeter::seconds() const { return metrics::seconds_since(begin_); }
+
+StepMeasure StepMeter::end() const {
+  return {.duration = seconds(),
+          .exposed = executor_.exposed_seconds() - exposed_,
+          .hidden = executor_.hidden_seconds() - hidden_,
+          .input = executor_.input_seconds() - input_,
+          .late = executor_.late_seconds() - late_,
+          .sent = sent_ ? *sent_ : difference(executor_.sent(), before_)};
+}
+
+double learning_rate(const job::TrainSettings& train, std::int64_t step) {
+  if (step < train.warmup) {
+    return train.learning_rate * static_cast<double>(step + 1) / static_cast<double>(train.warmup + 1);
+  }
+  const std::int64_t span = std::max<std::int64_t>(1, train.steps - train.warmup);
+  const double progress = std::min(1.0, static_cast<double>(step - train.warmup) / static_cast<double>(span));
+  const double range = train.learning_rate - train.min_learning_rate;
+  switch (train.schedule) {
+    case job::Schedule::constant: return train.learning_rate;
+    case job::Schedule::linear: return train.learning_rate - range * progress;
+    case job::Schedule::cosine:
+      return train.min_learning_rate + 0.5 * range * (1.0 + std::cos(std::numbers::pi * progress));
+  }
+  return train.learning_rate;
 }
 
 }  // namespace shardrun::train

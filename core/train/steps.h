@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <optional>
 
+#include "core/job/job.h"
 #include "core/metrics/record.h"
 #include "core/metrics/run_folder.h"
+#include "core/partition/program.h"
+#include "core/runtime/executor.h"
 #include "core/train/rank_link.h"
 
 namespace shardrun::train {
@@ -45,5 +48,42 @@ struct StepSettings {
 
 /// The unit of a job's progress per second: tokens, samples (rows of arrays) or iterations.
 [[nodiscard]] std::string rate_unit(const job::Job& job);
+
+/// One step on this rank. Times are in seconds.
+struct StepMeasure {
+  double duration = 0;
+  double exposed = 0;  ///< communication for which the rank waited
+  double hidden = 0;   ///< communication while the rank computed
+  double input = 0;    ///< reading samples
+  double late = 0;     ///< by which transfers began late
+  partition::SentBytes sent;
+};
+
+/// Measures a step from the construction to end(). `executor` outlives this object.
+class StepMeter {
+ public:
+  explicit StepMeter(const runtime::Executor& executor);
+  /// Call it when all work of the step has been enqueued. Bytes sent from now on belong to another step.
+  void all_is_given();
+  /// Call it when the step before has ended only now: this step's time begins now.
+  void begin_again();
+  [[nodiscard]] double seconds() const;  ///< since the step began
+  [[nodiscard]] StepMeasure end() const;
+
+ private:
+  const runtime::Executor& executor_;
+  partition::SentBytes before_;               ///< sent before the step
+  std::optional<partition::SentBytes> sent_;  ///< what the step has sent; nothing before all_is_given()
+  double exposed_ = 0;
+  double hidden_ = 0;
+  double input_ = 0;
+  double late_ = 0;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+/// The learning rate of a step, counted from 0. A linear warm-up over `warmup` steps is followed by constant, linear or
+/// cosine decay (Loshchilov & Hutter 2017, arXiv:1608.03983, one period). The step after the last would
+/// have the minimum.
+[[nodiscard]] double learning_rate(const job::TrainSettings& train, std::int64_t step);
 
 }  // namespace shardrun::train

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/human.h"

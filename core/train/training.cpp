@@ -16,7 +16,7 @@
 #include "core/data/feed.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
-#include "core/train/learning_rate.h"
+#include "core/train/steps.h"
 
 namespace shardrun::train {
 

@@ -2,16 +2,29 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "core/verify/gather.h"
 #include "core/verify/reference.h"
 #include "core/verify/report.h"
 #include "core/verify/selection.h"
+#include "core/verify/snapshot.h"
 
 namespace shardrun::verify {
+
+/// A whole state, assembled from the ranks' parts.
+struct Whole {
+  std::vector<double> values;       ///< zero where no rank has the element
+  std::vector<std::int32_t> first;  ///< for each element, the first rank that has it; -1: none
+  std::vector<mesh::Box> boxes;     ///< the part of each rank; empty if the rank has no part
+};
+
+using Gathered = IdVector<graph::StateId, std::optional<Whole>>;
+
+/// Returns a rank's snapshot at the moment to gather. Called for one rank after the other.
+using SnapshotOf = std::function<Snapshot(std::int64_t rank)>;
 
 /// The largest number of times that a step is computed with rounded results. Once is enough unless a difference is only
 /// a little beyond the limit.

@@ -25,7 +25,6 @@
 #include "core/train/rank_link.h"
 #include "core/train/steps.h"
 #include "core/train/training.h"
-#include "core/verify/interpreted.h"
 #include "core/verify/meter.h"
 #include "core/verify/selection.h"
 #include "core/verify/snapshot.h"

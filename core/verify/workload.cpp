@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "core/data/feed.h"
-#include "core/train/learning_rate.h"
+#include "core/train/steps.h"
 #include "core/workload/program.h"
 
 namespace shardrun::verify {

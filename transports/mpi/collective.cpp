@@ -8,7 +8,6 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
-#include <string>
 #include <utility>
 #include <vector>
 

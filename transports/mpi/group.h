@@ -1,24 +1,157 @@
 #pragma once
 
 #include <mpi.h>
-#include <shardrun/sdk/transport/group.hpp>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shardrun/sdk/transport/group.hpp>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "transports/mpi/arrivals.h"
-#include "transports/mpi/requests.h"
-#include "transports/mpi/shared_comm.h"
+#include "transports/mpi/library.h"
 
 namespace shardrun::mpi_transport {
+
+/// Tells the other members that this one starts an op, by an all_reduce of the minimum of `mine`.
+struct Announcement {
+  std::array<std::uint64_t, 2> mine = {};  ///< the op's number in its group, and its complement
+  std::array<std::uint64_t, 2> least = {};
+  MPI_Request request = MPI_REQUEST_NULL;
+};
+
+/// An op whose communicator is shared with other ops.
+class SharedCommOp {
+ public:
+  SharedCommOp() = default;
+  SharedCommOp(const SharedCommOp&) = delete;
+  SharedCommOp& operator=(const SharedCommOp&) = delete;
+  virtual ~SharedCommOp() = default;
+
+  /// Called once all members have started this op as their next one. It makes the MPI calls. May throw TransportError.
+  virtual void begin() = 0;
+  /// Called when the group fails: neither this op nor any later one begins.
+  virtual void fail(const sdk::TransportError& failure) noexcept = 0;
+  [[nodiscard]] virtual bool is_over() noexcept = 0;  ///< whether the group has failed
+};
+
+/// One communicator for many ops. MPI pairs collectives on a communicator by the order of their calls alone. So each
+/// start is announced on a second communicator. An op begins when all members have announced it, in the order of the
+/// starts, so MPI never pairs different ops. REQUIRES: MPI's lock is held in every call.
+class SharedComm final : public Progressable {
+ public:
+  /// Every member must construct it.
+  explicit SharedComm(MPI_Comm group);
+  ~SharedComm() override;
+
+  [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
+
+  /// A later `advance`, on any thread, begins the op. `op` and `announcement` must live until then, or until `leave`.
+  void start(SharedCommOp& op, Announcement& announcement);
+  void advance() noexcept override;
+  /// Removes the op, whether it has begun or not. Keeps an unfinished announcement for MPI.
+  void leave(const SharedCommOp& op, std::unique_ptr<Announcement> announcement);
+
+ private:
+  struct Started {
+    SharedCommOp* op;
+    Announcement* announcement;
+  };
+
+  MPI_Comm announcements_ = MPI_COMM_NULL;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  std::deque<Started> started_;  ///< started but not begun, in order
+  bool has_unanswered_ = false;  ///< an op that has left had an unanswered announcement: keep the communicator
+};
+
+/// Another member, for messages.
+struct Peer {
+  std::string name;
+  std::uint32_t rank = 0;  ///< number in the world
+};
+
+/// Requests in flight that are completed together. Declare it after their buffers, so that it is destroyed first: if
+/// requests are incomplete then, it abandons MPI, so that MPI no longer accesses the buffers.
+class Requests {
+ public:
+  explicit Requests(std::string what) : what_(std::move(what)) {}
+  Requests(const Requests&) = delete;
+  Requests& operator=(const Requests&) = delete;
+  ~Requests();
+
+  /// Adds a request, for an MPI call to fill in. Errors name `peer` as awaited. The reference is valid until the next
+  /// `add`. REQUIRES: MPI's lock is held, from the first to the last.
+  [[nodiscard]] MPI_Request& add(const std::optional<Peer>& peer = std::nullopt);
+  /// Whether more requests will be added. Until then this counts as incomplete.
+  void expect_more(bool expected) noexcept { expects_more_ = expected; }
+  [[nodiscard]] bool expects_more() const noexcept { return expects_more_; }
+  /// Removes all requests, before the next run. REQUIRES: nothing is in flight.
+  void clear() noexcept;
+  /// Reserves memory, so that adding this many requests allocates nothing.
+  void reserve(std::size_t requests);
+
+  /// Checks once whether all requests are complete. Throws TransportError if MPI reports a failure.
+  [[nodiscard]] bool test();
+  /// Checks until all requests are complete or `over()` is true, and yields in between. `over` may throw.
+  [[nodiscard]] bool wait(const std::function<bool()>& over);
+  /// The known peers of the incomplete requests.
+  [[nodiscard]] sdk::AwaitedRanks awaited() const;
+
+ private:
+  std::string what_;
+  std::vector<MPI_Request> requests_;
+  std::vector<std::optional<Peer>> peers_;
+  std::vector<int> indices_;  ///< those that MPI reports as complete
+  std::size_t used_ = 0;
+  bool expects_more_ = false;
+};
+
+/// Finds the members that are late for a collective, which MPI does not report. Members number the collectives that
+/// they start; the order is the same on all. A member that has waited for half of an op's time reports the op's number
+/// in the job's store. A member whose op is past its deadline reads the others' reports. So a job without delays never
+/// uses the store.
+class Arrivals {
+ public:
+  /// `key`: a prefix in the store for this group, the same on all members.
+  Arrivals(const sdk::TransportHost& host, std::string key, std::uint32_t rank, std::uint32_t size);
+
+  /// The number of the collective that starts now, from 1. REQUIRES: MPI's lock is held.
+  [[nodiscard]] std::uint64_t next() noexcept { return ++started_; }
+
+  // Any thread may call the following.
+  /// Reports that this member has started that collective and waits.
+  void report(std::uint64_t number) noexcept;
+  /// The members that have not reported the start of that collective. Waits a short while for reports. A member that
+  /// completed its part early (the root of a broadcast) and is busy elsewhere counts as missing.
+  [[nodiscard]] std::vector<std::uint32_t> missing(std::uint64_t number) noexcept;
+
+ private:
+  struct Report {
+    std::uint64_t number = 0;
+    std::uint64_t read = 0;  ///< number of reports read so far
+    bool is_read = false;
+  };
+
+  [[nodiscard]] std::string key_of(std::uint32_t member, std::uint64_t index) const;
+  /// Reads the member's next report. Returns false if there is none.
+  [[nodiscard]] bool read_reports(std::uint32_t member);
+
+  sdk::TransportHost host_;
+  std::string key_;
+  std::uint32_t rank_;
+  std::uint64_t started_ = 0;
+  std::mutex mutex_;  ///< guards the members below
+  std::uint64_t written_ = 0;
+  std::vector<Report> reports_;  ///< by member
+};
 
 /// The communicator of a prepared collective, and the collective's number in its group.
 struct CollectiveComm {

@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <string_view>
 
 namespace shardrun::mpi_transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "transports/mpi/requests.h"
+#include "transports/mpi/group.h"
 
 #include <sched.h>
 

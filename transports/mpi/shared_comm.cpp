@@ -1,4 +1,4 @@
-#include "transports/mpi/shared_comm.h"
+#include "transports/mpi/group.h"
 
 #include <algorithm>
 #include <exception>

@@ -1,13 +1,84 @@
 #pragma once
 
+#include <cuda.h>
+#include <nccl.h>
+
 #include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <shardrun/sdk/transport/op.hpp>
 #include <string>
 
-#include "transports/nccl/libraries.h"
-
 namespace shardrun::nccl_transport {
+
+/// The functions of the driver, libcuda.so.1, that are used.
+struct Cuda {
+  decltype(&::cuInit) init;
+  decltype(&::cuGetErrorName) error_name;
+  decltype(&::cuGetErrorString) error_text;
+  decltype(&::cuDeviceGetCount) device_count;
+  decltype(&::cuDeviceGet) device_get;
+  decltype(&::cuDeviceGetPCIBusId) bus_id;
+  decltype(&::cuDevicePrimaryCtxRetain) context_retain;
+  decltype(&::cuDevicePrimaryCtxRelease) context_release;
+  decltype(&::cuCtxPushCurrent) context_push;
+  decltype(&::cuCtxPopCurrent) context_pop;
+  decltype(&::cuCtxGetStreamPriorityRange) priority_range;
+  decltype(&::cuStreamCreateWithPriority) stream_create;
+  decltype(&::cuStreamDestroy) stream_destroy;
+  decltype(&::cuStreamWaitEvent) stream_wait_event;
+  decltype(&::cuEventCreate) event_create;
+  decltype(&::cuEventDestroy) event_destroy;
+  decltype(&::cuEventRecord) event_record;
+  decltype(&::cuEventQuery) event_query;
+  decltype(&::cuMemAlloc) allocate;
+  decltype(&::cuMemFree) free;
+  decltype(&::cuMemcpyHtoDAsync) copy_to_device;
+  decltype(&::cuMemcpyDtoH) copy_from_device;
+  decltype(&::cuModuleLoadData) module_load;
+  decltype(&::cuModuleUnload) module_unload;
+  decltype(&::cuModuleGetFunction) module_function;
+  decltype(&::cuLaunchKernel) launch_kernel;
+};
+
+/// The functions of libnccl.so.2 that are used.
+struct Nccl {
+  decltype(&::ncclGetVersion) version;
+  decltype(&::ncclGetUniqueId) unique_id;
+  decltype(&::ncclCommInitRankConfig) init;
+  decltype(&::ncclCommGetAsyncError) async_error;
+  decltype(&::ncclCommFinalize) finalize;
+  decltype(&::ncclCommDestroy) destroy;
+  decltype(&::ncclCommAbort) abort;
+  decltype(&::ncclGetErrorString) error_text;
+  decltype(&::ncclGetLastError) last_error;
+  decltype(&::ncclGroupStart) group_start;
+  decltype(&::ncclGroupEnd) group_end;
+  decltype(&::ncclSend) send;
+  decltype(&::ncclRecv) recv;
+  decltype(&::ncclBroadcast) broadcast;
+  decltype(&::ncclReduce) reduce;
+  decltype(&::ncclAllReduce) all_reduce;
+  decltype(&::ncclAllGather) all_gather;
+  decltype(&::ncclReduceScatter) reduce_scatter;
+  decltype(&::ncclCommRegister) register_memory;  ///< since 2.19; null in older libraries, like the next
+  decltype(&::ncclCommDeregister) deregister_memory;
+};
+
+struct Libraries {
+  Cuda cuda{};
+  Nccl nccl{};
+};
+
+/// Opens both libraries. They stay loaded. Throws TransportError{SR_INVALID}: which file is missing, and what to do.
+[[nodiscard]] Libraries load_libraries();
+
+/// Throws TransportError{SR_INTERNAL} "WHAT: THE ERROR'S TEXT (ITS NAME)" if the call failed.
+void check(const Cuda& cuda, CUresult result, const std::string& what);
 
 /// The number of CUDA devices. Throws TransportError if there is none, or no driver that works.
 int count_devices(const Cuda& cuda);
@@ -70,5 +141,33 @@ class Owned {
 [[nodiscard]] std::unique_ptr<Owned<CUstream>> make_stream(const Cuda& cuda);
 [[nodiscard]] std::unique_ptr<Owned<CUevent>> make_event(const Cuda& cuda);
 [[nodiscard]] std::unique_ptr<Owned<CUdeviceptr>> make_memory(const Cuda& cuda, std::size_t bytes);
+
+class NcclGroup;
+
+/// The memory that the host has registered. Each group registers its ops' memory with its communicator. Any thread may
+/// use it.
+class Memories {
+ public:
+  struct Memory {
+    void* data = nullptr;
+    std::uint64_t bytes = 0;
+  };
+
+  [[nodiscard]] std::uint64_t add(const Memory& memory);
+  /// Removes a memory. Groups must have deregistered it before.
+  void remove(std::uint64_t registration);
+  /// The memory that contains the buffer; nothing if the buffer is not in registered memory. Throws
+  /// TransportError{SR_INVALID} if the buffer names a registration that does not contain it.
+  [[nodiscard]] std::optional<Memory> memory_of(const sdk::Buffer& buffer) const;
+
+  void add(NcclGroup& group);
+  void remove(NcclGroup& group);
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, Memory> memories_;
+  std::uint64_t last_ = 0;
+  std::list<NcclGroup*> groups_;
+};
 
 }  // namespace shardrun::nccl_transport

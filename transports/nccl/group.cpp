@@ -1,15 +1,12 @@
 #include "transports/nccl/group.h"
 
-#include <shardrun/sdk/transport/agreement.hpp>
-
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <shardrun/sdk/transport/agreement.hpp>
 #include <utility>
 
 namespace shardrun::nccl_transport {
-
-using sdk::TransportError;
-
 namespace {
 
 constexpr std::size_t word_bytes = 256;  ///< more than a word, to keep what follows aligned
@@ -17,6 +14,46 @@ constexpr std::size_t word_bytes = 256;  ///< more than a word, to keep what fol
 std::size_t claims_bytes(std::uint32_t members) { return sizeof(sdk::Claim) * members; }
 
 }  // namespace
+
+Watchdog::Watchdog() : thread_([this] { work(); }) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Watchdog::add(NcclGroup& group) {
+  {
+    const std::lock_guard lock(mutex_);
+    groups_.push_back(&group);
+  }
+  changed_.notify_all();
+}
+
+void Watchdog::remove(NcclGroup& group) {
+  const std::lock_guard lock(mutex_);
+  groups_.remove(&group);
+}
+
+void Watchdog::work() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (groups_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    for (NcclGroup* const group : groups_) {
+      group->watch();
+    }
+    changed_.wait_for(lock, std::chrono::milliseconds(20));
+  }
+}
+
+using sdk::TransportError;
 
 /// A prepared op or batch.
 class NcclOp final : public sdk::Op {

@@ -1,25 +1,48 @@
 #pragma once
 
-#include <shardrun/sdk/transport/group.hpp>
-
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shardrun/sdk/transport/group.hpp>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "transports/nccl/communicator.h"
 #include "transports/nccl/device.h"
 #include "transports/nccl/kernels.h"
 #include "transports/nccl/launch.h"
-#include "transports/nccl/memories.h"
 #include "transports/nccl/steps.h"
-#include "transports/nccl/watchdog.h"
 
 namespace shardrun::nccl_transport {
+
+class NcclGroup;
+
+/// Advances the ops of groups that no thread polls, and fails ops at their deadlines.
+class Watchdog {
+ public:
+  Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+  ~Watchdog();
+
+  void add(NcclGroup& group);
+  void remove(NcclGroup& group);
+
+ private:
+  void work();
+
+  std::mutex mutex_;  ///< locked before a group's mutex
+  std::condition_variable changed_;
+  std::list<NcclGroup*> groups_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
 
 /// A group with one communicator. An enqueued op runs in the queue itself: NCCL may hang if communicators run at the
 /// same time, or in different orders on two devices, and the host has ordered its queue's work. Ops that are started

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <shardrun/sdk/transport/reduce.hpp>
 #include <vector>

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "transports/shm/memory.h"
-#include "transports/shm/segments.h"
 
 namespace shardrun::shm_transport {
 

@@ -1,25 +1,29 @@
 #include "transports/shm/memory.h"
 
 #include <fcntl.h>
-#include <shardrun/sdk/transport/op.hpp>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
+#include <shardrun/sdk/transport/op.hpp>
 #include <string>
 #include <utility>
 
 namespace shardrun::shm_transport {
-
-using shardrun::sdk::TransportError;
-
 namespace {
+
+using sdk::TransportError;
 
 [[noreturn]] void fail(std::int32_t status, const std::string& what) {
   throw TransportError(status, what + ": " + std::strerror(errno));
 }
+
+/// The cache line before each segment counts its holders.
+constexpr std::size_t head_bytes = 64;
 
 }  // namespace
 
@@ -96,6 +100,31 @@ std::shared_ptr<Mapping> PeerMemory::mapping_of(const MemoryRef& ref) {
   std::shared_ptr<Mapping> mapping = Mapping::open(ref.pid, ref.descriptor, ref.inode);
   mappings_.emplace(key, mapping);
   return mapping;
+}
+
+std::optional<std::uint64_t> SegmentPool::assign(std::size_t bytes) {
+  const std::size_t size = std::bit_ceil(head_bytes + bytes);
+  std::vector<std::uint64_t>& same_size = by_size_[size];
+  auto found = std::find_if(same_size.begin(), same_size.end(), [&](std::uint64_t offset) {
+    return holders_of(offset).load(std::memory_order_acquire) == 0;
+  });
+  if (found == same_size.end()) {
+    if (size > bytes_ - used_) {
+      return std::nullopt;
+    }
+    found = same_size.insert(same_size.end(), used_);
+    used_ += size;
+  }
+  holders_of(*found).store(members_);
+  return *found;
+}
+
+OpSegment SegmentPool::hold(std::uint64_t offset) const noexcept { return {holders_of(offset), data(offset)}; }
+
+std::byte* SegmentPool::data(std::uint64_t offset) const noexcept { return memory_ + offset + head_bytes; }
+
+std::atomic<std::uint32_t>& SegmentPool::holders_of(std::uint64_t offset) const noexcept {
+  return *reinterpret_cast<std::atomic<std::uint32_t>*>(memory_ + offset);
 }
 
 }  // namespace shardrun::shm_transport

@@ -23,7 +23,6 @@
 
 #include "core/base/host_name.h"
 #include "core/base/philox.h"
-#include "core/launch/keys.h"
 #include "core/launch/rank.h"
 #include "core/launch/store_client.h"
 #include "core/launch/tls.h"

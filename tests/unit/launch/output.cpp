@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/launch/lines.h"
 #include "core/launch/output_reader.h"
 #include "tests/support/catch.h"
 #include "tests/unit/launch/job.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/launch/keys.h"
+#include "core/launch/tls.h"
 #include "core/launch/protocol.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"

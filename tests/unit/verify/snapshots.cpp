@@ -3,7 +3,7 @@
 #include <memory>
 #include <set>
 
-#include "core/train/learning_rate.h"
+#include "core/train/steps.h"
 #include "core/train/training.h"
 #include "core/verify/verify.h"
 #include "tests/support/catch.h"

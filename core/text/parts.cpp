@@ -1,4 +1,4 @@
-#include "core/text/token_decoder.h"
+#include "core/text/parts.h"
 
 #include <optional>
 
