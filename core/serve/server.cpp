@@ -8,12 +8,15 @@
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/ssl/context.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/beast/core/string.hpp>
 #include <charconv>
 #include <csignal>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <memory>
 #include <random>
@@ -317,13 +320,19 @@ class Server {
   }
 
   void answer(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
+    const auto route = routes_.find(request.path.starts_with("/v1/models/") ? "/v1/models/" : request.path);
+    or_refuse(connection, request.path, [&] { (this->*route->second.answer)(connection, request); });
+  }
+
+  /// Answers a request by a call, or tells why it is refused.
+  template <typename Call>
+  void or_refuse(const std::shared_ptr<http::Connection>& connection, const std::string& path, const Call& call) {
     try {
-      const auto route = routes_.find(request.path.starts_with("/v1/models/") ? "/v1/models/" : request.path);
-      (this->*route->second.answer)(connection, request);
+      call();
     } catch (const Refusal& refusal) {
       connection->respond(refusal_response(refusal));
     } catch (const std::exception& error) {
-      log(fmt::format("a request to {} failed: {}", request.path, error.what()));
+      log(fmt::format("a request to {} failed: {}", path, error.what()));
       connection->respond(refusal_response({.status = 500, .message = "the request could not be processed"}));
     }
   }
@@ -388,14 +397,49 @@ class Server {
     }
   }
 
-  void give_tokens(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
+  /// Calls `read` with the request's body on the thread of reader_, because large texts take long to become tokens, and
+  /// then `go_on` with its result on this one, unless the client is gone by then.
+  template <typename Read, typename GoOn>
+  void read_apart(const std::shared_ptr<http::Connection>& connection, const http::Request& request, const Read& read,
+                  const GoOn& go_on) {
     require_ready();
-    connection->respond({.body = tokenize(request.body, model_)});
+    const std::size_t bytes = request.body.size();
+    if (unread_ + bytes > http_.most_bodies_bytes) {
+      throw Refusal{.status = 503, .message = "too many large requests are being read: try again later"};
+    }
+    unread_ += bytes;
+    asio::post(reader_, [this, connection, path = request.path, body = request.body, model = model_, read, go_on] {
+      std::optional<decltype(read(body, model))> found;
+      std::exception_ptr failed;
+      try {
+        found = read(body, model);
+      } catch (...) {
+        failed = std::current_exception();
+      }
+      asio::post(io_, [this, connection, path, bytes = body.size(), found = std::move(found), failed, go_on]() mutable {
+        unread_ -= bytes;
+        if (!connections_.contains(connection)) {
+          return;
+        }
+        or_refuse(connection, path, [&] {
+          if (failed) {
+            std::rethrow_exception(failed);
+          }
+          require_ready();
+          go_on(std::move(*found));
+        });
+      });
+    });
+  }
+
+  void give_tokens(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
+    read_apart(connection, request, tokenize,
+               [connection](std::string found) { connection->respond({.body = std::move(found)}); });
   }
 
   void give_text(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
-    require_ready();
-    connection->respond({.body = detokenize(request.body, model_)});
+    read_apart(connection, request, detokenize,
+               [connection](std::string found) { connection->respond({.body = std::move(found)}); });
   }
 
   void complete_chat(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
@@ -407,15 +451,20 @@ class Server {
   }
 
   void complete(const std::shared_ptr<http::Connection>& connection, const http::Request& request, bool is_chat) {
-    require_ready();
-    const auto open = std::make_shared<Open>(
-        Open{.question = read_question(is_chat, request.body, model_), .connection = connection});
+    read_apart(
+        connection, request,
+        [is_chat](const std::string& body, const ServedModel& model) { return read_question(is_chat, body, model); },
+        [this, connection](Question question) { ask(connection, std::move(question)); });
+  }
+
+  void ask(const std::shared_ptr<http::Connection>& connection, Question question) {
+    const auto open = std::make_shared<Open>(Open{.question = std::move(question), .connection = connection});
     if (const std::vector<std::string>& unknown = open->question.unknown; !unknown.empty()) {
       log(fmt::format("a request has the field \"{}\"{}, without effect", unknown.front().substr(0, 60),
                       unknown.size() == 1 ? "" : fmt::format(" and {} more", unknown.size() - 1)));
     }
     open->reply.emplace(
-        open->question, model_, fmt::format("{}-{:016x}", is_chat ? "chatcmpl" : "cmpl", random_()),
+        open->question, model_, fmt::format("{}-{:016x}", open->question.is_chat ? "chatcmpl" : "cmpl", random_()),
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
     const std::size_t choices = open->reply->choices();
     if (!dispatcher_.has_room(choices)) {
@@ -640,6 +689,7 @@ class Server {
   std::set<std::shared_ptr<http::Connection>> connections_;
   std::set<std::shared_ptr<Open>> open_;
   std::size_t bodies_ = 0;
+  std::size_t unread_ = 0;  ///< bytes of bodies that wait for reader_
   std::mt19937_64 random_;
   const std::int64_t created_ =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -651,6 +701,7 @@ class Server {
   bool is_finishing_ = false;
   bool is_stopped_ = false;
   bool is_told_ready_ = false;
+  asio::thread_pool reader_{1};  ///< last: its end waits for its thread, which uses the others
 };
 
 }  // namespace
