@@ -566,6 +566,7 @@ class Server {
   void take_change() {
     model_.context = dispatcher_.context();
     model_.vocabulary = dispatcher_.vocabulary();
+    model_.scores_prompts = dispatcher_.scores_prompts();
     model_.most_prompts = settings_.queue + static_cast<std::size_t>(dispatcher_.slots());
     if (dispatcher_.state() == Dispatcher::State::ready && !std::exchange(is_told_ready_, true)) {
       log(fmt::format("ready: {}, a context of {}", counted(dispatcher_.slots(), "slot"),
