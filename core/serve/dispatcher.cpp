@@ -58,6 +58,7 @@ Dispatcher::Dispatcher(boost::asio::io_context& io, Settings settings)
 
 void Dispatcher::start_job() {
   was_ready_ = false;
+  is_failing_ = false;
   try {
     job_ = std::make_shared<JobProcess>(
         io_, JobProcess::Events{.told = [this](const auto& event) { hear(event); },
@@ -112,6 +113,15 @@ void Dispatcher::hear(const boost::json::object& event) {
     was_ready_ = true;
     become(State::ready);
     return send_prompts();
+  }
+  if (event.contains("failed")) {
+    is_failing_ = true;
+    state_ = State::loading;
+    fail_those_in_work("a rank of the job has failed");
+    return settings_.changed();
+  }
+  if (is_failing_) {
+    return;  // a piece of an answer that has failed
   }
   const boost::json::value& id = event.at("id");
   const auto found = id.is_int64() ? in_work_.find(static_cast<std::uint64_t>(id.get_int64())) : in_work_.end();

@@ -176,6 +176,7 @@ class Dispatcher {
   int exit_code_ = 0;
   bool is_finishing_ = false;
   bool was_ready_ = false;   ///< the job that runs, or that ended last
+  bool is_failing_ = false;  ///< a rank of the job has failed, and the job is about to end
   boost::asio::steady_timer start_again_;
   std::chrono::milliseconds pause_{0};  ///< before the next start
 };

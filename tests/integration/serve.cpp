@@ -269,6 +269,8 @@ TEST_CASE("serve: a rank that is killed fails what is in work, and the server go
   const Response failed = response_of(client.read_all());
   CHECK(failed.status == 500);
   CHECK(failed.json().at("error").at("type") == "server_error");
+  // It was told before the other rank ended, which is stopped.
+  CHECK_THAT(failed.body, Contains("a rank of the job has failed while the request was in work"));
   served.await_ready();
   CHECK(served.complete(R"({"prompt": "a", "max_tokens": 2})").status == 200);
   served.await_metric("job_restarts_total", "1");
