@@ -11,10 +11,10 @@ namespace json = boost::json;
 
 namespace {
 
-/// The number of characters of UTF-8.
-std::size_t characters_of(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(text, [](char each) { return (static_cast<unsigned char>(each) & 0xC0U) != 0x80U; }));
+/// The number of characters that begin in a token of logprobs.
+std::size_t characters_of(const json::object& token) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      token.at("bytes").get_array(), [](const json::value& each) { return (each.to_number<std::int64_t>() & 0xC0) != 0x80; }));
 }
 
 }  // namespace
@@ -42,7 +42,6 @@ Reply::Reply(const Question& question, const ServedModel& model, std::string id,
       choices_(question.prompts.size() * static_cast<std::size_t>(question.n)) {
   for (std::size_t i = 0; i < choices_.size() && !question.echoed.empty(); ++i) {
     choices_[i].text = question.echoed[i / static_cast<std::size_t>(question.n)];
-    choices_[i].told = question.logprobs ? 0 : characters_of(choices_[i].text);
   }
   for (const std::vector<std::int32_t>& prompt : question.prompts) {
     prompt_tokens_ += std::ssize(prompt);
@@ -132,7 +131,7 @@ json::value Reply::shown(const json::array& content, std::size_t offset) const {
       }
     }
     offsets.push_back(offset);
-    offset += characters_of(one.at("token").get_string());
+    offset += characters_of(one);
   }
   return json::object{{"tokens", std::move(tokens)},
                       {"token_logprobs", std::move(logprobs)},
@@ -182,7 +181,7 @@ std::vector<std::string> Reply::add(std::size_t choice, const Piece& piece) {
   if (!text.empty() || !content.empty()) {
     events.push_back(chunk(choice, {{"content", text}}, shown(content, one.told), nullptr));
     for (const json::value& each : content) {
-      one.told += characters_of(each.at("token").get_string());
+      one.told += characters_of(each.get_object());
     }
   }
   if (!piece.finish_reason.empty()) {

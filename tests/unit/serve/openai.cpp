@@ -144,18 +144,18 @@ TEST_CASE("an echoed prompt has logprobs, null for its first token, and offsets 
   serve::Reply reply(two, scoring_model(), "cmpl-1", 5);
   // Tokens 200 and 201 have the same text.
   static_cast<void>(reply.add(0, {.text = "\xC3\xA9x",
-                                  .tokens = {0xC3, 120},
-                                  .logprobs = {-1, -2},
-                                  .top_logprobs = {{{200, -0.5}, {201, -0.75}}, {{120, -2}, {121, -3}}},
+                                  .tokens = {0xC3, 0xA9, 120},
+                                  .logprobs = {-1, -1, -2},
+                                  .top_logprobs = {{{200, -0.5}, {201, -0.75}}, {{202, -1}}, {{120, -2}, {121, -3}}},
                                   .prompt_logprobs = {std::nullopt, -0.25},
                                   .prompt_top_logprobs = {{}, {{98, -0.25}, {99, -4}}}}));
   static_cast<void>(reply.add(0, {.finish_reason = "length", .answer_tokens = 2}));
   const boost::json::value choice = parsed(reply.whole()).at("choices").at(0);
   CHECK(choice.at("text") == "ab\xC3\xA9x");
-  CHECK(choice.at("logprobs") == parsed(R"({"tokens": ["a", "b", "\ufffd", "x"],
-      "token_logprobs": [null, -0.25, -1.0, -2.0],
-      "top_logprobs": [null, {"b": -0.25, "c": -4.0}, {"\ufffd": -0.5}, {"x": -2.0, "y": -3.0}],
-      "text_offset": [0, 1, 2, 3]})"));
+  CHECK(choice.at("logprobs") == parsed(R"({"tokens": ["a", "b", "\ufffd", "\ufffd", "x"],
+      "token_logprobs": [null, -0.25, -1.0, -1.0, -2.0],
+      "top_logprobs": [null, {"b": -0.25, "c": -4.0}, {"\ufffd": -0.5}, {"\ufffd": -1.0}, {"x": -2.0, "y": -3.0}],
+      "text_offset": [0, 1, 2, 3, 3]})"));
 }
 
 TEST_CASE("errors have OpenAI's form", "[serve]") {
