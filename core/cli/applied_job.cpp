@@ -72,6 +72,18 @@ std::string text_of_predictions(const Parsed& parsed, const job::RawJob& of_run,
   return text;
 }
 
+/// Messages about a setting then name the option that was typed in place of --set.
+void name_as(job::RawJob& raw, std::string_view setting, const std::string& option) {
+  const std::size_t dot = setting.find('.');
+  for (job::RawSection& section : raw.sections) {
+    for (job::RawSetting& each : section.settings) {
+      if (section.name == setting.substr(0, dot) && each.key == setting.substr(dot + 1)) {
+        each.where = option;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 job::RawJob job_of_weights(const Parsed& parsed, const std::string& command, const std::filesystem::path& path,
@@ -157,7 +169,13 @@ job::RawJob generating_job(const Parsed& parsed, const std::string& command,
       set(setting, value);
     }
   }
-  return is_job ? job::read_job_file(path, overrides) : job_of_weights(parsed, command, path, overrides);
+  job::RawJob raw = is_job ? job::read_job_file(path, overrides) : job_of_weights(parsed, command, path, overrides);
+  for (const auto& [option, setting] : settings) {
+    if (parsed.has(option)) {
+      name_as(raw, setting, fmt::format("--{}", option));
+    }
+  }
+  return raw;
 }
 
 void require_generating(const checkpoint::TrainedModel& trained, const std::string& path) {

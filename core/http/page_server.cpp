@@ -1,12 +1,10 @@
 #include "core/http/page_server.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <set>
 #include <thread>
@@ -14,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/base/signal_free_thread.h"
+#include "core/http/listener.h"
 #include "core/http/stream.h"
 
 namespace shardrun::http {
@@ -24,8 +23,6 @@ using asio::ip::tcp;
 namespace {
 
 constexpr std::size_t most_page_connections = 64;
-/// The pause after a connection could not be accepted, such as for too many open files.
-constexpr std::chrono::milliseconds accept_pause{50};
 
 }  // namespace
 
@@ -42,16 +39,14 @@ class PageServer::Loop {
     settings_ = {.receiving = std::chrono::seconds(10),
                  .idle = std::chrono::seconds(30),
                  .admit = [this](const Request& request) { return admit(request); }};
-    accept();
+    listener_.accept();
     thread_ = thread_without_signals("the thread that serves pages", [this] { io_.run(); });
   }
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
   ~Loop() {
     asio::post(io_, [this] {
-      is_ending_ = true;
-      acceptor_.close();
-      accept_again_.cancel();
+      listener_.close();
       for (const auto& each : std::set(connections_)) {
         each->close();
       }
@@ -67,41 +62,19 @@ class PageServer::Loop {
     tcp::resolver resolver(io_);
     const tcp::endpoint found =
         *resolver.resolve(endpoint.host, std::to_string(endpoint.port), tcp::resolver::passive).begin();
-    acceptor_.open(found.protocol());
-    ::fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
-    acceptor_.set_option(tcp::acceptor::reuse_address(true));
-    acceptor_.bind(found);
-    acceptor_.listen();
-    const tcp::endpoint bound = acceptor_.local_endpoint();
+    const tcp::endpoint bound = listener_.open(found);
     is_loopback_ = bound.address().is_loopback();
     address_ = "http://" + to_string(Endpoint{.host = bound.address().to_string(), .port = bound.port()});
   }
 
-  void accept() {
-    if (is_ending_) {
-      return;
-    }
-    acceptor_.async_accept([this](boost::system::error_code failed, tcp::socket socket) {
-      if (!failed) {
-        receive(std::move(socket));
-        return accept();
-      }
-      accept_again_.expires_after(accept_pause);
-      accept_again_.async_wait([this](boost::system::error_code) { accept(); });
-    });
-  }
-
   /// Takes a connection. At the bound it closes the one that has been silent longest, so that clients that ask nothing,
   /// or do not read, keep no other waiting.
-  void receive(tcp::socket socket) {
+  void receive(Listener::Socket socket) {
     if (connections_.size() >= most_page_connections) {
       const std::shared_ptr<Connection> silent =
           *std::ranges::min_element(connections_, {}, [](const auto& each) { return each->moved_at(); });
       silent->close();
     }
-    ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
-    boost::system::error_code ignored;
-    socket.set_option(tcp::no_delay(true), ignored);
     const auto connection = std::make_shared<Connection>(
         io_, make_stream(std::move(socket), nullptr), "", settings_, bodies_,
         Connection::Events{.asked = [this](const auto& from, const Request& request) { answer(*from, request); },
@@ -136,12 +109,11 @@ class PageServer::Loop {
   ConnectionSettings settings_;
   std::string address_;
   asio::io_context io_{1};
-  tcp::acceptor acceptor_{io_};
-  asio::steady_timer accept_again_{io_};
+  Listener listener_{io_, [] { return true; },
+                     [this](Listener::Socket socket, const std::string&) { receive(std::move(socket)); }};
   std::set<std::shared_ptr<Connection>> connections_;
   std::size_t bodies_ = 0;
   bool is_loopback_ = false;
-  bool is_ending_ = false;
   std::thread thread_;
 };
 

@@ -179,6 +179,18 @@ std::optional<std::int64_t> scored_from(Keys& keys, std::int64_t count) {
   return first;
 }
 
+/// For each token, its likeliest ones with their logarithms.
+boost::json::array pairs_of(std::span<const Likely> likely) {
+  boost::json::array all;
+  for (const Likely& each : likely) {
+    boost::json::array& pairs = all.emplace_back(boost::json::array()).get_array();
+    for (const auto& [token, logarithm] : each) {
+      pairs.push_back(boost::json::array{token, logarithm});
+    }
+  }
+  return all;
+}
+
 /// The JSON of an id; "" if there is none.
 std::string id_of(Keys& keys, std::string_view key) {
   const boost::json::value* const id = keys.find(key);
@@ -250,6 +262,17 @@ std::vector<std::int32_t> Language::encode_beginning(const std::string& text) co
 
 std::vector<std::int32_t> Language::encode(const templates::Conversation& conversation) const {
   return tokenizer_->encode(templates::render_chat(*format_, conversation));
+}
+
+std::string Language::decode(std::span<const std::int32_t> tokens) const {
+  if (tokenizer_) {
+    return tokenizer_->decode(tokens);
+  }
+  std::string text;
+  for (const std::int32_t token : tokens) {
+    text += fmt::format("{} ", token);
+  }
+  return text;
 }
 
 std::vector<std::int64_t> Language::ends() const {
@@ -369,6 +392,11 @@ std::string Answer::text_of(std::int32_t token) {
 void Answer::take_scored(const Scored& scored) {
   of_prompt_.push_back(scored.logits.empty() ? std::nullopt
                                              : std::optional(log_probability(scored.logits, scored.token)));
+  if (prompt_.top_logprobs > 0) {
+    likely_of_prompt_.push_back(
+        scored.logits.empty() ? Likely()
+                              : likeliest(scored.logits, prompt_.top_logprobs, prompt_.request.sampling.vocabulary));
+  }
 }
 
 std::string Answer::take(const Drawn& drawn) {
@@ -417,15 +445,7 @@ void Answer::add_tokens(boost::json::object& json, std::size_t first) const {
     json["logprobs"] = boost::json::array(log_probabilities_.begin() + from, log_probabilities_.end());
   }
   if (prompt_.top_logprobs > 0) {
-    boost::json::array all;
-    for (const Likely& each : std::span(likely_).subspan(first)) {
-      boost::json::array pairs;
-      for (const auto& [token, logarithm] : each) {
-        pairs.push_back(boost::json::array{token, logarithm});
-      }
-      all.push_back(std::move(pairs));
-    }
-    json["top_logprobs"] = std::move(all);
+    json["top_logprobs"] = pairs_of(std::span(likely_).subspan(first));
   }
 }
 
@@ -434,6 +454,9 @@ void Answer::add_scores(boost::json::object& json) const {
     boost::json::array& of_prompt = json["prompt_logprobs"].emplace_array();
     for (const std::optional<double>& each : of_prompt_) {
       of_prompt.push_back(each ? boost::json::value(*each) : nullptr);
+    }
+    if (prompt_.top_logprobs > 0) {
+      json["prompt_top_logprobs"] = pairs_of(likely_of_prompt_);
     }
   }
 }
@@ -470,12 +493,14 @@ std::string Answer::to_json(std::int64_t line) const {
 std::string Answer::event(std::string_view text, std::optional<std::string_view> reason) {
   boost::json::object json = {{"id", boost::json::parse(prompt_.id)}, {"text", with_replacements(text)}};
   add_tokens(json, told_);
+  if (!std::exchange(has_told_, true)) {
+    add_scores(json);
+  }
   told_ = tokens_.size();
   if (reason) {
     json["finish_reason"] = *reason;
     json["prompt_tokens"] = prompt_.request.prompt.size();
     json["answer_tokens"] = tokens_.size();
-    add_scores(json);
     add_timings(json);
   }
   return boost::json::serialize(json) + "\n";

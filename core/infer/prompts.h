@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,9 @@ class Language {
   [[nodiscard]] std::vector<std::int32_t> encode_beginning(const std::string& text) const;
   /// The tokens of a conversation, by the model's chat template. REQUIRES: has_chat(). Throws Error{data}.
   [[nodiscard]] std::vector<std::int32_t> encode(const templates::Conversation& conversation) const;
+  /// The text of tokens, or their numbers if there is no tokenizer. Throws Error{data} for a token outside of the
+  /// vocabulary.
+  [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens) const;
   /// The tokens at which a text ends.
   [[nodiscard]] std::vector<std::int64_t> ends() const;
 
@@ -98,7 +102,8 @@ class Answer {
   [[nodiscard]] bool is_stopped() const noexcept { return is_stopped_; }
   /// The answer as a JSON object, once it is complete. `line`: the number of the prompt's line.
   [[nodiscard]] std::string to_json(std::int64_t line) const;
-  /// An event: `text`, which take() has returned, and the tokens since the last event. `reason`: why the answer ends
+  /// An event: `text`, which take() has returned, and the tokens since the last event; the first one also has the
+  /// prompt's scores. `reason`: why the answer ends
   /// ("cancelled", or else that of to_json()); nothing: it goes on.
   [[nodiscard]] std::string event(std::string_view text, std::optional<std::string_view> reason);
   /// JSON of the prompt's id.
@@ -125,8 +130,10 @@ class Answer {
   std::vector<std::int32_t> tokens_;
   std::vector<double> log_probabilities_;
   std::vector<std::optional<double>> of_prompt_;  ///< log probabilities of tokens of the prompt; none for its first
+  std::vector<Likely> likely_of_prompt_;          ///< top_logprobs of the same tokens
   std::vector<Likely> likely_;                    ///< top_logprobs of each token
   std::size_t told_ = 0;                          ///< tokens of events
+  bool has_told_ = false;                         ///< there was an event
   bool is_stopped_ = false;
   bool has_ended_ = false;
   using Time = std::chrono::steady_clock::time_point;

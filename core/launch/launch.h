@@ -31,6 +31,17 @@ struct RankMessage {
   std::string_view bytes;
 };
 
+/// The failure that caused all others.
+struct RootCause {
+  int rank = 0;
+  std::string host;
+  pid_t pid = -1;
+  std::optional<int> exit_code;  ///< if the rank ended by itself
+  int signal = 0;                ///< the signal that ended the rank, if the launcher had not sent it; else 0
+  std::string text;
+  bool is_permanent = false;  ///< the rank said so: FailureKind::permanent
+};
+
 /// The program to start, and callbacks. Callbacks may be empty. They are called on the thread that called launch(), one
 /// at a time. If one throws, the ranks are ended and launch() throws the same exception.
 struct LaunchSettings {
@@ -52,6 +63,8 @@ struct LaunchSettings {
   std::function<bool()> has_begun;
   /// Called when all ranks have been started; `pids` is indexed by rank.
   std::function<void(const std::vector<pid_t>& pids)> on_start;
+  /// Called once if a failure ends the job, as soon as its ranks are told to abort. They may live on until `grace`.
+  std::function<void(const RootCause& cause)> on_failure;
   std::function<void(const OutputLine& line)> on_output;
   std::function<void(const RankMessage& message)> on_message;
   std::function<void(std::string_view line)> on_log;     ///< the launcher's own messages
@@ -67,17 +80,6 @@ struct RankEnd {
   bool killed = false;  ///< the launcher killed it
   std::optional<FailureKind> failure;
   std::string text;  ///< the rank's own report of its failure
-};
-
-/// The failure that caused all others.
-struct RootCause {
-  int rank = 0;
-  std::string host;
-  pid_t pid = -1;
-  std::optional<int> exit_code;  ///< if the rank ended by itself
-  int signal = 0;                ///< the signal that ended the rank, if the launcher had not sent it; else 0
-  std::string text;
-  bool is_permanent = false;  ///< the rank said so: FailureKind::permanent
 };
 
 /// "rank 2 (pid 4711 on host): was killed by signal 9 (SIGKILL)…"

@@ -216,6 +216,9 @@ JobWatchEvents Supervisor::watch_events() {
           .tick = [this](Clock::time_point now) { on_tick(now); },
           .ending =
               [this] {
+                if (settings_.on_failure && watch_.judge().cause()) {
+                  settings_.on_failure(*watch_.judge().cause());
+                }
                 for (int rank = 0; rank < settings_.ranks; ++rank) {
                   if (!status(rank).joined) {
                     kill_rank(rank);  // it cannot be told of the abort yet, and has no work to lose

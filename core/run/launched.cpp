@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -14,6 +16,7 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/base/utf8.h"
 #include "core/compile/compile.h"
 #include "core/files/descriptor.h"
 #include "core/launch/launch.h"
@@ -72,6 +75,20 @@ std::vector<std::string> with_checkpoint(std::vector<std::string> words, const c
   return words;
 }
 
+/// Tells a program that reads events, which would otherwise wait until all ranks have ended.
+void tell_failure(const job::Job& job, const launch::RootCause& cause) {
+  if (job.infer.events && job::is_standard(job.infer.to)) {
+    // So short that it stays whole beside what the first rank writes. A program that does not read gets none.
+    constexpr std::size_t most_bytes = 500;
+    const boost::json::object event = {{"failed", with_replacements(launch::describe(cause).substr(0, most_bytes))}};
+    const std::string line = boost::json::serialize(event) + "\n";
+    pollfd reader = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+    if (::poll(&reader, 1, 0) == 1) {
+      [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, line.data(), line.size());
+    }
+  }
+}
+
 launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settings,
                                   const metrics::LockedRunFolder& folder, const std::vector<std::string>& words,
                                   RankReports& reports) {
@@ -90,6 +107,7 @@ launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settin
                          .heartbeat_timeout = silence_of(job),
                          .join_timeout = join_timeout_of(job),
                          .has_begun = [&] { return reports.has_begun(); },
+                         .on_failure = [&](const launch::RootCause& cause) { tell_failure(job, cause); },
                          .on_output = [&](const launch::OutputLine& line) { reports.show(line); },
                          .on_message = [&](const launch::RankMessage& message) { reports.take(message); },
                          .on_log = [&](std::string_view line) { reports.log(line); },

@@ -14,6 +14,19 @@ constexpr std::chrono::milliseconds first_pause{
     500};  ///< after a start that has failed; each further one is twice as long
 constexpr std::chrono::milliseconds longest_pause{30'000};
 
+std::vector<infer::Likely> likely_of(const boost::json::object& event, std::string_view key) {
+  std::vector<infer::Likely> found;
+  if (const boost::json::value* const all = event.if_contains(key)) {
+    for (const boost::json::value& each : all->as_array()) {
+      infer::Likely& likely = found.emplace_back();
+      for (const boost::json::value& pair : each.as_array()) {
+        likely.emplace_back(static_cast<std::int32_t>(pair.at(0).as_int64()), pair.at(1).to_number<double>());
+      }
+    }
+  }
+  return found;
+}
+
 Piece piece_of(const boost::json::object& event) {
   Piece piece{.text = std::string(event.at("text").as_string())};
   for (const boost::json::value& token : event.at("tokens").as_array()) {
@@ -24,14 +37,13 @@ Piece piece_of(const boost::json::object& event) {
       piece.logprobs.push_back(each.to_number<double>());
     }
   }
-  if (const boost::json::value* const all = event.if_contains("top_logprobs")) {
+  piece.top_logprobs = likely_of(event, "top_logprobs");
+  if (const boost::json::value* const all = event.if_contains("prompt_logprobs")) {
     for (const boost::json::value& each : all->as_array()) {
-      infer::Likely& likely = piece.top_logprobs.emplace_back();
-      for (const boost::json::value& pair : each.as_array()) {
-        likely.emplace_back(static_cast<std::int32_t>(pair.at(0).as_int64()), pair.at(1).to_number<double>());
-      }
+      piece.prompt_logprobs.push_back(each.is_null() ? std::nullopt : std::optional(each.to_number<double>()));
     }
   }
+  piece.prompt_top_logprobs = likely_of(event, "prompt_top_logprobs");
   if (const boost::json::value* const reason = event.if_contains("finish_reason")) {
     piece.finish_reason = reason->as_string();
     piece.answer_tokens = event.at("answer_tokens").as_int64();
@@ -46,6 +58,7 @@ Dispatcher::Dispatcher(boost::asio::io_context& io, Settings settings)
 
 void Dispatcher::start_job() {
   was_ready_ = false;
+  is_failing_ = false;
   try {
     job_ = std::make_shared<JobProcess>(
         io_, JobProcess::Events{.told = [this](const auto& event) { hear(event); },
@@ -96,9 +109,19 @@ void Dispatcher::hear(const boost::json::object& event) {
     context_ = ready->at("context").as_int64();
     vocabulary_ = ready->at("vocabulary").as_int64();
     slots_ = ready->at("slots").as_int64();
+    scores_prompts_ = ready->at("prompt_logprobs").as_bool();
     was_ready_ = true;
     become(State::ready);
     return send_prompts();
+  }
+  if (event.contains("failed")) {
+    is_failing_ = true;
+    state_ = State::loading;
+    fail_those_in_work("a rank of the job has failed");
+    return settings_.changed();
+  }
+  if (is_failing_) {
+    return;  // a piece of an answer that has failed
   }
   const boost::json::value& id = event.at("id");
   const auto found = id.is_int64() ? in_work_.find(static_cast<std::uint64_t>(id.get_int64())) : in_work_.end();
@@ -124,27 +147,27 @@ void Dispatcher::hear(const boost::json::object& event) {
   }
 }
 
+void Dispatcher::fail_those_in_work(const std::string& why) {
+  for (const auto& [number, listener] : std::exchange(in_work_, {})) {
+    if (listener.failed) {
+      listener.failed({.status = was_ready_ ? 500 : 503,
+                       .message = fmt::format("{} while the request was in work: send it again", why)});
+    }
+  }
+}
+
 void Dispatcher::job_ended(const std::string& how, int code) {
   how_ended_ = how;
   exit_code_ = code;
   job_.reset();
-  std::vector<Listener> failed;
-  for (auto& [number, listener] : in_work_) {
-    failed.push_back(std::move(listener));
-  }
-  in_work_.clear();
   const bool is_end = is_finishing_ || (!was_ready_ && restarts_ == 0);
-  if (!was_ready_) {  // those that wait have waited for this one
-    std::ranges::for_each(waiting_, [&](Prompt& each) { failed.push_back(std::move(each.listener)); });
-    waiting_.clear();
-  }
   state_ = is_end ? State::ended : State::loading;
-  for (const Listener& each : failed) {
-    if (each.failed) {
-      each.failed({.status = was_ready_ ? 500 : 503,
-                   .message = fmt::format("{} while the request was in work: send it again", how)});
+  if (!was_ready_) {  // those that wait have waited for this one
+    for (Prompt& each : std::exchange(waiting_, {})) {
+      in_work_.emplace(each.number, std::move(each.listener));
     }
   }
+  fail_those_in_work(how);
   settings_.changed();  // may call finish()
   if (is_end || is_finishing_) {
     return;

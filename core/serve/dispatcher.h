@@ -82,8 +82,11 @@ struct Piece {
   std::vector<std::int32_t> tokens;
   std::vector<double> logprobs;             ///< of each token, if they were asked for
   std::vector<infer::Likely> top_logprobs;  ///< the same
-  std::string finish_reason;                ///< of the last piece; otherwise empty
-  std::int64_t answer_tokens = 0;           ///< of the last piece
+  /// The same of the prompt's tokens, in the first piece, if they were asked for; none for the first token.
+  std::vector<std::optional<double>> prompt_logprobs = {};
+  std::vector<infer::Likely> prompt_top_logprobs = {};
+  std::string finish_reason;       ///< of the last piece; otherwise empty
+  std::int64_t answer_tokens = 0;  ///< of the last piece
 };
 
 /// Why a prompt has no answer.
@@ -134,6 +137,8 @@ class Dispatcher {
   /// The most tokens of a prompt and its answer, and the number of the model's tokens; 0 before the job is ready.
   [[nodiscard]] std::int64_t context() const noexcept { return context_; }
   [[nodiscard]] std::int64_t vocabulary() const noexcept { return vocabulary_; }
+  /// Whether the job tells the logprobs of prompts.
+  [[nodiscard]] bool scores_prompts() const noexcept { return scores_prompts_; }
   [[nodiscard]] std::int64_t restarts() const noexcept { return restarts_; }
   /// How the job ended last.
   [[nodiscard]] const std::string& how_ended() const noexcept { return how_ended_; }
@@ -150,6 +155,7 @@ class Dispatcher {
   [[nodiscard]] std::size_t most_in_work() const noexcept { return static_cast<std::size_t>(slots_) + 1; }
   void start_job();
   void hear(const boost::json::object& event);
+  void fail_those_in_work(const std::string& why);
   void job_ended(const std::string& how, int code);
   void send_prompts();
   void become(State state);
@@ -164,11 +170,13 @@ class Dispatcher {
   std::int64_t slots_ = 0;
   std::int64_t context_ = 0;
   std::int64_t vocabulary_ = 0;
+  bool scores_prompts_ = false;
   std::int64_t restarts_ = 0;
   std::string how_ended_;
   int exit_code_ = 0;
   bool is_finishing_ = false;
-  bool was_ready_ = false;  ///< the job that runs, or that ended last
+  bool was_ready_ = false;   ///< the job that runs, or that ended last
+  bool is_failing_ = false;  ///< a rank of the job has failed, and the job is about to end
   boost::asio::steady_timer start_again_;
   std::chrono::milliseconds pause_{0};  ///< before the next start
 };

@@ -20,6 +20,7 @@ struct ServedModel {
   const infer::Language* language = nullptr;
   std::int64_t context = 0;      ///< the most tokens of a prompt and its answer
   std::int64_t vocabulary = 0;   ///< the number of its tokens
+  bool scores_prompts = false;   ///< prompts can have logprobs
   std::size_t most_prompts = 0;  ///< of a request, counted once for each answer
 };
 
@@ -40,9 +41,10 @@ struct Question {
   bool streams = false;
   bool includes_usage = false;  ///< a stream ends with the numbers of tokens
   bool logprobs = false;
+  bool echoes = false;                             ///< prompts precede their answers, and have logprobs if answers do
   std::int64_t n = 1;                              ///< answers to each prompt
   std::vector<std::vector<std::int32_t>> prompts;  ///< tokens
-  std::vector<std::string> echoed = {};            ///< what precedes the answers to each prompt; or nothing
+  std::vector<std::string> echoed = {};            ///< the text of each prompt, if it echoes
   boost::json::object settings = {};               ///< keys of a prompt's line
   std::vector<std::string> unknown = {};           ///< fields that have no effect
 };
@@ -81,13 +83,15 @@ class Reply {
   struct Choice {
     std::string text;
     std::string finish_reason;
-    std::size_t told = 0;  ///< bytes of text before the logprobs that are made next
+    std::size_t told = 0;  ///< characters of text before the logprobs that are made next
     bool has_begun = false;
     boost::json::array content = {};  ///< logprobs
   };
 
   [[nodiscard]] boost::json::object head(std::string_view object) const;
-  [[nodiscard]] boost::json::array logprobs_of(const Piece& piece) const;
+  [[nodiscard]] boost::json::object entry_of(std::int32_t token, std::optional<double> logprob,
+                                             const infer::Likely* likely) const;
+  [[nodiscard]] boost::json::array logprobs_of(std::size_t choice, const Piece& piece) const;
   [[nodiscard]] boost::json::value shown(const boost::json::array& content, std::size_t offset) const;
   [[nodiscard]] std::string text_of(std::int32_t token) const;
   [[nodiscard]] std::string chunk(std::size_t choice, boost::json::object change, boost::json::value logprobs,

@@ -2,30 +2,30 @@
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/ssl/context.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/beast/core/string.hpp>
 #include <charconv>
 #include <csignal>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <memory>
 #include <random>
 #include <set>
 #include <utility>
-#include <variant>
 
 #include "core/base/error.h"
 #include "core/base/human.h"
 #include "core/base/printable.h"
 #include "core/launch/limits.h"
 #include "core/http/connection.h"
+#include "core/http/listener.h"
 #include "core/serve/dispatcher.h"
 #include "core/serve/openai.h"
 #include "core/serve/statistics.h"
@@ -36,9 +36,8 @@ namespace {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast::http;
-using boost::system::error_code;
-using Local = asio::local::stream_protocol;
 using asio::ip::tcp;
+using boost::system::error_code;
 
 constexpr std::size_t most_connections = 1024;
 /// The bodies of so many of the largest requests are received at once.
@@ -101,7 +100,9 @@ class Server {
         model_{.name = settings.name, .language = &language},
         signals_(io_, SIGINT, SIGTERM),
         drain_(io_),
-        accept_again_(io_),
+        listener_(
+            io_, [this] { return connections_.size() < most_connections; },
+            [this](http::Listener::Socket socket, std::string peer) { receive(std::move(socket), std::move(peer)); }),
         dispatcher_(io_, {.job = settings.job,
                           .most_waiting = settings.queue,
                           .log_job = [this](std::string_view line) { log(line); },
@@ -126,10 +127,6 @@ class Server {
     dispatcher_.start();
     io_.run();
     dispatcher_.kill();
-    struct stat now = {};
-    if (::lstat(settings_.socket.c_str(), &now) == 0 && now.st_dev == socket_.st_dev && now.st_ino == socket_.st_ino) {
-      ::unlink(settings_.socket.c_str());
-    }
     return code_;
   }
 
@@ -156,33 +153,10 @@ class Server {
             [&] { tls_->use_private_key_file(settings_.key.string(), asio::ssl::context::pem); });
   }
 
-  /// Opens an acceptor. `protocol`: tcp or Local.
-  template <typename Protocol>
-  void open(const typename Protocol::endpoint& endpoint) {
-    auto acceptor = std::make_unique<asio::basic_socket_acceptor<Protocol>>(io_);
-    acceptor->open(endpoint.protocol());
-    ::fcntl(acceptor->native_handle(), F_SETFD, FD_CLOEXEC);
-    if constexpr (std::is_same_v<Protocol, tcp>) {
-      acceptor->set_option(tcp::acceptor::reuse_address(true));
-    }
-    acceptor->bind(endpoint);
-    acceptor->listen();
-    acceptor_ = std::move(acceptor);
-  }
-
   void listen() {
     try {
       if (!settings_.socket.empty()) {
-        remove_dead_socket();
-        const mode_t mask = ::umask(0177);  // for this user alone
-        try {
-          open<Local>(Local::endpoint(settings_.socket.string()));
-        } catch (...) {
-          ::umask(mask);
-          throw;
-        }
-        ::umask(mask);
-        ::lstat(settings_.socket.c_str(), &socket_);
+        listener_.open(settings_.socket);
         settings_.listens(fmt::format("unix:{}", settings_.socket.string()));
       } else {
         tcp::resolver resolver(io_);
@@ -193,8 +167,7 @@ class Server {
                                   "clients must then send, or --open to serve everybody",
                                   settings_.host));
         }
-        open<tcp>(found);
-        const tcp::endpoint bound = std::get<TcpAcceptor>(acceptor_)->local_endpoint();
+        const tcp::endpoint bound = listener_.open(found);
         const std::string address = bound.address().to_string();
         settings_.listens(fmt::format("{}://{}:{}", tls_ ? "https" : "http",
                                       bound.address().is_v6() ? "[" + address + "]" : address, bound.port()));
@@ -207,59 +180,10 @@ class Server {
                       : fmt::format("cannot listen at the socket '{}': {}: choose another --socket",
                                     settings_.socket.string(), error.code().message()));
     }
-    accept();
+    listener_.accept();
   }
 
-  /// Removes a socket that a server has left behind.
-  void remove_dead_socket() {
-    struct stat status = {};
-    if (::lstat(settings_.socket.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) {
-      Local::socket probe(io_);
-      error_code failed;
-      probe.connect(Local::endpoint(settings_.socket.string()), failed);
-      if (failed == asio::error::connection_refused) {
-        ::unlink(settings_.socket.c_str());
-      }
-    }
-  }
-
-  void accept() {
-    if (connections_.size() >= most_connections || is_accepting_ || is_stopped_) {
-      return;
-    }
-    is_accepting_ = true;
-    std::visit(
-        [this](auto& acceptor) {
-          acceptor->async_accept([this](error_code failed, auto socket) {
-            is_accepting_ = false;
-            if (failed == asio::error::operation_aborted) {
-              return;
-            }
-            if (failed) {  // such as too many open files
-              accept_again_.expires_after(std::chrono::milliseconds(50));
-              return accept_again_.async_wait([this](error_code stopped) {
-                if (!stopped) {
-                  accept();
-                }
-              });
-            }
-            receive(std::move(socket));
-            accept();
-          });
-        },
-        acceptor_);
-  }
-
-  template <typename Socket>
-  void receive(Socket socket) {
-    ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
-    std::string peer = "unix";
-    if constexpr (std::is_same_v<Socket, tcp::socket>) {
-      error_code failed;
-      const tcp::endpoint from = socket.remote_endpoint(failed);
-      peer = failed ? "?" : from.address().to_string();
-      socket.set_option(tcp::no_delay(true), failed);
-    }
+  void receive(http::Listener::Socket socket, std::string peer) {
     const auto connection = std::make_shared<http::Connection>(
         io_, http::make_stream(std::move(socket), tls_ ? &*tls_ : nullptr), std::move(peer), http_, bodies_,
         http::Connection::Events{.asked = [this](const auto& from, http::Request request) { answer(from, request); },
@@ -267,7 +191,7 @@ class Server {
                                  .closed =
                                      [this](http::Connection& closed) {
                                        connections_.erase(closed.shared_from_this());
-                                       accept();
+                                       listener_.accept();
                                        end_if_closed();
                                      }});
     connections_.insert(connection);
@@ -317,13 +241,19 @@ class Server {
   }
 
   void answer(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
+    const auto route = routes_.find(request.path.starts_with("/v1/models/") ? "/v1/models/" : request.path);
+    or_refuse(connection, request.path, [&] { (this->*route->second.answer)(connection, request); });
+  }
+
+  /// Answers a request by a call, or tells why it is refused.
+  template <typename Call>
+  void or_refuse(const std::shared_ptr<http::Connection>& connection, const std::string& path, const Call& call) {
     try {
-      const auto route = routes_.find(request.path.starts_with("/v1/models/") ? "/v1/models/" : request.path);
-      (this->*route->second.answer)(connection, request);
+      call();
     } catch (const Refusal& refusal) {
       connection->respond(refusal_response(refusal));
     } catch (const std::exception& error) {
-      log(fmt::format("a request to {} failed: {}", request.path, error.what()));
+      log(fmt::format("a request to {} failed: {}", path, error.what()));
       connection->respond(refusal_response({.status = 500, .message = "the request could not be processed"}));
     }
   }
@@ -388,14 +318,49 @@ class Server {
     }
   }
 
-  void give_tokens(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
+  /// Calls `read` with the request's body on the thread of reader_, because large texts take long to become tokens, and
+  /// then `go_on` with its result on this one, unless the client is gone by then.
+  template <typename Read, typename GoOn>
+  void read_apart(const std::shared_ptr<http::Connection>& connection, const http::Request& request, const Read& read,
+                  const GoOn& go_on) {
     require_ready();
-    connection->respond({.body = tokenize(request.body, model_)});
+    const std::size_t bytes = request.body.size();
+    if (unread_ + bytes > http_.most_bodies_bytes) {
+      throw Refusal{.status = 503, .message = "too many large requests are being read: try again later"};
+    }
+    unread_ += bytes;
+    asio::post(reader_, [this, connection, path = request.path, body = request.body, model = model_, read, go_on] {
+      std::optional<decltype(read(body, model))> found;
+      std::exception_ptr failed;
+      try {
+        found = read(body, model);
+      } catch (...) {
+        failed = std::current_exception();
+      }
+      asio::post(io_, [this, connection, path, bytes = body.size(), found = std::move(found), failed, go_on]() mutable {
+        unread_ -= bytes;
+        if (!connections_.contains(connection)) {
+          return;
+        }
+        or_refuse(connection, path, [&] {
+          if (failed) {
+            std::rethrow_exception(failed);
+          }
+          require_ready();
+          go_on(std::move(*found));
+        });
+      });
+    });
+  }
+
+  void give_tokens(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
+    read_apart(connection, request, tokenize,
+               [connection](std::string found) { connection->respond({.body = std::move(found)}); });
   }
 
   void give_text(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
-    require_ready();
-    connection->respond({.body = detokenize(request.body, model_)});
+    read_apart(connection, request, detokenize,
+               [connection](std::string found) { connection->respond({.body = std::move(found)}); });
   }
 
   void complete_chat(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
@@ -407,15 +372,20 @@ class Server {
   }
 
   void complete(const std::shared_ptr<http::Connection>& connection, const http::Request& request, bool is_chat) {
-    require_ready();
-    const auto open = std::make_shared<Open>(
-        Open{.question = read_question(is_chat, request.body, model_), .connection = connection});
+    read_apart(
+        connection, request,
+        [is_chat](const std::string& body, const ServedModel& model) { return read_question(is_chat, body, model); },
+        [this, connection](Question question) { ask(connection, std::move(question)); });
+  }
+
+  void ask(const std::shared_ptr<http::Connection>& connection, Question question) {
+    const auto open = std::make_shared<Open>(Open{.question = std::move(question), .connection = connection});
     if (const std::vector<std::string>& unknown = open->question.unknown; !unknown.empty()) {
       log(fmt::format("a request has the field \"{}\"{}, without effect", unknown.front().substr(0, 60),
                       unknown.size() == 1 ? "" : fmt::format(" and {} more", unknown.size() - 1)));
     }
     open->reply.emplace(
-        open->question, model_, fmt::format("{}-{:016x}", is_chat ? "chatcmpl" : "cmpl", random_()),
+        open->question, model_, fmt::format("{}-{:016x}", open->question.is_chat ? "chatcmpl" : "cmpl", random_()),
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
     const std::size_t choices = open->reply->choices();
     if (!dispatcher_.has_room(choices)) {
@@ -517,6 +487,7 @@ class Server {
   void take_change() {
     model_.context = dispatcher_.context();
     model_.vocabulary = dispatcher_.vocabulary();
+    model_.scores_prompts = dispatcher_.scores_prompts();
     model_.most_prompts = settings_.queue + static_cast<std::size_t>(dispatcher_.slots());
     if (dispatcher_.state() == Dispatcher::State::ready && !std::exchange(is_told_ready_, true)) {
       log(fmt::format("ready: {}, a context of {}", counted(dispatcher_.slots(), "slot"),
@@ -587,8 +558,7 @@ class Server {
     dispatcher_.kill();
     signals_.cancel();
     drain_.cancel();
-    accept_again_.cancel();
-    std::visit([](auto& acceptor) { acceptor->close(); }, acceptor_);
+    listener_.close();
     const auto all = connections_;
     for (const auto& each : all) {
       each->close_when_idle();
@@ -623,34 +593,30 @@ class Server {
       {"/detokenize", {"POST", &Server::give_text}},
   };
 
-  using TcpAcceptor = std::unique_ptr<tcp::acceptor>;
-  using LocalAcceptor = std::unique_ptr<Local::acceptor>;
-
   const ServerSettings& settings_;
   ServedModel model_;
   http::ConnectionSettings http_;
   asio::io_context io_{1};
   std::optional<asio::ssl::context> tls_;
-  std::variant<TcpAcceptor, LocalAcceptor> acceptor_;
   asio::signal_set signals_;
   asio::steady_timer drain_;
-  asio::steady_timer accept_again_;
+  http::Listener listener_;
   Dispatcher dispatcher_;
   Statistics statistics_;
   std::set<std::shared_ptr<http::Connection>> connections_;
   std::set<std::shared_ptr<Open>> open_;
   std::size_t bodies_ = 0;
+  std::size_t unread_ = 0;  ///< bytes of bodies that wait for reader_
   std::mt19937_64 random_;
   const std::int64_t created_ =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  struct stat socket_ = {};  ///< the file of the Unix socket: another server may replace it
   int code_ = 0;
   int signal_ = 0;
-  bool is_accepting_ = false;
   bool is_draining_ = false;
   bool is_finishing_ = false;
   bool is_stopped_ = false;
   bool is_told_ready_ = false;
+  asio::thread_pool reader_{1};  ///< last: its end waits for its thread, which uses the others
 };
 
 }  // namespace

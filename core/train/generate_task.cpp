@@ -44,8 +44,8 @@ class GenerateTask : private StreamTask {
         predictions_->open_file();
       }
       if (job_.infer.events) {
-        write(fmt::format("{{\"ready\":{{\"context\":{},\"vocabulary\":{},\"slots\":{}}}}}\n", context(), vocabulary(),
-                          job_.infer.slots));
+        write(fmt::format("{{\"ready\":{{\"context\":{},\"vocabulary\":{},\"slots\":{},\"prompt_logprobs\":{}}}}}\n",
+                          context(), vocabulary(), job_.infer.slots, job_.infer.prompt_logprobs));
         await_writing();
         record_.now_at("");  // prompts may come late, and each tells of its own progress
       }

@@ -1,9 +1,13 @@
 // The HTTP server: answers are those of generate, and faults of clients and of the job stay theirs.
 
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <sys/socket.h>
-#include <sys/un.h>
+#include <sys/stat.h>
 
 #include <csignal>
+#include <cstdio>
 #include <future>
 #include <map>
 
@@ -48,6 +52,56 @@ std::pair<std::string, std::string> streamed(const Response& response) {
   }
   return {text, reason};
 }
+
+template <typename Object, void (*Free)(Object*)>
+using Owned = std::unique_ptr<Object, std::integral_constant<void (*)(Object*), Free>>;
+
+/// Writes a certificate for 127.0.0.1, and its key, as PEM.
+void write_certificate(const std::filesystem::path& certificate, const std::filesystem::path& key) {
+  const Owned<EVP_PKEY, EVP_PKEY_free> made(EVP_EC_gen("P-256"));
+  const Owned<X509, X509_free> of(X509_new());
+  REQUIRE((made && of));
+  X509_NAME* const name = X509_get_subject_name(of.get());
+  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("127.0.0.1"), -1, -1, 0);
+  X509_set_issuer_name(of.get(), name);
+  ASN1_INTEGER_set(X509_get_serialNumber(of.get()), 1);
+  X509_gmtime_adj(X509_getm_notBefore(of.get()), -60);
+  X509_gmtime_adj(X509_getm_notAfter(of.get()), 3600);
+  X509_set_pubkey(of.get(), made.get());
+  REQUIRE(X509_sign(of.get(), made.get(), EVP_sha256()) > 0);
+  const auto write = [](const std::filesystem::path& path, const auto& call) {
+    std::FILE* const file = std::fopen(path.c_str(), "w");
+    REQUIRE(file != nullptr);
+    CHECK(call(file) == 1);
+    std::fclose(file);
+  };
+  write(certificate, [&](std::FILE* file) { return PEM_write_X509(file, of.get()); });
+  write(key,
+        [&](std::FILE* file) { return PEM_write_PrivateKey(file, made.get(), nullptr, nullptr, 0, nullptr, nullptr); });
+}
+
+/// Exchanges over TLS with a server that must have this certificate.
+Exchange over_tls(const std::filesystem::path& certificate) {
+  return [certificate](int port, const std::string& request) {
+    const Client client(port);
+    const Owned<SSL_CTX, SSL_CTX_free> tls(SSL_CTX_new(TLS_client_method()));
+    REQUIRE(SSL_CTX_load_verify_file(tls.get(), certificate.c_str()) == 1);
+    SSL_CTX_set_verify(tls.get(), SSL_VERIFY_PEER, nullptr);
+    const Owned<SSL, SSL_free> stream(SSL_new(tls.get()));
+    SSL_set_fd(stream.get(), client.descriptor());
+    REQUIRE(SSL_connect(stream.get()) == 1);
+    REQUIRE(SSL_write(stream.get(), request.data(), static_cast<int>(request.size())) > 0);
+    std::string answer;
+    char bytes[4096];
+    for (int count = 0; (count = SSL_read(stream.get(), bytes, sizeof bytes)) > 0;) {
+      answer.append(bytes, static_cast<std::size_t>(count));
+    }
+    SSL_shutdown(stream.get());
+    return answer;
+  };
+}
+
+constexpr const char* small_request = R"({"prompt": "a", "max_tokens": 2, "temperature": 0})";
 
 }  // namespace
 
@@ -215,6 +269,8 @@ TEST_CASE("serve: a rank that is killed fails what is in work, and the server go
   const Response failed = response_of(client.read_all());
   CHECK(failed.status == 500);
   CHECK(failed.json().at("error").at("type") == "server_error");
+  // It was told before the other rank ended, which is stopped.
+  CHECK_THAT(failed.body, Contains("a rank of the job has failed while the request was in work"));
   served.await_ready();
   CHECK(served.complete(R"({"prompt": "a", "max_tokens": 2})").status == 200);
   served.await_metric("job_restarts_total", "1");
@@ -261,6 +317,118 @@ TEST_CASE("serve: a job that ends while the server stops is not started again", 
   const Ended ended = served.end();
   CHECK(ended.code == 0);
   CHECK(ended.err.find("starting it again") == std::string::npos);
+}
+
+TEST_CASE("serve: https has the certificate that is named", "[serve]") {
+  const TemporaryFolder folder;
+  make_model(folder);
+  const std::filesystem::path certificate = folder / "certificate.pem";
+  write_certificate(certificate, folder / "key.pem");
+  Served served(folder.path(), {"--tls-certificate", "certificate.pem", "--tls-key", "key.pem"}, "chat",
+                over_tls(certificate));
+  CHECK(served.complete(small_request).status == 200);
+  CHECK_THAT(exchange(served.port(), request_text("GET", "/health")), !Contains("HTTP/1.1"));
+  CHECK(served.stop().code == 0);
+  write_certificate(certificate, folder / "other.pem");
+  const Ended refused = run_program(
+      folder.path(), {"serve", "chat", "--port", "0", "--tls-certificate", "certificate.pem", "--tls-key", "key.pem"});
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("the key 'key.pem' cannot be used for TLS"));
+}
+
+TEST_CASE("serve: a Unix socket is its user's, and that of a dead server is replaced", "[serve]") {
+  const TemporaryFolder folder;
+  make_model(folder);
+  const std::filesystem::path path = folder / "socket";
+  const auto at_socket = [&](int, const std::string& request) {
+    Client client(path);
+    client.send(request);
+    return client.read_all();
+  };
+  {
+    Served killed(folder.path(), {"--socket", "socket"}, "chat", at_socket);
+    struct stat status = {};
+    REQUIRE(::lstat(path.c_str(), &status) == 0);
+    CHECK(status.st_mode == (S_IFSOCK | 0600));
+    const Ended second = run_program(folder.path(), {"serve", "chat", "--socket", "socket"});
+    CHECK(second.code == 2);
+    CHECK_THAT(second.err, Contains("cannot listen at the socket 'socket'"));
+    CHECK(killed.complete(small_request).status == 200);
+  }
+  CHECK(std::filesystem::exists(path));
+  Served served(folder.path(), {"--socket", "socket"}, "chat", at_socket);
+  CHECK(served.complete(small_request).status == 200);
+  CHECK(served.stop().code == 0);
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
+TEST_CASE("serve: a request that takes longer than --timeout fails, and --log has a line for each", "[serve]") {
+  const TemporaryFolder folder;
+  make_model(folder);
+  Served served(folder.path(), {"--timeout", "1", "--log", "log"});
+  CHECK(served.complete(small_request).status == 200);
+  const pid_t job = await_children(served.process(), 1).front();
+  ::kill(job, SIGSTOP);
+  const Response late = served.complete(small_request);
+  ::kill(job, SIGCONT);
+  CHECK(late.status == 503);
+  CHECK(late.json().at("error").at("code") == "timeout");
+  CHECK(served.complete(small_request).status == 200);
+  const Ended ended = served.stop();
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.err, Contains("ready: ") && !Contains("POST"));
+  const std::string log = read_file(folder / "log");
+  const std::size_t refused = log.find("Z 127.0.0.1 \"POST /v1/completions\" 503 ");
+  REQUIRE(refused != std::string::npos);
+  CHECK(log.find("\"POST /v1/completions\" 200 ") < refused);
+  CHECK(log.find("\"POST /v1/completions\" 200 ", refused) != std::string::npos);
+}
+
+TEST_CASE("serve: echo with logprobs gives those of the prompt", "[serve]") {
+  const TemporaryFolder folder;
+  make_model(folder);
+  Served served(folder.path(), {"--ranks", "2", "--strategy", "tp", "--set", "infer.prompt_logprobs=true"});
+  const auto choice_of = [&](const std::string& fields) {
+    const Response response = served.complete("{\"temperature\": 0, " + fields + "}");
+    INFO(response.body);
+    REQUIRE(response.status == 200);
+    return response.json().at("choices").at(0).as_object();
+  };
+  const boost::json::object drawn = choice_of(R"("prompt": "abc", "max_tokens": 4, "logprobs": 1, "ignore_eos": true)");
+  const boost::json::array tokens = drawn.at("logprobs").at("token_logprobs").as_array();
+  REQUIRE(tokens.size() == 4);
+  // The answer as a part of the prompt, in the form in which harnesses ask for the likelihood of a text.
+  const std::string whole = "abc" + text_of(drawn.at("text"));
+  const boost::json::object scored =
+      choice_of("\"prompt\": \"" + whole + R"(", "max_tokens": 1, "logprobs": 1, "echo": true, "seed": 1234)");
+  const boost::json::object logprobs = scored.at("logprobs").as_object();
+  CHECK(text_of(scored.at("text")).starts_with(whole));
+  const boost::json::array& all = logprobs.at("token_logprobs").as_array();
+  REQUIRE(all.size() == 8);
+  CHECK(all[0].is_null());
+  CHECK(logprobs.at("top_logprobs").at(0).is_null());
+  CHECK(logprobs.at("tokens").as_array().size() == 8);
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(all[3 + i].as_double() == Approx(tokens[i].as_double()).margin(1e-5));
+    CHECK(logprobs.at("text_offset").at(3 + i) == 3 + i);
+    // Each was the likeliest.
+    CHECK(logprobs.at("top_logprobs").at(3 + i).as_object().begin()->value() == all[3 + i]);
+  }
+  const boost::json::object prompt_alone =
+      choice_of(R"("prompt": "abc", "max_tokens": 0, "logprobs": 0, "echo": true)");
+  CHECK(prompt_alone.at("text") == "abc");
+  CHECK(prompt_alone.at("logprobs").at("token_logprobs").as_array().size() == 3);
+  const Response events = served.complete(
+      R"({"prompt": "abc", "max_tokens": 2, "logprobs": 1, "echo": true, "stream": true, "ignore_eos": true})");
+  std::size_t streamed_tokens = 0;
+  for (const std::string& event : events_of(events.body)) {
+    const boost::json::value choice = event == "[DONE]" ? boost::json::value() : boost::json::parse(event);
+    if (choice.is_object() && choice.at("choices").at(0).at("logprobs").is_object()) {
+      streamed_tokens += choice.at("choices").at(0).at("logprobs").at("token_logprobs").as_array().size();
+    }
+  }
+  CHECK(streamed_tokens == 5);
+  CHECK(served.stop().code == 0);
 }
 
 TEST_CASE("generate --chat answers each line, with the lines before", "[serve]") {

@@ -3,10 +3,14 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <future>
 #include <string>
 #include <string_view>
@@ -28,10 +32,16 @@ class Client {
     const sockaddr_in to = {.sin_family = AF_INET,
                             .sin_port = htons(static_cast<std::uint16_t>(port)),
                             .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-    REQUIRE(::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
-    const timeval patience = {.tv_sec = 60, .tv_usec = 0};
-    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    connect(reinterpret_cast<const sockaddr*>(&to), sizeof to);
   }
+  /// At a Unix socket.
+  explicit Client(const std::filesystem::path& path) : socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = {}};
+    REQUIRE(path.native().copy(to.sun_path, sizeof to.sun_path - 1) == path.native().size());
+    connect(reinterpret_cast<const sockaddr*>(&to), sizeof to);
+  }
+
+  [[nodiscard]] int descriptor() const { return socket_.get(); }
 
   void send(std::string_view bytes) const { ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
 
@@ -51,6 +61,12 @@ class Client {
   std::string read_all() { return read_to("no such text"); }
 
  private:
+  void connect(const sockaddr* to, socklen_t bytes) const {
+    REQUIRE(::connect(socket_.get(), to, bytes) == 0);
+    const timeval patience = {.tv_sec = 60, .tv_usec = 0};
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  }
+
   files::FileDescriptor socket_;
   std::string received_;
 };
@@ -75,18 +91,32 @@ inline Response response_of(const std::string& text) {
   return {std::stoi(text.substr(9)), text.substr(0, end), text.substr(end + 4)};
 }
 
+/// Sends a request to the server at a port, on a connection that then ends, and returns what it answers.
+using Exchange = std::function<std::string(int port, const std::string& request)>;
+
+inline std::string exchange(int port, const std::string& request) {
+  Client client(port);
+  client.send(request);
+  return client.read_all();
+}
+
 /// A server that runs until it is stopped.
 class Served {
  public:
   explicit Served(const std::filesystem::path& folder, std::vector<std::string> words = {},
-                  const std::string& what = "chat") {
-    words.insert(words.begin(), {"serve", what, "--port", "0"});
+                  const std::string& what = "chat", Exchange by = exchange)
+      : exchange_(std::move(by)) {
+    const bool has_port = std::ranges::find(words, "--socket") == words.end();
+    words.insert(words.begin(), {"serve", what});
+    if (has_port) {
+      words.insert(words.end(), {"--port", "0"});
+    }
     std::future<std::pair<pid_t, int>> told = told_.get_future();
     ended_ = std::async(std::launch::async, [this, folder, words] {
       const Ended ended = run_program(folder, words, [this](pid_t process, std::string_view out) {
-        const std::size_t at = out.find("127.0.0.1:");
-        if (at != std::string_view::npos && out.back() == '\n' && !std::exchange(has_told_, true)) {
-          told_.set_value({process, std::stoi(std::string(out.substr(at + 10)))});
+        if (out.ends_with('\n') && !std::exchange(has_told_, true)) {
+          const std::size_t at = out.find("127.0.0.1:");
+          told_.set_value({process, at == std::string_view::npos ? 0 : std::stoi(std::string(out.substr(at + 10)))});
         }
       });
       if (!has_told_) {
@@ -109,9 +139,7 @@ class Served {
   [[nodiscard]] pid_t process() const { return process_; }
   [[nodiscard]] Response ask(const std::string& method, const std::string& path, const std::string& body = "",
                              const std::string& fields = "Connection: close\r\n") const {
-    Client client(port_);
-    client.send(request_text(method, path, body, fields));
-    return response_of(client.read_all());
+    return response_of(exchange_(port_, request_text(method, path, body, fields)));
   }
   [[nodiscard]] Response complete(const std::string& body) const { return ask("POST", "/v1/completions", body); }
 
@@ -143,6 +171,7 @@ class Served {
     REQUIRE(answers < 12'000);
   }
 
+  Exchange exchange_;
   std::promise<std::pair<pid_t, int>> told_;
   bool has_told_ = false;
   std::future<Ended> ended_;

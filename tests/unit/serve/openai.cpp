@@ -16,6 +16,16 @@ const serve::ServedModel& model() {
   return served;
 }
 
+/// The same, of a job that scores prompts.
+const serve::ServedModel& scoring_model() {
+  static const serve::ServedModel served = [] {
+    serve::ServedModel scoring = model();
+    scoring.scores_prompts = true;
+    return scoring;
+  }();
+  return served;
+}
+
 serve::Question read(std::string_view body) { return serve::read_question(false, body, model()); }
 
 /// "STATUS PARAM CODE: MESSAGE" of the refusal.
@@ -61,7 +71,9 @@ TEST_CASE("fields that would change the answer and are not served are refused", 
   CHECK_THAT(refusal_of(R"({"prompt": "a", "temperature": 1e400})"),
              Contains("400 temperature : \"temperature\": expected a finite number"));
   CHECK_THAT(refusal_of(R"({"prompt": "a", "model": 5})"), Contains("400 model : "));
-  CHECK_THAT(refusal_of(R"({"prompt": "a", "echo": true, "logprobs": 0})"), Contains("400 echo : "));
+  CHECK_THAT(refusal_of(R"({"prompt": "a", "echo": true, "logprobs": 0})"),
+             Contains("400 echo : ") && Contains("--set infer.prompt_logprobs=true"));
+  CHECK_THAT(refusal_of(R"({"prompt": "a", "max_tokens": 0})"), Contains("400 max_tokens : "));
   CHECK_THAT(refusal_of(R"({"prompt": [256], "echo": true})"), Contains("400 prompt : "));
   for (const char* const name : {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"}) {
     CHECK_THAT(refusal_of(R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {")" +
@@ -115,6 +127,35 @@ TEST_CASE("a token that is part of a character has its bytes", "[serve]") {
   const boost::json::value choice = parsed(reply.whole()).at("choices").at(0);
   CHECK(choice.at("text") == "\xC3\xA9");
   CHECK(choice.at("logprobs").at("tokens") == boost::json::array{"\xEF\xBF\xBD", "\xEF\xBF\xBD"});
+}
+
+TEST_CASE("an echoed prompt has logprobs, null for its first token, and offsets in characters", "[serve]") {
+  const serve::Question question =
+      serve::read_question(false, R"({"prompt": "\u00e9b56789012", "echo": true, "logprobs": 1, "max_tokens": 0})", [] {
+        serve::ServedModel small = scoring_model();
+        small.context = 11;
+        return small;
+      }());
+  REQUIRE(question.prompts.front().size() == 11);  // the whole context, because nothing is added
+  CHECK(serve::line_of(question, 0, 7).at("prompt_logprobs") == true);
+  CHECK(serve::line_of(question, 0, 7).at("max_tokens") == 0);
+  const serve::Question two =
+      serve::read_question(false, R"({"prompt": [97, 98], "echo": true, "logprobs": 2})", scoring_model());
+  serve::Reply reply(two, scoring_model(), "cmpl-1", 5);
+  // Tokens 200 and 201 have the same text.
+  static_cast<void>(reply.add(0, {.text = "\xC3\xA9x",
+                                  .tokens = {0xC3, 0xA9, 120},
+                                  .logprobs = {-1, -1, -2},
+                                  .top_logprobs = {{{200, -0.5}, {201, -0.75}}, {{202, -1}}, {{120, -2}, {121, -3}}},
+                                  .prompt_logprobs = {std::nullopt, -0.25},
+                                  .prompt_top_logprobs = {{}, {{98, -0.25}, {99, -4}}}}));
+  static_cast<void>(reply.add(0, {.finish_reason = "length", .answer_tokens = 2}));
+  const boost::json::value choice = parsed(reply.whole()).at("choices").at(0);
+  CHECK(choice.at("text") == "ab\xC3\xA9x");
+  CHECK(choice.at("logprobs") == parsed(R"({"tokens": ["a", "b", "\ufffd", "\ufffd", "x"],
+      "token_logprobs": [null, -0.25, -1.0, -1.0, -2.0],
+      "top_logprobs": [null, {"b": -0.25, "c": -4.0}, {"\ufffd": -0.5}, {"\ufffd": -1.0}, {"x": -2.0, "y": -3.0}],
+      "text_offset": [0, 1, 2, 3, 3]})"));
 }
 
 TEST_CASE("errors have OpenAI's form", "[serve]") {

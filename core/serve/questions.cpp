@@ -264,17 +264,6 @@ void read_prompts(Fields& fields, const ServedModel& model, Question& question) 
   }
 }
 
-std::string decoded(std::span<const std::int32_t> tokens, const infer::Language& language) {
-  if (language.tokenizer() != nullptr) {
-    return language.tokenizer()->decode(tokens);
-  }
-  std::string text;
-  for (const std::int32_t token : tokens) {
-    text += fmt::format("{} ", token);
-  }
-  return text;
-}
-
 /// Takes a setting of sampling as it is, once the reader of prompts accepts it.
 void take_setting(Fields& fields, const ServedModel& model, const char* name, Question& question) {
   if (const json::value* const value = fields.find(name)) {
@@ -295,15 +284,6 @@ void read_settings(Fields& fields, const ServedModel& model, Question& question)
   if (const json::value* const stop = question.settings.if_contains("stop");
       stop != nullptr && stop->is_array() && stop->get_array().size() > most_stops) {
     refuse("stop", fmt::format("\"stop\": expected at most {} texts, found {}", most_stops, stop->get_array().size()));
-  }
-  constexpr std::int64_t most_tokens = std::int64_t{1} << 30U;
-  std::optional<std::int64_t> tokens = fields.integer("max_tokens", 1, most_tokens);
-  if (question.is_chat) {
-    const std::optional<std::int64_t> newer = fields.integer("max_completion_tokens", 1, most_tokens);
-    tokens = newer ? newer : tokens;
-  }
-  if (tokens) {
-    question.settings["max_tokens"] = *tokens;
   }
   constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
   if (const std::optional<std::int64_t> seed = fields.integer("seed", -any, any)) {
@@ -328,6 +308,26 @@ void read_settings(Fields& fields, const ServedModel& model, Question& question)
   if (question.logprobs) {
     question.settings["logprobs"] = true;
   }
+  question.echoes = !question.is_chat && fields.flag("echo");
+  if (question.echoes && question.logprobs) {
+    if (!model.scores_prompts) {
+      refuse(
+          "echo",
+          "\"echo\" with \"logprobs\" needs the logprobs of prompts, which this server does not compute: start it with "
+          "--set infer.prompt_logprobs=true, or leave out one of them");
+    }
+    question.settings["prompt_logprobs"] = true;
+  }
+  constexpr std::int64_t most_tokens = std::int64_t{1} << 30U;
+  std::optional<std::int64_t> tokens =
+      fields.integer("max_tokens", question.settings.contains("prompt_logprobs") ? 0 : 1, most_tokens);
+  if (question.is_chat) {
+    const std::optional<std::int64_t> newer = fields.integer("max_completion_tokens", 1, most_tokens);
+    tokens = newer ? newer : tokens;
+  }
+  if (tokens) {
+    question.settings["max_tokens"] = *tokens;
+  }
 }
 
 void require_model(Fields& fields, const ServedModel& model) {
@@ -345,20 +345,6 @@ void require_model(Fields& fields, const ServedModel& model) {
 }
 
 }  // namespace
-
-std::string error_json(const Refusal& refusal) {
-  const auto text = [](const std::string& value) { return value.empty() ? json::value(nullptr) : json::value(value); };
-  const char* const type = refusal.status == 401   ? "authentication_error"
-                           : refusal.status == 429 ? "rate_limit_error"
-                           : refusal.status >= 500 ? "server_error"
-                                                   : "invalid_request_error";
-  const json::object error = {{"error",
-                               {{"message", with_replacements(refusal.message)},
-                                {"type", type},
-                                {"param", text(refusal.param)},
-                                {"code", text(refusal.code)}}}};
-  return json::serialize(error);
-}
 
 Question read_question(bool is_chat, std::string_view body, const ServedModel& model) {
   const json::object object = object_of(body);
@@ -382,14 +368,9 @@ Question read_question(bool is_chat, std::string_view body, const ServedModel& m
     question.prompts.push_back(about("messages", [&] { return model.language->encode(conversation); }));
   } else {
     read_prompts(fields, model, question);
-    if (fields.flag("echo")) {
-      if (question.logprobs) {
-        refuse(
-            "echo",
-            "\"echo\" with \"logprobs\" is not served, because prompts have no logprobs here: leave out one of them");
-      }
+    if (question.echoes) {
       for (const std::vector<std::int32_t>& prompt : question.prompts) {
-        question.echoed.push_back(about("prompt", [&] { return with_replacements(decoded(prompt, *model.language)); }));
+        question.echoed.push_back(about("prompt", [&] { return with_replacements(model.language->decode(prompt)); }));
       }
     }
   }
@@ -398,10 +379,13 @@ Question read_question(bool is_chat, std::string_view body, const ServedModel& m
     if (prompt.empty()) {
       refuse(param, fmt::format("\"{}\": it has no token: give at least one", param));
     }
-    if (std::cmp_greater_equal(prompt.size(), model.context)) {
+    if (const std::int64_t most =
+            model.context -
+            (question.settings.contains("max_tokens") && question.settings.at("max_tokens") == 0 ? 0 : 1);
+        std::ssize(prompt) > most) {
       refuse(param,
              fmt::format("the prompt has {}, and at most {} leave room for an answer in the context of {}: shorten it",
-                         counted(std::ssize(prompt), "token"), model.context - 1, model.context),
+                         counted(std::ssize(prompt), "token"), most, model.context),
              "context_length_exceeded");
     }
   }
@@ -460,185 +444,8 @@ std::string detokenize(std::string_view body, const ServedModel& model) {
     refuse("tokens", "\"tokens\": expected a list of tokens");
   }
   const std::vector<std::int32_t> list = tokens_of(tokens->get_array(), "tokens", model);
-  const std::string text = about("tokens", [&] { return decoded(list, *model.language); });
+  const std::string text = about("tokens", [&] { return model.language->decode(list); });
   return json::serialize(json::object{{"prompt", with_replacements(text)}});
-}
-
-Reply::Reply(const Question& question, const ServedModel& model, std::string id, std::int64_t created)
-    : question_(question),
-      model_(model),
-      id_(std::move(id)),
-      created_(created),
-      ends_(model.language->ends()),
-      choices_(question.prompts.size() * static_cast<std::size_t>(question.n)) {
-  for (std::size_t i = 0; i < choices_.size() && !question.echoed.empty(); ++i) {
-    choices_[i].text = question.echoed[i / static_cast<std::size_t>(question.n)];
-    choices_[i].told = choices_[i].text.size();
-  }
-  for (const std::vector<std::int32_t>& prompt : question.prompts) {
-    prompt_tokens_ += std::ssize(prompt);
-  }
-}
-
-json::object Reply::head(std::string_view object) const {
-  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_.name}};
-}
-
-json::object Reply::usage() const {
-  return {{"prompt_tokens", prompt_tokens_},
-          {"completion_tokens", answer_tokens_},
-          {"total_tokens", prompt_tokens_ + answer_tokens_}};
-}
-
-/// The text of a token within others. Texts begin without a space of some tokenizers.
-std::string Reply::text_of(std::int32_t token) const {
-  const std::int32_t once[] = {token};
-  const std::int32_t twice[] = {token, token};
-  return decoded(twice, *model_.language).substr(decoded(once, *model_.language).size());
-}
-
-/// In the form of chat completions.
-json::array Reply::logprobs_of(const Piece& piece) const {
-  const auto entry = [&](std::int32_t token, double logprob) {
-    const std::string bytes = text_of(token);
-    json::array numbers;
-    for (const char each : bytes) {
-      numbers.push_back(static_cast<unsigned char>(each));
-    }
-    return json::object{
-        {"token", with_replacements(bytes)}, {"logprob", std::max(logprob, -9999.0)}, {"bytes", std::move(numbers)}};
-  };
-  json::array content;
-  for (std::size_t i = 0; i < piece.logprobs.size(); ++i) {
-    const bool is_end = piece.finish_reason == "stop" && i + 1 == piece.logprobs.size() &&
-                        std::ranges::find(ends_, piece.tokens[i]) != ends_.end();
-    if (is_end) {
-      break;  // it has no part in the text
-    }
-    json::object one = entry(piece.tokens[i], piece.logprobs[i]);
-    json::array top;
-    if (i < piece.top_logprobs.size()) {
-      for (const auto& [token, logprob] : piece.top_logprobs[i]) {
-        top.push_back(entry(token, logprob));
-      }
-    }
-    one["top_logprobs"] = std::move(top);
-    content.push_back(std::move(one));
-  }
-  return content;
-}
-
-/// The same in the form of the request's kind. `offset`: bytes of the text before them.
-json::value Reply::shown(const json::array& content, std::size_t offset) const {
-  if (!question_.logprobs) {
-    return nullptr;
-  }
-  if (question_.is_chat) {
-    return json::object{{"content", content}};
-  }
-  json::array tokens;
-  json::array logprobs;
-  json::array top;
-  json::array offsets;
-  for (const json::value& each : content) {
-    const json::object& one = each.get_object();
-    tokens.push_back(one.at("token"));
-    logprobs.push_back(one.at("logprob"));
-    json::object likely;
-    for (const json::value& other : one.at("top_logprobs").get_array()) {
-      likely[other.at("token").get_string()] = other.at("logprob");
-    }
-    top.push_back(std::move(likely));
-    offsets.push_back(offset);
-    offset += one.at("token").get_string().size();
-  }
-  return json::object{{"tokens", std::move(tokens)},
-                      {"token_logprobs", std::move(logprobs)},
-                      {"top_logprobs", std::move(top)},
-                      {"text_offset", std::move(offsets)}};
-}
-
-std::string Reply::chunk(std::size_t choice, json::object change, json::value logprobs,
-                         json::value finish_reason) const {
-  json::object event = head(question_.is_chat ? "chat.completion.chunk" : "text_completion");
-  json::object one = {{"index", choice}};
-  if (question_.is_chat) {
-    one["delta"] = std::move(change);
-  } else {
-    one["text"] = change.contains("content") ? change.at("content") : json::value("");
-  }
-  one["logprobs"] = std::move(logprobs);
-  one["finish_reason"] = std::move(finish_reason);
-  event["choices"] = json::array{std::move(one)};
-  if (question_.includes_usage) {
-    event["usage"] = nullptr;
-  }
-  return json::serialize(event);
-}
-
-std::vector<std::string> Reply::add(std::size_t choice, const Piece& piece) {
-  Choice& one = choices_[choice];
-  std::vector<std::string> events;
-  const bool begins = !std::exchange(one.has_begun, true);
-  json::array content = question_.logprobs ? logprobs_of(piece) : json::array();
-  if (!piece.finish_reason.empty()) {
-    one.finish_reason = piece.finish_reason;
-    answer_tokens_ += piece.answer_tokens;
-    ++complete_;
-  }
-  if (!question_.streams) {
-    one.text += piece.text;
-    std::ranges::move(content, std::back_inserter(one.content));
-    return events;
-  }
-  std::string text = piece.text;
-  if (begins && question_.is_chat) {
-    events.push_back(chunk(choice, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr));
-  } else if (begins) {
-    text = std::exchange(one.text, "") + text;
-  }
-  if (!text.empty() || !content.empty()) {
-    events.push_back(chunk(choice, {{"content", text}}, shown(content, one.told), nullptr));
-    for (const json::value& each : content) {
-      one.told += each.at("token").get_string().size();
-    }
-  }
-  if (!piece.finish_reason.empty()) {
-    events.push_back(chunk(choice, {}, nullptr, json::value(one.finish_reason)));
-  }
-  return events;
-}
-
-std::vector<std::string> Reply::end() const {
-  std::vector<std::string> events;
-  if (question_.includes_usage) {
-    json::object event = head(question_.is_chat ? "chat.completion.chunk" : "text_completion");
-    event["choices"] = json::array();
-    event["usage"] = usage();
-    events.push_back(json::serialize(event));
-  }
-  events.emplace_back("[DONE]");
-  return events;
-}
-
-std::string Reply::whole() const {
-  json::object response = head(question_.is_chat ? "chat.completion" : "text_completion");
-  json::array choices;
-  for (std::size_t i = 0; i < choices_.size(); ++i) {
-    const Choice& one = choices_[i];
-    json::object choice = {{"index", i}};
-    if (question_.is_chat) {
-      choice["message"] = {{"role", "assistant"}, {"content", one.text}};
-    } else {
-      choice["text"] = one.text;
-    }
-    choice["logprobs"] = shown(one.content, one.told);
-    choice["finish_reason"] = one.finish_reason;
-    choices.push_back(std::move(choice));
-  }
-  response["choices"] = std::move(choices);
-  response["usage"] = usage();
-  return json::serialize(response);
 }
 
 }  // namespace shardrun::serve
