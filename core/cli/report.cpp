@@ -41,14 +41,14 @@ std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder)
 /// One of the runs of a report.
 class ReportedRun {
  public:
-  explicit ReportedRun(std::string name) : name_(std::move(name)), folder_(name_) {}
+  explicit ReportedRun(std::string name) : name_(std::move(name)), folder_(name_), reader_(folder_, name_) {}
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
 
   /// Reads the folder. The trace is read again only if it has changed, and the plan made again only if the job has.
   [[nodiscard]] boost::json::object document() {
-    boost::json::object run = report::run_document(folder_, name_);
+    boost::json::object run = reader_.document();
     if (const boost::json::object* const job = run["job"].if_object()) {
       if (const boost::json::string& text = job->at("text").as_string(); planned_ != text) {
         planned_ = text;
@@ -105,6 +105,7 @@ class ReportedRun {
 
   std::string name_;
   std::filesystem::path folder_;
+  report::RunReader reader_;
   std::string planned_;  ///< the text of the job of `plan_`
   boost::json::object plan_;
   std::string traced_;  ///< the stamp of the file of `trace_`

@@ -118,7 +118,12 @@ void Exposition::take(const std::vector<SlowRank>& slow_ranks) {
   const std::scoped_lock lock(mutex_);
   values_.erase("slow_rank");
   for (const SlowRank& slow : slow_ranks) {
-    set("slow_rank", labels_of({{"rank", std::to_string(slow.rank)}, {"cause", to_string(slow.cause)}}),
+    const std::string rank = std::to_string(slow.rank);
+    const char* const cause = to_string(slow.cause);
+    set("slow_rank",
+        slow.cause == SlowRank::Cause::link
+            ? labels_of({{"rank", rank}, {"peer", std::to_string(slow.peer)}, {"cause", cause}})
+            : labels_of({{"rank", rank}, {"cause", cause}}),
         fmt::format("{}", slow.behind_s));
   }
 }

@@ -62,6 +62,8 @@ void RankRates::add(const RankRates& later) noexcept {
   bytes += later.bytes;
   flops += later.flops;
   fastest = later.fastest;
+  stopped += later.stopped;
+  stops += later.stops;
 }
 
 StepRates::StepRates() : sums_{.steps = 0} {
@@ -106,10 +108,30 @@ void for_fields(Rates& rates, const Each& each) {
   each(rates.step);
   each(rates.steps);
   each(rates.stage);
-  for (auto* number : {&rates.seconds, &rates.communicating, &rates.waiting, &rates.input, &rates.late, &rates.bytes,
-                       &rates.flops, &rates.fastest, &rates.busy.low, &rates.busy.middle, &rates.busy.high,
-                       &rates.late_in_step.low, &rates.late_in_step.middle, &rates.late_in_step.high,
-                       &rates.usual_seconds, &rates.usual_waiting, &rates.usual_input}) {
+  each(rates.stops);
+  each(rates.slowest.from);
+  for (auto* number : {&rates.seconds,
+                       &rates.communicating,
+                       &rates.waiting,
+                       &rates.input,
+                       &rates.late,
+                       &rates.bytes,
+                       &rates.flops,
+                       &rates.fastest,
+                       &rates.busy.low,
+                       &rates.busy.middle,
+                       &rates.busy.high,
+                       &rates.late_in_step.low,
+                       &rates.late_in_step.middle,
+                       &rates.late_in_step.high,
+                       &rates.usual_seconds,
+                       &rates.usual_waiting,
+                       &rates.usual_input,
+                       &rates.stopped,
+                       &rates.slowest.bytes,
+                       &rates.slowest.seconds,
+                       &rates.others.bytes,
+                       &rates.others.seconds}) {
     each(*number);
   }
 }

@@ -18,6 +18,15 @@ struct Quartiles {
 
 /// A rank's computing and sending in one or several steps. Times are in seconds.
 struct RankRates {
+  /// Long messages from another rank, and the time in which they came.
+  struct Link {
+    std::int64_t from = -1;  ///< the other rank; -1: none, or its transport does not know
+    double bytes = 0;
+    double seconds = 0;
+
+    [[nodiscard]] double bandwidth() const noexcept { return seconds > 0 ? bytes / seconds : 0; }
+  };
+
   std::int64_t step = 0;   ///< the last of the steps, counted from 1
   std::int64_t steps = 1;  ///< how many
   std::int64_t stage = 0;  ///< the rank's stage of a pipeline
@@ -29,6 +38,10 @@ struct RankRates {
   double bytes = 0;          ///< sent to other ranks
   double flops = 0;          ///< includes what is recomputed; 0: unknown
   double fastest = 0;        ///< operations per second of the rank's fastest op; 0: not measured
+  double stopped = 0;        ///< in which the process did not run
+  std::int64_t stops = 0;    ///< how often
+  Link slowest = {};         ///< the slowest of the links to this rank, of the latest report
+  Link others = {};          ///< all others of them, added up; `from` has no meaning
 
   // Over the single steps, because medians leave out steps that something else has disturbed.
   Quartiles busy;          ///< `seconds` without `waiting`

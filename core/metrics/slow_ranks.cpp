@@ -37,6 +37,14 @@ constexpr double most_of_expected = 2;
 constexpr double most_of_usual = 1.5;
 constexpr std::int64_t reports_of_usual = 3;
 
+// A rank is slow because its process is stopped if that happens at least so often within so many seconds.
+constexpr std::int64_t least_stops = 3;
+constexpr double seconds_of_stops = 2;
+
+// A link is slow if it moves less than this share of the bytes per second of others; much less: then it is clear.
+constexpr double most_of_bandwidth = 0.25;
+constexpr double most_of_clear_bandwidth = 0.125;
+
 Quartiles times(double factor, const Quartiles& quartiles) {
   return {factor * quartiles.low, factor * quartiles.middle, factor * quartiles.high};
 }
@@ -55,18 +63,25 @@ double ratio_of_flops(const RankRates& rank, const RankRates& other) {
   return rank.flops > 0 && other.flops > 0 ? std::max(1.0, rank.flops / other.flops) : 1;
 }
 
-/// By how much a rank holds up the others in a report, and why.
-struct Behind {
-  double seconds = 0;
-  SlowRank::Cause cause = SlowRank::Cause::compute;
-  std::int64_t weight = 0;  ///< of the report
-};
+/// The sums of reports, by rank.
+std::vector<RankRates> sums_of(const std::deque<std::vector<RankRates>>& reports) {
+  std::vector<RankRates> sums = reports.front();
+  for (std::size_t report = 1; report < reports.size(); ++report) {
+    for (std::size_t rank = 0; rank < sums.size(); ++rank) {
+      sums[rank].add(reports[report][rank]);
+    }
+  }
+  return sums;
+}
+
+}  // namespace
 
 /// A report of all ranks.
-class Report {
+class SlowRanks::Report {
  public:
-  explicit Report(const std::vector<RankRates>& ranks) : ranks_(ranks) {
-    for (const RankRates& rank : ranks) {
+  /// `latest`: the reports of the last seconds, with this one.
+  explicit Report(const std::deque<std::vector<RankRates>>& latest) : ranks_(latest.back()), latest_(sums_of(latest)) {
+    for (const RankRates& rank : ranks_) {
       step_ = std::max(step_, rank.usual_seconds);
     }
   }
@@ -79,8 +94,64 @@ class Report {
   [[nodiscard]] std::optional<Behind> behind(std::size_t rank, bool is_found, std::optional<double> usual) const {
     const std::optional<Behind> busy = behind_by_busy(rank, is_found, usual);
     const std::optional<Behind> late = behind_by_late(rank, is_found);
-    return busy && late ? (busy->seconds >= late->seconds ? busy : late) : busy ? busy : late;
+    const std::optional<Behind> stopped = behind_by_stops(rank, is_found);
+    const std::optional<Behind> most = busy && (!late || busy->seconds >= late->seconds) ? busy : late;
+    return stopped && (!most || 2 * stopped->seconds >= most->seconds) ? stopped : most;
   }
+
+  /// The slowest of the links to a rank. Nothing if no long messages came.
+  [[nodiscard]] const RankRates::Link* link_to(std::size_t rank) const {
+    const RankRates::Link& link = ranks_[rank].slowest;
+    const bool is_known = link.seconds > 0 && link.from >= 0 && static_cast<std::size_t>(link.from) < ranks_.size();
+    return is_known ? &link : nullptr;
+  }
+
+  /// The same for the slowest link to a rank. `usual`: its bytes per second before, if known.
+  [[nodiscard]] std::optional<Behind> behind_by_link(std::size_t rank, bool is_found,
+                                                     std::optional<double> usual) const {
+    const RankRates::Link& link = *link_to(rank);
+    const RankRates& own = ranks_[rank];
+    std::vector<double> others;
+    for (std::size_t other = 0; other < ranks_.size(); ++other) {
+      const RankRates::Link* const slowest = link_to(other);
+      const bool is_same = other == rank || (slowest != nullptr && static_cast<std::size_t>(link.from) == other &&
+                                             static_cast<std::size_t>(slowest->from) == rank);
+      if (slowest != nullptr && !is_same) {
+        others.push_back(slowest->bandwidth());
+      }
+      if (ranks_[other].others.seconds > 0) {
+        others.push_back(ranks_[other].others.bandwidth());
+      }
+    }
+    const double reference = std::max(others.empty() ? 0 : median(std::move(others)), usual.value_or(0));
+    if (link.bandwidth() > most_of_bandwidth * reference) {
+      return std::nullopt;
+    }
+    // A message also takes longer if one of its ranks does not run meanwhile.
+    const double stopped = own.stopped + ranks_[static_cast<std::size_t>(link.from)].stopped;
+    const double longer = link.seconds - link.bytes / reference - stopped;
+    std::vector<double> waiting;
+    for (const RankRates& each : ranks_) {
+      waiting.push_back(each.waiting);
+    }
+    const auto steps = static_cast<double>(own.steps);
+    const double seconds = std::min(longer, median(std::move(waiting))) / steps;
+    const double step = own.seconds / steps;
+    if (seconds < (is_found ? least_share / 2 : least_share) * step) {
+      return std::nullopt;
+    }
+    const bool is_clear = link.bandwidth() <= most_of_clear_bandwidth * reference;
+    return Behind{.seconds = seconds,
+                  .cause = SlowRank::Cause::link,
+                  .weight = is_clear ? weight_of_clear : weight_of_few,
+                  .step = step,
+                  .steps = own.steps,
+                  .bandwidth = link.bandwidth(),
+                  .usual_bandwidth = reference};
+  }
+
+  [[nodiscard]] const RankRates& of(std::size_t rank) const { return ranks_[rank]; }
+  [[nodiscard]] std::size_t ranks() const noexcept { return ranks_.size(); }
 
   [[nodiscard]] bool is_alone(std::size_t rank) const {
     return std::ranges::count(ranks_, ranks_[rank].stage, &RankRates::stage) == 1;
@@ -145,8 +216,11 @@ class Report {
     const double seconds = std::min(own.busy.middle - reference.middle, step_);
     const double input =
         own.usual_input - median(others(rank, [](const RankRates& other) { return other.usual_input; }));
-    return Behind{seconds, 2 * input >= seconds ? SlowRank::Cause::input : SlowRank::Cause::compute,
-                  weight(apart, spread_of(own.busy) + (is_alone(rank) ? 0 : spread_of(reference)))};
+    return Behind{.seconds = seconds,
+                  .cause = 2 * input >= seconds ? SlowRank::Cause::input : SlowRank::Cause::compute,
+                  .weight = weight(apart, spread_of(own.busy) + (is_alone(rank) ? 0 : spread_of(reference))),
+                  .step = step_,
+                  .steps = own.steps};
   }
 
   /// Transfers that begin late hold up the others for as long as these wait, at most.
@@ -159,26 +233,78 @@ class Report {
     if (std::min(apart, waiting) < std::max(least(is_found), least_late)) {
       return std::nullopt;
     }
-    return Behind{std::min(own.late_in_step.middle - reference.middle, waiting), SlowRank::Cause::transfer,
-                  weight(apart, spread_of(own.late_in_step) + spread_of(reference))};
+    return Behind{.seconds = std::min(own.late_in_step.middle - reference.middle, waiting),
+                  .cause = SlowRank::Cause::transfer,
+                  .weight = weight(apart, spread_of(own.late_in_step) + spread_of(reference)),
+                  .step = step_,
+                  .steps = own.steps};
+  }
+
+  /// Stops hold up the others for as long as these wait, at most. The times of all processes that have to wait for a
+  /// core vary alike.
+  [[nodiscard]] std::optional<Behind> behind_by_stops(std::size_t rank, bool is_found) const {
+    const RankRates& own = latest_[rank];
+    if (own.stops < least_stops || own.seconds < seconds_of_stops) {
+      return std::nullopt;
+    }
+    double most = 0;
+    std::vector<double> waiting;
+    for (std::size_t other = 0; other < latest_.size(); ++other) {
+      if (other != rank) {
+        most = std::max(most, latest_[other].stopped);
+        waiting.push_back(latest_[other].waiting);
+      }
+    }
+    const double seconds = std::min(own.stopped - most, median(std::move(waiting)));
+    if (seconds < (is_found ? least_share / 2 : least_share) * own.seconds) {
+      return std::nullopt;
+    }
+    const auto steps = static_cast<double>(own.steps);
+    return Behind{.seconds = seconds / steps,
+                  .cause = SlowRank::Cause::stopped,
+                  .weight = least_weight,
+                  .step = own.seconds / steps,
+                  .steps = own.steps};
   }
 
   const std::vector<RankRates>& ranks_;
+  std::vector<RankRates> latest_;  ///< sums of the last seconds
   double step_ = 0;
 };
+
+namespace {
 
 const char* place_of(SlowRank::Cause cause) {
   switch (cause) {
     case SlowRank::Cause::compute: return "in computing";
     case SlowRank::Cause::transfer: return "in transfers, which its transport begins late";
     case SlowRank::Cause::input: return "in reading its input";
+    case SlowRank::Cause::stopped: return "because its process was stopped again and again";
+    case SlowRank::Cause::link: break;  // is named by its numbers
   }
   return "";
 }
 
-std::string name_of(const SlowRank& slow) {
-  return slow.host.empty() ? fmt::format("rank {}", slow.rank) : fmt::format("rank {} (host {})", slow.rank, slow.host);
+std::string place_of(const SlowRank& slow) {
+  if (slow.cause != SlowRank::Cause::link) {
+    return place_of(slow.cause);
+  }
+  const auto rate = [](double bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)) + "/s"; };
+  return fmt::format("at {} in place of {}", rate(slow.bandwidth), rate(slow.usual_bandwidth));
 }
+
+std::string name_of(const SlowRank& slow) {
+  const auto with_host = [](std::int64_t rank, const std::string& host) {
+    return host.empty() ? std::to_string(rank) : fmt::format("{} (host {})", rank, host);
+  };
+  return slow.cause == SlowRank::Cause::link
+             ? fmt::format("the link between ranks {} and {}", with_host(slow.rank, slow.host),
+                           with_host(slow.peer, slow.peer_host))
+             : "rank " + with_host(slow.rank, slow.host);
+}
+
+/// Whom it holds up.
+const char* others_of(const SlowRank& slow) { return slow.cause == SlowRank::Cause::link ? "its ranks" : "the others"; }
 
 }  // namespace
 
@@ -187,17 +313,19 @@ const char* to_string(SlowRank::Cause cause) noexcept {
     case SlowRank::Cause::compute: return "compute";
     case SlowRank::Cause::transfer: return "transfer";
     case SlowRank::Cause::input: return "input";
+    case SlowRank::Cause::stopped: return "stopped";
+    case SlowRank::Cause::link: return "link";
   }
   return "";
 }
 
 std::string line_of_begin(const SlowRank& slow) {
-  return fmt::format("{} holds up the others since step {}: {} a step ({:.0f} %), {}", name_of(slow), slow.first_step,
-                     human_time(slow.behind_s), 100 * slow.share, place_of(slow.cause));
+  return fmt::format("{} holds up {} since step {}: {} a step ({:.0f} %), {}", name_of(slow), others_of(slow),
+                     slow.first_step, human_time(slow.behind_s), 100 * slow.share, place_of(slow));
 }
 
 std::string line_of_end(const SlowRank& slow) {
-  return fmt::format("{} has not held up the others since step {}", name_of(slow), slow.last_step + 1);
+  return fmt::format("{} has not held up {} since step {}", name_of(slow), others_of(slow), slow.last_step + 1);
 }
 
 std::string text_of(const std::vector<SlowRank>& slow_ranks) {
@@ -209,42 +337,54 @@ std::string text_of(const std::vector<SlowRank>& slow_ranks) {
   });
   const std::string more =
       slow_ranks.size() == 1 ? "" : fmt::format(", and {} more in summary.json", slow_ranks.size() - 1);
-  return fmt::format("{} held up the others in steps {} to {} ({} a step, {}){}", name_of(worst), worst.first_step,
-                     worst.last_step, human_time(worst.behind_s), place_of(worst.cause), more);
+  return fmt::format("{} held up {} in steps {} to {} ({} a step, {}){}", name_of(worst), others_of(worst),
+                     worst.first_step, worst.last_step, human_time(worst.behind_s), place_of(worst), more);
 }
 
-void SlowRanks::Streak::add(const RankRates& rank, double behind_of_step, SlowRank::Cause cause, double step) {
-  first_step = steps == 0 ? rank.step - rank.steps + 1 : first_step;
-  last_step = rank.step;
-  steps += rank.steps;
-  behind[cause] += behind_of_step * static_cast<double>(rank.steps);
-  seconds += step * static_cast<double>(rank.steps);
+void SlowRanks::Streak::add(const RankRates& report, const Behind& of_report) {
+  const std::int64_t known = steps == 0 ? of_report.steps : report.steps;
+  first_step = steps == 0 ? report.step - known + 1 : first_step;
+  last_step = report.step;
+  steps += known;
+  weight += of_report.weight;
+  behind[of_report.cause] += of_report.seconds * static_cast<double>(known);
+  seconds += of_report.step * static_cast<double>(known);
+  bandwidth = of_report.bandwidth;
+  usual_bandwidth = of_report.usual_bandwidth;
   reports += place ? 0 : 1;
   missed = 0;
 }
 
-SlowRank SlowRanks::Streak::slow(std::int64_t rank, const std::string& host) const {
+SlowRank SlowRanks::Streak::slow() const {
   double all = 0;
   for (const auto& [cause, of_cause] : behind) {
     all += of_cause;
   }
-  return {.rank = rank,
-          .host = host,
-          .cause = std::ranges::max_element(behind, {}, [](const auto& each) { return each.second; })->first,
+  return {.cause = std::ranges::max_element(behind, {}, [](const auto& each) { return each.second; })->first,
           .first_step = first_step,
           .last_step = last_step,
           .behind_s = all / static_cast<double>(steps),
-          .share = seconds > 0 ? all / seconds : 0};
+          .share = seconds > 0 ? all / seconds : 0,
+          .bandwidth = bandwidth,
+          .usual_bandwidth = usual_bandwidth};
+}
+
+void SlowRanks::Usual::add(double next) {
+  number += (next - number) / static_cast<double>(std::min<std::int64_t>(8, ++reports));
+}
+
+std::optional<double> SlowRanks::Usual::known() const {
+  return reports >= reports_of_usual ? std::optional(number) : std::nullopt;
 }
 
 std::vector<double> SlowRanks::others_by_usual(const std::vector<RankRates>& ranks) const {
   std::vector<double> all;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     std::vector<double> of_others;
-    for (const auto& [other, usual] : usual_) {
-      const auto number = static_cast<std::size_t>(other);
-      if (number != rank && number < ranks.size() && usual.reports >= reports_of_usual && usual.seconds > 0) {
-        of_others.push_back(ranks[number].busy.middle / usual.seconds);
+    for (const auto& [party, usual] : usual_) {
+      const auto number = static_cast<std::size_t>(party.first);
+      if (party.second < 0 && number != rank && number < ranks.size() && usual.known().value_or(0) > 0) {
+        of_others.push_back(ranks[number].busy.middle / usual.number);
       }
     }
     all.push_back(std::max(1.0, median(std::move(of_others))));
@@ -252,48 +392,101 @@ std::vector<double> SlowRanks::others_by_usual(const std::vector<RankRates>& ran
   return all;
 }
 
+void SlowRanks::judge(const Party& party, const std::optional<Behind>& behind, const RankRates& report,
+                      const std::vector<std::string>& hosts, Change& change) {
+  Streak& streak = streaks_[party];
+  if (!behind) {
+    if (!streak.place || ++streak.missed >= streak.reports) {
+      if (streak.place) {
+        change.ended.push_back(found_[*streak.place]);
+      }
+      streak = {};
+    }
+    return;
+  }
+  streak.add(report, *behind);
+  const auto host_of = [&](std::int64_t rank) {
+    return rank >= 0 && static_cast<std::size_t>(rank) < hosts.size() ? hosts[static_cast<std::size_t>(rank)] : "";
+  };
+  SlowRank slow = streak.slow();
+  slow.rank = party.first;
+  slow.host = host_of(party.first);
+  slow.peer = party.second;
+  slow.peer_host = host_of(party.second);
+  if (streak.place) {
+    found_[*streak.place] = slow;
+  } else if (streak.weight >= least_weight && (streak.steps >= least_steps || streak.seconds >= least_seconds)) {
+    streak.place = found_.size();
+    found_.push_back(slow);
+    change.begun.push_back(slow);
+  }
+}
+
 SlowRanks::Change SlowRanks::add(const std::vector<RankRates>& ranks, const std::vector<std::string>& hosts) {
   Change change;
   if (ranks.size() < 2) {
     return change;
   }
-  const Report report(ranks);
+  latest_.push_back(ranks);
+  double seconds = 0;
+  for (std::size_t report = latest_.size(); report-- > 0;) {
+    if (latest_[report].size() != ranks.size() || seconds >= seconds_of_stops) {
+      latest_.erase(latest_.begin(), latest_.begin() + static_cast<std::ptrdiff_t>(report) + 1);
+      break;
+    }
+    seconds += latest_[report].front().seconds;
+  }
+  const Report report(latest_);
   const std::vector<double> by_usual = others_by_usual(ranks);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto number = static_cast<std::int64_t>(rank);
-    Streak& streak = streaks_[number];
-    Usual& usual = usual_[number];
-    const std::optional<Behind> behind =
-        report.behind(rank, streak.place.has_value(),
-                      usual.reports >= reports_of_usual ? std::optional(usual.seconds * by_usual[rank]) : std::nullopt);
+    const Party party = {static_cast<std::int64_t>(rank), -1};
+    Usual& usual = usual_[party];
+    const std::optional<double> known = usual.known();
+    const std::optional<Behind> behind = report.behind(rank, streaks_[party].place.has_value(),
+                                                       known ? std::optional(*known * by_usual[rank]) : std::nullopt);
     if (!behind) {
-      usual.seconds +=
-          (ranks[rank].busy.high - usual.seconds) / static_cast<double>(std::min<std::int64_t>(8, ++usual.reports));
-      if (!streak.place || ++streak.missed >= streak.reports) {
-        if (streak.place) {
-          change.ended.push_back(found_[*streak.place]);
-        }
-        streak = {};
-      }
-      continue;
+      usual.add(ranks[rank].busy.high);
     }
-    streak.add(ranks[rank], behind->seconds, behind->cause, report.step());
-    streak.weight += behind->weight;
-    const SlowRank slow = streak.slow(number, rank < hosts.size() ? hosts[rank] : "");
-    if (streak.place) {
-      found_[*streak.place] = slow;
-    } else if (streak.weight >= least_weight && (streak.steps >= least_steps || streak.seconds >= least_seconds)) {
-      streak.place = found_.size();
-      found_.push_back(slow);
-      change.begun.push_back(slow);
+    judge(party, behind, ranks[rank], hosts, change);
+  }
+  judge_links(report, hosts, change);
+  return change;
+}
+
+/// A link of a rank that is slow itself is not judged: its messages take longer, too.
+void SlowRanks::judge_links(const Report& report, const std::vector<std::string>& hosts, Change& change) {
+  std::map<Party, std::optional<Behind>> links;
+  const auto is_slow = [&](std::int64_t rank) { return streaks_[{rank, -1}].steps > 0; };
+  for (const auto& [party, streak] : streaks_) {
+    if (party.second >= 0 && !is_slow(party.first) && !is_slow(party.second)) {
+      links.try_emplace(party);
     }
   }
-  return change;
+  for (std::size_t rank = 0; rank < report.ranks(); ++rank) {
+    const RankRates::Link* const link = report.link_to(rank);
+    const auto number = static_cast<std::int64_t>(rank);
+    if (link == nullptr || is_slow(number) || is_slow(link->from)) {
+      continue;
+    }
+    const Party party = std::minmax(number, link->from);
+    Usual& usual = usual_[party];
+    const std::optional<Behind> behind = report.behind_by_link(rank, streaks_[party].place.has_value(), usual.known());
+    if (!behind) {
+      usual.add(link->bandwidth());
+    }
+    std::optional<Behind>& of_link = links[party];
+    if (behind && (!of_link || behind->seconds > of_link->seconds)) {  // of its two directions
+      of_link = behind;
+    }
+  }
+  for (const auto& [party, behind] : links) {
+    judge(party, behind, report.of(static_cast<std::size_t>(party.first)), hosts, change);
+  }
 }
 
 std::vector<SlowRank> SlowRanks::present() const {
   std::vector<SlowRank> slow;
-  for (const auto& [rank, streak] : streaks_) {
+  for (const auto& [party, streak] : streaks_) {
     if (streak.place) {
       slow.push_back(found_[*streak.place]);
     }

@@ -2,37 +2,47 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/metrics/rates.h"
 
 namespace shardrun::metrics {
 
-/// A rank for which the others waited in many steps.
+/// A rank for which the others waited in many steps; or two ranks, whose link was slow.
 struct SlowRank {
   enum class Cause : std::uint8_t {
     compute,   ///< it computed longer than the others
     transfer,  ///< its transport began its transfers late
     input,     ///< it read its samples longer than the others
+    stopped,   ///< its process did not run, again and again
+    link,      ///< long messages between it and `peer` took longer than between others
   };
 
   std::int64_t rank = 0;
   std::string host;
+  std::int64_t peer = -1;  ///< of a link, the larger number of its two ranks; otherwise -1
+  std::string peer_host;
   Cause cause = Cause::compute;
   // The steps between which it held up the others.
   std::int64_t first_step = 0;
   std::int64_t last_step = 0;
   double behind_s = 0;  ///< seconds by which it held up the others, the mean of these steps
   double share = 0;     ///< of the step
+  // Of a link, bytes per second of the latest report; and those of other links, or of this one before.
+  double bandwidth = 0;
+  double usual_bandwidth = 0;
 };
 
-/// "compute", "transfer" or "input".
+/// "compute", "transfer", "input", "stopped" or "link".
 [[nodiscard]] const char* to_string(SlowRank::Cause cause) noexcept;
 
-/// "rank 3 (host b) holds up the others since step 21: 12.0 ms a step (31 %), in computing"
+/// "rank 3 (host b) holds up the others since step 21: 12.0 ms a step (31 %), in computing"; "the link between ranks 1
+/// (host a) and 3 (host b) holds up its ranks since step 21: 12.0 ms a step (31 %), 1.00 MiB/s in place of 90.0 MiB/s"
 [[nodiscard]] std::string line_of_begin(const SlowRank& slow);
 /// "rank 3 (host b) has not held up the others since step 61"
 [[nodiscard]] std::string line_of_end(const SlowRank& slow);
@@ -48,6 +58,9 @@ struct SlowRank {
 /// quarters of theirs, by a tenth of a step or more. It is found after two such reports in a row that cover ten steps
 /// or five seconds, or after up to six where steps vary much or a report has few. It ends after as many reports in a
 /// row as it took to find it in which its median is that of the others.
+///
+/// Stops of a process are too rare for quartiles: they count in sum, over the last seconds. A link is slow in a report
+/// if its long messages came at less than a quarter of the rate of others, and the ranks wait for so long.
 class SlowRanks {
  public:
   /// What changed with a report.
@@ -64,7 +77,21 @@ class SlowRanks {
   [[nodiscard]] const std::vector<SlowRank>& found() const noexcept { return found_; }
 
  private:
-  /// A rank's reports in a row in which it was slow.
+  /// A rank and -1, or the two ranks of a link, the lower number first.
+  using Party = std::pair<std::int64_t, std::int64_t>;
+  /// By how much a rank or a link holds up the others in a report, and why.
+  struct Behind {
+    double seconds = 0;  ///< of a step
+    SlowRank::Cause cause = SlowRank::Cause::compute;
+    std::int64_t weight = 0;     ///< of the report
+    double step = 0;             ///< the length of a step
+    std::int64_t steps = 0;      ///< that it is known of, up to the last of the report
+    double bandwidth = 0;        ///< as in SlowRank
+    double usual_bandwidth = 0;  ///< likewise
+  };
+  class Report;
+
+  /// Reports in a row in which a rank or a link was slow.
   struct Streak {
     std::int64_t weight = 0;  ///< of the reports; a clear one weighs more
     std::int64_t steps = 0;
@@ -74,24 +101,35 @@ class SlowRanks {
     double seconds = 0;                        ///< of all its steps
     std::int64_t reports = 0;                  ///< that it took to find the rank
     std::int64_t missed = 0;                   ///< reports since the last of them
+    double bandwidth = 0;                      ///< as in SlowRank
+    double usual_bandwidth = 0;                ///< likewise
     std::optional<std::size_t> place;          ///< in `found_`; nothing: not found yet
 
-    void add(const RankRates& rank, double behind_of_step, SlowRank::Cause cause, double step);
-    [[nodiscard]] SlowRank slow(std::int64_t rank, const std::string& host) const;
+    void add(const RankRates& report, const Behind& of_report);
+    [[nodiscard]] SlowRank slow() const;
   };
 
-  /// For how long a rank is busy in a step when it is not slow.
+  /// For how long a rank is busy in a step, or how many bytes a second a link moves, when it is not slow.
   struct Usual {
-    double seconds = 0;
+    double number = 0;
     std::int64_t reports = 0;
+
+    void add(double next);
+    [[nodiscard]] std::optional<double> known() const;
   };
+
+  /// Takes note of a report about a rank or a link. `behind`: nothing if it is not slow.
+  void judge(const Party& party, const std::optional<Behind>& behind, const RankRates& report,
+             const std::vector<std::string>& hosts, Change& change);
+  void judge_links(const Report& report, const std::vector<std::string>& hosts, Change& change);
 
   /// For each rank, how many times as long as usual the others are busy, at least 1: what slows all of them makes none
   /// of them slow.
   [[nodiscard]] std::vector<double> others_by_usual(const std::vector<RankRates>& ranks) const;
 
-  std::map<std::int64_t, Streak> streaks_;  ///< by rank
-  std::map<std::int64_t, Usual> usual_;     ///< by rank
+  std::map<Party, Streak> streaks_;
+  std::map<Party, Usual> usual_;
+  std::deque<std::vector<RankRates>> latest_;  ///< reports of the last seconds
   std::vector<SlowRank> found_;
 };
 

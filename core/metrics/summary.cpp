@@ -68,13 +68,20 @@ array json_of(const std::vector<Attempt>& attempts) {
 array json_of(const std::vector<SlowRank>& slow_ranks) {
   array list;
   for (const SlowRank& slow : slow_ranks) {
-    list.push_back({{"rank", slow.rank},
-                    {"host", slow.host},
-                    {"cause", to_string(slow.cause)},
-                    {"first_step", slow.first_step},
-                    {"last_step", slow.last_step},
-                    {"behind_s", slow.behind_s},
-                    {"share", slow.share}});
+    object json{{"rank", slow.rank},
+                {"host", slow.host},
+                {"cause", to_string(slow.cause)},
+                {"first_step", slow.first_step},
+                {"last_step", slow.last_step},
+                {"behind_s", slow.behind_s},
+                {"share", slow.share}};
+    if (slow.cause == SlowRank::Cause::link) {
+      json.emplace("peer", slow.peer);
+      json.emplace("peer_host", slow.peer_host);
+      json.emplace("bandwidth", slow.bandwidth);
+      json.emplace("usual_bandwidth", slow.usual_bandwidth);
+    }
+    list.push_back(std::move(json));
   }
   return list;
 }

@@ -14,7 +14,9 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -110,6 +112,8 @@ class Steps {
         values.resize(rows_);
       }
     }
+    time_.resize(rows_);
+    tokens_.resize(rows_);
     ++rows_;
     for (const auto& [name, number] : *numbers) {
       if (std::ranges::find(left_out_columns, name) == left_out_columns.end() &&
@@ -120,6 +124,12 @@ class Steps {
     for (auto& [name, values] : columns_) {
       values.resize(rows_, missing);
     }
+    const auto number = [&](std::string_view name) { return numbers->contains(name) ? numbers->at(name) : missing; };
+    const double seconds = number("step_s");
+    const double passed =
+        std::round(number("tokens_per_s") * seconds);  // a whole number, which was divided by the time
+    time_.push_back((time_.empty() ? 0 : time_.back()) + (std::isnan(seconds) ? 0 : seconds));
+    tokens_.push_back((tokens_.empty() ? 0 : tokens_.back()) + (std::isnan(passed) ? 0 : passed));
     return true;
   }
 
@@ -127,34 +137,27 @@ class Steps {
   [[nodiscard]] std::size_t kept_every() const noexcept { return (rows_ + most_steps - 1) / most_steps; }
 
   [[nodiscard]] json::object columns() const {
-    std::map<std::string, std::vector<double>, std::less<>> all = columns_;
-    if (const auto seconds = columns_.find("step_s"); seconds != columns_.end()) {
-      constexpr double microseconds = 1e6;
-      const auto rate = columns_.find("tokens_per_s");
-      double time = 0;
-      double tokens = 0;
-      for (std::size_t row = 0; row < rows_; ++row) {
-        const double step = seconds->second[row];
-        time += std::isnan(step) ? 0 : step;
-        all["time_s"].push_back(std::round(time * microseconds) / microseconds);
-        if (rate != columns_.end()) {
-          const double passed = std::round(rate->second[row] * step);  // a whole number, which was divided by the time
-          tokens += std::isnan(passed) ? 0 : passed;
-          all["tokens"].push_back(tokens);
-        }
-      }
-    }
     const bool keeps = keeps_validated();
     json::object object;
-    for (const auto& [name, values] : all) {
-      if (std::ranges::all_of(values, [](double value) { return std::isnan(value); })) {
-        continue;
-      }
+    const auto add = [&](std::string_view name, const std::vector<double>& values, const auto& shown) {
       json::array& kept = object[name].emplace_array();
       for (std::size_t row = 0; row < rows_; ++row) {
         if (is_kept(row, keeps)) {
-          kept.push_back(number_value(values[row]));
+          kept.push_back(number_value(shown(values[row])));
         }
+      }
+    };
+    const auto itself = [](double number) { return number; };
+    for (const auto& [name, values] : columns_) {
+      if (!std::ranges::all_of(values, [](double value) { return std::isnan(value); })) {
+        add(name, values, itself);
+      }
+    }
+    if (rows_ > 0 && columns_.contains("step_s")) {
+      constexpr double microseconds = 1e6;
+      add("time_s", time_, [](double seconds) { return std::round(seconds * microseconds) / microseconds; });
+      if (columns_.contains("tokens_per_s")) {
+        add("tokens", tokens_, itself);
       }
     }
     return object;
@@ -182,33 +185,62 @@ class Steps {
 
   std::map<std::string, std::vector<double>, std::less<>> columns_;
   std::size_t rows_ = 0;
+  // Sums up to each row.
+  std::vector<double> time_;
+  std::vector<double> tokens_;
 };
 
-/// Calls `add` with each line of a file that may be growing, and notes how many lines it refused. A last line without
-/// an end does not count, because it may be unfinished.
-template <typename Add>
-void add_lines(json::object& run, const std::filesystem::path& path, const Add& add) {
-  std::ifstream file(path, std::ios::binary);
-  std::size_t refused = 0;
-  for (std::string line; std::getline(file, line);) {
-    refused += !add(line) && !file.eof() ? 1 : 0;
-  }
-  std::error_code none;
-  if (file.bad() || (!file.is_open() && std::filesystem::exists(path, none))) {
-    add_note(run, fmt::format("{} cannot be read", path.filename().native()));
-  } else if (refused > 0) {
-    add_note(run, fmt::format("{} of {} could not be read", counted(static_cast<std::int64_t>(refused), "line"),
-                              path.filename().native()));
-  }
-}
+/// A file of lines to which a run appends. Each call of read() reads what is new.
+class GrowingLines {
+ public:
+  explicit GrowingLines(std::filesystem::path path) : path_(std::move(path)) {}
 
-void add_steps(json::object& run, const std::filesystem::path& folder) {
-  Steps steps;
-  const std::filesystem::path path = metrics::metrics_path(folder);
-  add_lines(run, path, [&](std::string_view line) { return steps.add(line); });
-  run["steps"] = steps.columns();
-  run["kept_every"] = std::max<std::size_t>(1, steps.kept_every());
-}
+  /// Calls `add` with each line since the last call; the last one of before again, because it may have changed. Calls
+  /// `begin_again` first if the file does not continue what was read. Notes how many lines `add` refused. A last line
+  /// without an end does not count, because it may be unfinished.
+  template <typename BeginAgain, typename Add>
+  void read(json::object& run, const BeginAgain& begin_again, const Add& add) {
+    std::ifstream file(path_, std::ios::binary);
+    std::string line;
+    file.seekg(at_);
+    if (!last_.empty() && (!std::getline(file, line) || file.eof() || !continues(line))) {
+      *this = GrowingLines(std::move(path_));
+      begin_again();
+    }
+    file.clear();
+    file.seekg(at_);
+    for (std::streamoff next = at_; std::getline(file, line);) {
+      const bool is_refused = !add(line);
+      if (file.eof()) {
+        break;
+      }
+      refused_ += next != at_ && last_is_refused_ ? 1 : 0;
+      at_ = next;
+      next += std::ssize(line) + 1;
+      last_is_refused_ = is_refused;
+      last_ = std::move(line);
+    }
+    std::error_code none;
+    const std::int64_t refused = refused_ + (last_is_refused_ ? 1 : 0);
+    if (file.bad() || (!file.is_open() && std::filesystem::exists(path_, none))) {
+      add_note(run, fmt::format("{} cannot be read", path_.filename().native()));
+    } else if (refused > 0) {
+      add_note(run, fmt::format("{} of {} could not be read", counted(refused, "line"), path_.filename().native()));
+    }
+  }
+
+ private:
+  /// Whether a line is the last one, or that with a validation loss added.
+  [[nodiscard]] bool continues(std::string_view line) const {
+    return line.starts_with(std::string_view(last_).substr(0, last_.size() - 1));
+  }
+
+  std::filesystem::path path_;
+  std::streamoff at_ = 0;  ///< where the last line begins
+  std::string last_;       ///< the last line; "": none yet
+  bool last_is_refused_ = false;
+  std::int64_t refused_ = 0;  ///< lines before the last
+};
 
 /// A line of ranks.jsonl, or neighbouring ones added up.
 struct Interval {
@@ -267,46 +299,53 @@ json::object json_of(const std::vector<Interval>& intervals) {
   return object;
 }
 
-/// Adds what each rank did in each interval, and the slow ranks of the last line. After an elastic restart only
-/// intervals with the last number of ranks.
-void add_rank_times(json::object& run, const std::filesystem::path& folder) {
-  const std::filesystem::path path = metrics::ranks_path(folder);
-  std::vector<Interval> intervals;
-  bool has_other_ranks = false;
-  const auto add = [&](std::string_view line) {
+/// What each rank did in each interval, and the slow ranks of the last line. After an elastic restart only intervals
+/// with the last number of ranks.
+class RankTimes {
+ public:
+  /// Adds a line. Returns false if it cannot be read.
+  bool add(std::string_view line) {
     try {
       const json::object fields = json::parse(json::string_view(line.data(), line.size())).as_object();
       Interval next = interval_of(fields);
       const json::value* const slow = fields.if_contains("slow_ranks");
-      run["slow_ranks"] = slow != nullptr && slow->is_array() ? *slow : json::array();
-      while (!intervals.empty() && intervals.back().step >= next.step) {  // a restart repeats steps
-        intervals.pop_back();
+      slow_ranks_ = slow != nullptr && slow->is_array() ? slow->get_array() : json::array();
+      while (!intervals_.empty() && intervals_.back().step >= next.step) {  // a restart repeats steps
+        intervals_.pop_back();
       }
-      if (!intervals.empty() && intervals.back().ranks() != next.ranks()) {
-        intervals.clear();
-        has_other_ranks = true;
+      if (!intervals_.empty() && intervals_.back().ranks() != next.ranks()) {
+        intervals_.clear();
+        has_other_ranks_ = true;
       }
-      intervals.push_back(std::move(next));
+      intervals_.push_back(std::move(next));
       return true;
     } catch (const std::exception&) {
       return false;
     }
-  };
-  add_lines(run, path, add);
-  if (has_other_ranks) {
-    add_note(run, "the number of ranks changed; their times are shown from the last change on");
   }
-  const std::size_t together = (intervals.size() + most_intervals - 1) / most_intervals;
-  std::vector<Interval> shown;
-  for (std::size_t i = 0; i < intervals.size(); ++i) {
-    if (i % together == 0) {
-      shown.push_back(std::move(intervals[i]));
-    } else {
-      shown.back().add(intervals[i]);
+
+  void add_to(json::object& run) const {
+    if (has_other_ranks_) {
+      add_note(run, "the number of ranks changed; their times are shown from the last change on");
     }
+    const std::size_t together = (intervals_.size() + most_intervals - 1) / most_intervals;
+    std::vector<Interval> shown;
+    for (std::size_t i = 0; i < intervals_.size(); ++i) {
+      if (i % together == 0) {
+        shown.push_back(intervals_[i]);
+      } else {
+        shown.back().add(intervals_[i]);
+      }
+    }
+    run["rank_times"] = shown.empty() ? json::value() : json::value(json_of(shown));
+    run["slow_ranks"] = slow_ranks_;
   }
-  run["rank_times"] = shown.empty() ? json::value() : json::value(json_of(shown));
-}
+
+ private:
+  std::vector<Interval> intervals_;
+  bool has_other_ranks_ = false;
+  json::array slow_ranks_;
+};
 
 /// Notes that metrics.jsonl ends before the steps that the summary counts.
 void note_missing_steps(json::object& run, const json::object& summary) {
@@ -323,13 +362,153 @@ void note_missing_steps(json::object& run, const json::object& summary) {
   }
 }
 
+/// What a field of a summary is, if it is not null.
+enum class Form : std::uint8_t { number, text, list, object };
+
+struct Field {
+  std::string_view name;
+  Form form;
+};
+
+constexpr std::array summary_fields = {
+    Field{"status", Form::text},       Field{"exit_code", Form::number},    Field{"error", Form::text},
+    Field{"steps", Form::number},      Field{"first_step", Form::number},   Field{"seconds", Form::number},
+    Field{"loss", Form::number},       Field{"val_loss", Form::number},     Field{"parameters", Form::number},
+    Field{"data_bytes", Form::number}, Field{"tokens_per_s", Form::number}, Field{"step_ms_median", Form::number},
+    Field{"checks", Form::number},     Field{"check_s", Form::number},      Field{"saved", Form::text},
+    Field{"ending_s", Form::number},   Field{"strangers", Form::number},    Field{"version", Form::text},
+    Field{"command", Form::list},      Field{"host", Form::text},           Field{"started", Form::text},
+    Field{"ended", Form::text},        Field{"checkpoints", Form::object},  Field{"ranks", Form::list},
+    Field{"attempts", Form::list},     Field{"slow_ranks", Form::list}};
+constexpr std::array fields_of_rank = {
+    Field{"host", Form::text},         Field{"device", Form::text},          Field{"planned_bytes", Form::number},
+    Field{"peak_bytes", Form::number}, Field{"private_bytes", Form::number}, Field{"snapshot_bytes", Form::number},
+    Field{"wire_bytes", Form::number}, Field{"categories", Form::object},    Field{"sent_bytes", Form::object}};
+constexpr std::array fields_of_attempt = {Field{"rank", Form::number},       Field{"cause", Form::text},
+                                          Field{"first_step", Form::number}, Field{"steps", Form::number},
+                                          Field{"ranks", Form::number},      Field{"seconds", Form::number}};
+constexpr std::array fields_of_slow_rank = {Field{"rank", Form::number},
+                                            Field{"host", Form::text},
+                                            Field{"cause", Form::text},
+                                            Field{"peer", Form::number},
+                                            Field{"peer_host", Form::text},
+                                            Field{"first_step", Form::number},
+                                            Field{"last_step", Form::number},
+                                            Field{"behind_s", Form::number},
+                                            Field{"share", Form::number},
+                                            Field{"bandwidth", Form::number},
+                                            Field{"usual_bandwidth", Form::number}};
+
+Form form_of(const json::value& value) noexcept {
+  return value.is_string()   ? Form::text
+         : value.is_array()  ? Form::list
+         : value.is_object() ? Form::object
+                             : Form::number;
+}
+
+const char* text_of(Form form) noexcept {
+  constexpr std::array names = {"a number", "a text", "a list", "an object"};
+  return names[static_cast<std::size_t>(form)];
+}
+
+/// Removes what has not the form that it should have, and collects what that was.
+class FormCheck {
+ public:
+  void check(json::object& object, const std::string& path, std::span<const Field> fields) {
+    for (const Field& field : fields) {
+      const json::value* const value = object.if_contains(field.name);
+      if (value != nullptr && !is_of(*value, field.form)) {
+        wrong_.push_back(fmt::format("{}{} ({} was expected)", path, field.name, text_of(field.form)));
+        object.stable_erase(object.find(field.name));
+      }
+    }
+  }
+
+  /// Checks the objects in a list of `object`.
+  void check_list(json::object& object, const std::string& name, std::span<const Field> fields) {
+    json::value* const list = object.if_contains(name);
+    if (list == nullptr || !list->is_array()) {
+      return;
+    }
+    for (std::size_t n = 0; n < list->get_array().size(); ++n) {
+      json::value& each = list->get_array()[n];
+      const std::string path = fmt::format("{}[{}]", name, n);
+      if (!each.is_object()) {
+        wrong_.push_back(fmt::format("{} ({} was expected)", path, text_of(Form::object)));
+        each.emplace_object();
+      }
+      check(each.get_object(), path + '.', fields);
+    }
+  }
+
+  /// Checks that all that an object has are numbers, or objects of numbers.
+  void check_numbers(json::object& object, const std::string& path) {
+    for (auto each = object.begin(); each != object.end();) {
+      const std::string name = path + std::string(each->key());
+      if (each->value().is_object()) {
+        check_numbers(each->value().get_object(), name + '.');
+      } else if (!is_of(each->value(), Form::number)) {
+        wrong_.push_back(fmt::format("{} ({} was expected)", name, text_of(Form::number)));
+        each = object.stable_erase(each);
+        continue;
+      }
+      ++each;
+    }
+  }
+
+  void note(json::object& run, std::string_view source) const {
+    constexpr std::size_t most = 4;
+    if (wrong_.empty()) {
+      return;
+    }
+    const std::vector<std::string> first(wrong_.begin(),
+                                         wrong_.begin() + std::min<std::ptrdiff_t>(most, std::ssize(wrong_)));
+    add_note(run, fmt::format("of {} this is left out: {}{}", source, fmt::join(first, ", "),
+                              wrong_.size() > most ? fmt::format(", and {} more", wrong_.size() - most) : ""));
+  }
+
+ private:
+  [[nodiscard]] static bool is_of(const json::value& value, Form form) noexcept {
+    return value.is_null() || (form == Form::number ? value.is_number() : form_of(value) == form);
+  }
+
+  std::vector<std::string> wrong_;
+};
+
+/// Leaves out of a summary, and of all in it that the page reads, what has another form than it should.
+void check_summary(json::object& run, json::object& summary) {
+  FormCheck form;
+  form.check(summary, "", summary_fields);
+  form.check_list(summary, "ranks", fields_of_rank);
+  form.check_list(summary, "attempts", fields_of_attempt);
+  form.check_list(summary, "slow_ranks", fields_of_slow_rank);
+  if (json::value* const checkpoints = summary.if_contains("checkpoints");
+      checkpoints != nullptr && checkpoints->is_object()) {
+    form.check_numbers(checkpoints->get_object(), "checkpoints.");
+  }
+  if (json::value* const ranks = summary.if_contains("ranks"); ranks != nullptr && ranks->is_array()) {
+    for (std::size_t n = 0; n < ranks->get_array().size(); ++n) {
+      json::object& rank = ranks->get_array()[n].get_object();
+      for (const char* const name : {"categories", "sent_bytes"}) {
+        if (json::value* const numbers = rank.if_contains(name); numbers != nullptr && numbers->is_object()) {
+          form.check_numbers(numbers->get_object(), fmt::format("ranks[{}].{}.", n, name));
+        }
+      }
+    }
+  }
+  form.note(run, "the summary");
+}
+
 std::optional<json::object> read_summary(json::object& run, const std::filesystem::path& path) {
   std::error_code none;
   if (!std::filesystem::exists(path, none)) {
     return std::nullopt;
   }
   try {
-    return files::parse_json_strictly(files::read_text_file(path, most_json_bytes), path.native()).as_object();
+    json::object summary =
+        files::parse_json_strictly(files::read_text_file(path, most_json_bytes), path.native()).as_object();
+    check_summary(run, summary);
+    return summary;
   } catch (const std::exception& error) {
     add_note(run, fmt::format("the summary is left out: {}", error.what()));
     return std::nullopt;
@@ -340,16 +519,6 @@ std::optional<json::object> read_summary(json::object& run, const std::filesyste
 void copy(json::object& to, std::string_view name, const json::object& from, std::string_view from_name) {
   if (const json::value* const value = from.if_contains(from_name)) {
     to[name] = *value;
-  }
-}
-
-/// The same for a list.
-void copy_list(json::object& run, std::string_view name, const json::object& summary) {
-  const json::value* const value = summary.if_contains(name);
-  if (value != nullptr && value->is_array()) {
-    run[name] = *value;
-  } else if (value != nullptr) {
-    add_note(run, fmt::format("{} of the summary is left out: it is no list", name));
   }
 }
 
@@ -535,7 +704,35 @@ void set_job(json::object& run, const std::string& text) {
   run["unit"] = has_tokens ? "tok" : "samples";
 }
 
-json::object run_document(const std::filesystem::path& folder, const std::string& name) {
+struct RunReader::Read {
+  explicit Read(const std::filesystem::path& folder)
+      : lines_of_steps(metrics::metrics_path(folder)), lines_of_times(metrics::ranks_path(folder)) {}
+
+  GrowingLines lines_of_steps;
+  Steps steps;
+  GrowingLines lines_of_times;
+  RankTimes times;
+};
+
+RunReader::RunReader(std::filesystem::path folder, std::string name)
+    : folder_(std::move(folder)), name_(std::move(name)), read_(std::make_unique<Read>(folder_)) {}
+RunReader::RunReader(RunReader&&) noexcept = default;
+RunReader::~RunReader() = default;
+
+void RunReader::add_lines(json::object& run) {
+  Read& read = *read_;
+  read.lines_of_steps.read(
+      run, [&] { read.steps = {}; }, [&](std::string_view line) { return read.steps.add(line); });
+  run["steps"] = read.steps.columns();
+  run["kept_every"] = std::max<std::size_t>(1, read.steps.kept_every());
+  read.lines_of_times.read(
+      run, [&] { read.times = {}; }, [&](std::string_view line) { return read.times.add(line); });
+  read.times.add_to(run);
+}
+
+json::object RunReader::document() {
+  const std::filesystem::path& folder = folder_;
+  const std::string& name = name_;
   std::error_code none;
   if (!std::filesystem::is_directory(folder, none)) {
     throw Error(ErrorCode::usage,
@@ -561,9 +758,10 @@ json::object run_document(const std::filesystem::path& folder, const std::string
   } catch (const Error& error) {
     add_note(run, fmt::format("the job is left out: {}", error.message()));
   }
-  add_steps(run, folder);
-  run["slow_ranks"] = json::array();
-  add_rank_times(run, folder);
+  add_lines(run);
+  FormCheck form;
+  form.check_list(run, "slow_ranks", fields_of_slow_rank);
+  form.note(run, "ranks.jsonl");
   add_pictures(run, folder);
   add_checkpoints(run, folder);
   const std::optional<json::object> summary = read_summary(run, metrics::summary_path(folder));
@@ -576,10 +774,10 @@ json::object run_document(const std::filesystem::path& folder, const std::string
   copy(run, "status", *summary, "status");
   copy(run, "error", *summary, "error");
   run["slow_ranks"] = json::array();
-  copy_list(run, "slow_ranks", *summary);
+  copy(run, "slow_ranks", *summary, "slow_ranks");
   copy(run, "parameters", *summary, "parameters");
   run["attempts"] = json::array();
-  copy_list(run, "attempts", *summary);
+  copy(run, "attempts", *summary, "attempts");
   add_ranks(run, *summary);
   note_missing_steps(run, *summary);
   return run;

@@ -3,6 +3,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -11,10 +12,27 @@ namespace shardrun::report {
 /// The page of a report before it is filled: HTML with the placeholders {{TITLE}}, {{CONNECT}} and {{DOCUMENT}}.
 extern const std::string_view page_template;
 
-/// What the folder of a run says of it, whether the run has ended or not: an element of `runs` in the document that the
-/// page draws (docs/report.md). `name`: the folder as the person named it. Files that are missing or cannot be read are
-/// left out, and `notes` says which. The trace is not read. Throws Error{usage} if it is no folder of a run.
-[[nodiscard]] boost::json::object run_document(const std::filesystem::path& folder, const std::string& name);
+/// Reads the folder of a run, whether the run has ended or not. Of files that grow it reads again only what is new.
+class RunReader {
+ public:
+  /// `name`: the folder as the person named it.
+  RunReader(std::filesystem::path folder, std::string name);
+  RunReader(RunReader&&) noexcept;
+  ~RunReader();
+
+  /// What the folder says now: an element of `runs` in the document that the page draws (docs/report.md). Files that
+  /// are missing or cannot be read are left out, and `notes` says which. The trace is not read. Throws Error{usage} if
+  /// it is no folder of a run.
+  [[nodiscard]] boost::json::object document();
+
+ private:
+  void add_lines(boost::json::object& run);
+
+  std::filesystem::path folder_;
+  std::string name_;
+  struct Read;
+  std::unique_ptr<Read> read_;  ///< what files that grow said so far
+};
 
 /// An entry of `ranks` of a run; the list grows as far as needed.
 [[nodiscard]] boost::json::object& rank_of(boost::json::object& run, std::size_t rank);

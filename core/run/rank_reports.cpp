@@ -259,11 +259,12 @@ void RankReports::write_times() {
   const std::vector<double> hidden = column([](const Rates& rank) { return rank.communicating - rank.waiting; });
   const std::vector<double> input = column([](const Rates& rank) { return rank.input; });
   const std::vector<double> sent = column([](const Rates& rank) { return rank.bytes; });
+  const std::vector<double> stopped = column([](const Rates& rank) { return rank.stopped; });
   const std::string slow = metrics::to_json(slow_ranks_.found());
-  std::vector<metrics::JsonField> fields = {{"step", ranks.front().step},      {"steps", ranks.front().steps},
-                                            {"seconds", std::span(seconds)},   {"computing_s", std::span(computing)},
-                                            {"exposed_s", std::span(exposed)}, {"hidden_s", std::span(hidden)},
-                                            {"input_s", std::span(input)},     {"sent_bytes", std::span(sent)}};
+  std::vector<metrics::JsonField> fields = {
+      {"step", ranks.front().step},          {"steps", ranks.front().steps},    {"seconds", std::span(seconds)},
+      {"computing_s", std::span(computing)}, {"exposed_s", std::span(exposed)}, {"hidden_s", std::span(hidden)},
+      {"input_s", std::span(input)},         {"sent_bytes", std::span(sent)},   {"stopped_s", std::span(stopped)}};
   if (!slow_ranks_.found().empty()) {
     fields.push_back({"slow_ranks", metrics::JsonText{slow}});
   }

@@ -310,4 +310,14 @@ std::uint64_t RankLink::wire_bytes() const {
   return bytes;
 }
 
+sdk::Arrivals RankLink::arrivals(int from) const {
+  sdk::Arrivals sum;
+  for (const plugins::Transport& transport : compiled_.transports.transports) {
+    const sdk::Arrivals arrivals = transport.arrivals(static_cast<std::uint32_t>(from));
+    sum.bytes += arrivals.bytes;
+    sum.nanoseconds += arrivals.nanoseconds;
+  }
+  return sum;
+}
+
 }  // namespace shardrun::train

@@ -135,6 +135,8 @@ class RankLink final : private plugins::TransportHost {
   void message(std::string_view kind, std::string_view bytes) { rank_->message(kind, bytes); }
   /// Bytes that the transports have sent to others so far.
   [[nodiscard]] std::uint64_t wire_bytes() const;
+  /// Long messages that came in from another rank so far, over all transports that know of them.
+  [[nodiscard]] sdk::Arrivals arrivals(int from) const;
 
  private:
   [[nodiscard]] bool aborted() const noexcept override { return rank_->aborted().load(std::memory_order_relaxed); }

@@ -202,6 +202,11 @@ void RankTask::show_profile(const runtime::Executor& executor) const {
 void RankTask::begin_steps() {
   executor_->watch();
   settings_.link.barrier();
+  if (settings_.link.world_size() > 1) {
+    stops_.emplace();
+    metrics::RankRates before;
+    add_arrivals(before);
+  }
   reported_at_ = Due::Clock::now();
   if (checkpointing_) {
     checkpointing_->begin_steps();
@@ -260,8 +265,43 @@ void RankTask::report_rates() {
   }
   metrics::RankRates rates = since_reported_.take();
   rates.fastest = settings_.profile ? fastest_of(executor_->profile()) : 0;
+  if (stops_) {
+    const Stops::Sum stops = stops_->sum();
+    rates.stops = stops.count - reported_stops_.count;
+    rates.stopped = stops.seconds - reported_stops_.seconds;
+    reported_stops_ = stops;
+    add_arrivals(rates);
+  }
   settings_.display.rates(rates);
   reported_at_ = Due::Clock::now();
+}
+
+void RankTask::add_arrivals(metrics::RankRates& rates) {
+  arrivals_.resize(static_cast<std::size_t>(settings_.link.world_size()));
+  sdk::Arrivals all;
+  std::optional<metrics::RankRates::Link> slowest;
+  for (int from = 0; from < settings_.link.world_size(); ++from) {
+    sdk::Arrivals& before = arrivals_[static_cast<std::size_t>(from)];
+    const sdk::Arrivals now = settings_.link.arrivals(from);
+    const sdk::Arrivals since = {now.bytes - before.bytes, now.nanoseconds - before.nanoseconds};
+    before = now;
+    if (since.nanoseconds == 0) {
+      continue;
+    }
+    all.bytes += since.bytes;
+    all.nanoseconds += since.nanoseconds;
+    const metrics::RankRates::Link link = {.from = from,
+                                           .bytes = static_cast<double>(since.bytes),
+                                           .seconds = static_cast<double>(since.nanoseconds) * 1e-9};
+    if (!slowest || link.bandwidth() < slowest->bandwidth()) {
+      slowest = link;
+    }
+  }
+  if (slowest) {
+    rates.slowest = *slowest;
+    rates.others = {.bytes = static_cast<double>(all.bytes) - slowest->bytes,
+                    .seconds = static_cast<double>(all.nanoseconds) * 1e-9 - slowest->seconds};
+  }
 }
 
 Due RankTask::own_due(int steps_to_come) {

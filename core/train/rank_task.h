@@ -141,6 +141,8 @@ class RankTask {
   [[nodiscard]] Due own_due(int steps_to_come);
   /// Reports the steps since the last report. All ranks call it after the same step.
   void report_rates();
+  /// Adds to a report what has arrived from other ranks since the last call.
+  void add_arrivals(metrics::RankRates& rates);
   [[nodiscard]] Wish agreed(int steps_to_come = 0);
   /// Does what the ranks agreed on, between two steps. Returns the signal that asked to stop.
   int act_on(const Wish& wish);
@@ -157,6 +159,9 @@ class RankTask {
   std::int64_t stage_ = 0;  ///< of this rank in a pipeline
   metrics::StepRates since_reported_;
   Due::Clock::time_point reported_at_;
+  std::optional<Stops> stops_;           ///< only if there are several ranks, and from the first step on
+  Stops::Sum reported_stops_;            ///< of earlier reports, as in the next
+  std::vector<sdk::Arrivals> arrivals_;  ///< by rank
   std::optional<Tracer> tracer_;
   std::optional<Tracer::Recording> recording_;
   std::optional<Replicas> replicas_;            ///< only if there are several ranks

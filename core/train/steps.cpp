@@ -1,10 +1,15 @@
 #include "core/train/steps.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <numbers>
+#include <string_view>
 
 #include "core/base/error.h"
 #include "core/base/host_name.h"
@@ -120,6 +125,36 @@ double learning_rate(const job::TrainSettings& train, std::int64_t step) {
       return train.min_learning_rate + 0.5 * range * (1.0 + std::cos(std::numbers::pi * progress));
   }
   return train.learning_rate;
+}
+
+std::optional<std::chrono::nanoseconds> Stops::waited_for_core() noexcept {
+  if (!statistics_.is_open()) {
+    statistics_ = files::FileDescriptor(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
+  }
+  std::array<char, 96> text{};
+  const ssize_t bytes = ::pread(statistics_.get(), text.data(), text.size(), 0);
+  // Nanoseconds in which the thread ran, those in which it waited, and how often.
+  const std::string_view line(text.data(), static_cast<std::size_t>(std::max<ssize_t>(0, bytes)));
+  const std::size_t space = line.find(' ');
+  std::int64_t waited = 0;
+  const bool is_there = space != std::string_view::npos &&
+                        std::from_chars(line.data() + space + 1, line.data() + line.size(), waited).ec == std::errc();
+  return is_there ? std::optional(std::chrono::nanoseconds(waited)) : std::nullopt;
+}
+
+void Stops::look() noexcept {
+  constexpr std::chrono::milliseconds least{20};
+  const std::optional<std::chrono::nanoseconds> waited = waited_for_core();
+  const auto now = std::chrono::steady_clock::now();
+  if (waited && waited_) {
+    const std::chrono::nanoseconds late = now - looked_ - interval - (*waited - *waited_);
+    if (late >= least) {
+      nanoseconds_ += late.count();
+      ++count_;
+    }
+  }
+  looked_ = now;
+  waited_ = waited;
 }
 
 }  // namespace shardrun::train

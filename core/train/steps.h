@@ -1,14 +1,17 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <optional>
 
+#include "core/files/descriptor.h"
 #include "core/job/job.h"
 #include "core/metrics/record.h"
 #include "core/metrics/run_folder.h"
 #include "core/partition/program.h"
 #include "core/runtime/executor.h"
+#include "core/screen/ticker.h"
 #include "core/train/rank_link.h"
 
 namespace shardrun::train {
@@ -79,6 +82,35 @@ class StepMeter {
   double input_ = 0;
   double late_ = 0;
   std::chrono::steady_clock::time_point begin_;
+};
+
+/// Times for which this process was stopped (SIGSTOP, a frozen control group): a thread finds out that it slept for
+/// longer than it wanted to, without waiting for a core. None are found on a system that does not tell for how long a
+/// thread waited for a core (schedstat of Linux). All functions may be called on any thread.
+class Stops {
+ public:
+  struct Sum {
+    std::int64_t count = 0;
+    double seconds = 0;
+  };
+
+  [[nodiscard]] Sum sum() const noexcept {
+    return {count_.load(), std::chrono::duration<double>(std::chrono::nanoseconds(nanoseconds_.load())).count()};
+  }
+
+ private:
+  void look() noexcept;
+  /// For how long the calling thread could run and had no core, so far.
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> waited_for_core() noexcept;
+
+  std::atomic<std::int64_t> count_ = 0;
+  std::atomic<std::int64_t> nanoseconds_ = 0;
+  // Used only by the ticker's thread.
+  std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
+  std::optional<std::chrono::nanoseconds> waited_;  ///< for a core, until then
+  files::FileDescriptor statistics_;                ///< of the thread
+  static constexpr std::chrono::milliseconds interval{10};
+  screen::Ticker ticker_{interval, [this] { look(); }};
 };
 
 /// The learning rate of a step, counted from 0. A linear warm-up over `warmup` steps is followed by constant, linear or

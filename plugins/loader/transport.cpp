@@ -279,4 +279,17 @@ std::uint64_t Transport::wire_bytes() const {
   return stats.wire_bytes;
 }
 
+sdk::Arrivals Transport::arrivals(std::uint32_t rank) const {
+  const sr_transport& functions = state_->functions;
+  sr_arrivals arrivals{};
+  arrivals.struct_size = sizeof(arrivals);
+  if (functions.arrivals != nullptr) {
+    state_->call("asked how fast messages came in", [&](sr_error* error) {
+      const std::int32_t status = functions.arrivals(state_->self, rank, &arrivals, error);
+      return status == SR_UNIMPLEMENTED ? SR_OK : status;
+    });
+  }
+  return sdk::detail::read(arrivals);
+}
+
 }  // namespace shardrun::plugins

@@ -147,6 +147,8 @@ class Transport {
   /// Connects a group. The spec's id is below 2^63.
   [[nodiscard]] TransportGroup group(const sdk::GroupSpec& spec);
   [[nodiscard]] std::uint64_t wire_bytes() const;
+  /// See sr_transport::arrivals; no bytes if that is not known.
+  [[nodiscard]] sdk::Arrivals arrivals(std::uint32_t rank) const;
 
  private:
   explicit Transport(std::shared_ptr<TransportState> state);

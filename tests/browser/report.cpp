@@ -402,12 +402,17 @@ TEST_CASE("report page: a live page follows the run, keeps what is zoomed, and t
   browser.press("+");
   static_cast<void>(
       browser.run("window.zoomed = JSON.stringify(View.of('curves step').range);"
-                  "window.before = shown_document.runs[0].steps.step.length"));
+                  "window.before = shown_document.runs[0].steps.step.length;"
+                  "window.sections = new Map([...document.querySelectorAll('section')].map(each => [each.id, each]))"));
 
   ::kill(process, SIGCONT);
   browser.await("shown_document.runs[0].steps.step.length > window.before");
   CHECK(browser.run("return JSON.stringify(View.of('curves step').range) === window.zoomed").as_bool());
   CHECK(browser.run("return document.activeElement.id") == "curve-loss");
+  // Only what has changed is made anew.
+  CHECK(browser.run("return ['job', 'mesh', 'memory', 'curves'].map(id => "
+                    "window.sections.get(id) === document.getElementById(id))") ==
+        json::value(json::array{true, true, true, false}));
   ::kill(process, SIGTERM);
   browser.await("document.getElementById('live').textContent === 'The run has ended.'");
   CHECK(browser.text(".badge") == "■ stopped");

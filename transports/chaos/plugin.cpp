@@ -195,6 +195,15 @@ std::int32_t share_first(void* self, std::uint32_t rank, std::uint32_t world_siz
   return inner(&sr_transport::share_first, rank, world_size, data, bytes, error);
 }
 
+/// A fault that delays or loses what others send shows in the inner transport's numbers, too.
+std::int32_t arrivals(void* self, std::uint32_t rank, sr_arrivals* to, sr_error* error) noexcept {
+  const Inner& inner = self_of(self).inner();
+  if (!SR_HAS(inner.functions, sr_transport, arrivals) || inner.functions->arrivals == nullptr) {
+    return SR_UNIMPLEMENTED;
+  }
+  return inner(&sr_transport::arrivals, rank, to, error);
+}
+
 /// The inner transport's properties, without queues: faults are injected when an op is started.
 std::int32_t props(void* self, sr_transport_props* to, sr_error* error) noexcept {
   const std::int32_t status = self_of(self).inner()(&sr_transport::props, to, error);
@@ -224,7 +233,10 @@ constexpr sr_transport functions = {sizeof(sr_transport),
                                     op_free,
                                     op_times,
                                     configure,
-                                    share_first};
+                                    share_first,
+                                    nullptr,
+                                    nullptr,
+                                    arrivals};
 
 }  // namespace
 }  // namespace shardrun::chaos_transport

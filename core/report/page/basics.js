@@ -182,12 +182,16 @@ class Surface {
   }
 
   static draw_everything() {
+    for (const surface of Surface.all) surface.draw();
+  }
+
+  /// Draws those that were not drawn yet, and forgets those that are gone.
+  static draw_new() {
     for (const surface of Surface.all) {
-      if (surface.canvas.isConnected) surface.draw();
-      else {
+      if (!surface.canvas.isConnected) {
         surface.observer.disconnect();
         Surface.all.delete(surface);
-      }
+      } else if (surface.width === 0) surface.draw();
     }
   }
 }

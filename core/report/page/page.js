@@ -111,7 +111,7 @@ function slow_tile(run) {
   const slow = slow_of(run);
   if (slow.length === 0) return run.rank_times ? tile("Slow ranks", "none", "no rank held up the others") : null;
   const worst = slow.reduce((most, each) => each.behind_s > most.behind_s ? each : most);
-  return tile(slow.length === 1 ? "Slow rank" : "Slowest of " + slow.length + " slow ranks", "rank " + worst.rank,
+  return tile(slow.length === 1 ? "Slow " + (is_link(worst) ? "link" : "rank") : "Slowest of " + slow.length + " slow ranks", slow_name(worst),
               (titles[worst.cause] || worst.cause) + ", " + shown.seconds(worst.behind_s) + " a step since step " + worst.first_step, "warn");
 }
 
@@ -196,7 +196,8 @@ const result_rows = [
     const ranks = run.ranks || [], measured = extent(ranks.map(rank => rank.measured_peak)), planned = extent(ranks.map(planned_of));
     return measured ? shown.bytes(measured[1]) : planned ? shown.bytes(planned[1]) + " planned" : dash;
   }],
-  ["slow ranks", run => ranges(slow_of(run).map(slow => slow.rank)) || "none"], ["restarts", run => (run.attempts || []).length],
+  ["slow ranks", run => ranges(slow_of(run).filter(slow => !is_link(slow)).map(slow => slow.rank)) || "none"],
+  ["slow links", run => slow_of(run).filter(is_link).map(slow => slow.rank + dash + slow.peer).join(", ") || null], ["restarts", run => (run.attempts || []).length],
 ];
 
 function compared_section(run, runs) {
@@ -272,7 +273,8 @@ const about_all = ["compared", "curves"];
 // Building.
 
 let shown_document = null;
-const fingerprints = new Map();
+const made_sections = new Map();  // by identifier
+const field_texts = new WeakMap();  // by run, and in it by field
 
 function build_section([id, title, build, instead], run, runs) {
   const content = build(run, runs);
@@ -282,26 +284,52 @@ function build_section([id, title, build, instead], run, runs) {
               ...(content || [make("p", {class: "soft", text: instead})]).filter(each => each));
 }
 
-/// Makes the sections whose data changed, and leaves the others as they are.
-function render(told) {
-  const began = performance.now(), {runs} = told, main = at("main");
-  chosen.run = clamp(chosen.run, 0, Math.max(0, runs.length - 1));
-  const run = runs[chosen.run], focused = document.activeElement ? document.activeElement.id : "";
-  if (!run) {
-    main.replaceChildren(make("p", {text: "There is no run."}));
+function field_text(run, field) {
+  if (!field_texts.has(run)) field_texts.set(run, new Map());
+  const texts = field_texts.get(run);
+  if (!texts.has(field)) texts.set(field, JSON.stringify(run[field]));
+  return texts.get(field);
+}
+
+/// The element of a section, made anew only if a field of a run has changed that it has read, also later.
+function section_of(section, runs) {
+  const before = made_sections.get(section[0]);
+  const is_same = (run, number) => [...before.read[number]].every(field => field_text(run, field) === field_text(before.runs[number], field));
+  if (before && before.chosen === chosen.run && before.runs.length === runs.length && runs.every(is_same)) return before.element;
+  const made = {chosen: chosen.run, runs, read: runs.map(() => new Set())};
+  const noting = runs.map((run, number) => new Proxy(run, {get: (fields, field) => {
+    made.read[number].add(field);
+    return fields[field];
+  }}));
+  made.element = build_section(section, noting[chosen.run], noting);
+  made_sections.set(section[0], made);
+  return made.element;
+}
+
+/// Shows the sections, and replaces only those that were made anew.
+function show_sections(made) {
+  const old = [...at("main").children];
+  if (old.length === made.length && old.every((each, i) => each.id === made[i].id)) {
+    made.forEach((each, i) => { if (each !== old[i]) old[i].replaceWith(each); });
     return;
   }
-  const made = sections.map(section => {
-    const print = JSON.stringify(about_all.includes(section[0]) ? runs : run), old = at(section[0]);
-    if (old && fingerprints.get(section[0]) === print) return old;
-    fingerprints.set(section[0], print);
-    return build_section(section, run, runs);
-  }).filter(each => each);
-  main.replaceChildren(...made);
+  at("main").replaceChildren(...made);
   at("contents").replaceChildren(...made.map(each => make("a", {href: "#" + each.id, text: sections.find(section => section[0] === each.id)[1]})));
+}
+
+/// Makes the sections whose data changed, and leaves the others as they are.
+function render(told) {
+  const began = performance.now(), {runs} = told;
+  chosen.run = clamp(chosen.run, 0, Math.max(0, runs.length - 1));
+  const focused = document.activeElement ? document.activeElement.id : "";
+  if (runs.length === 0) {
+    at("main").replaceChildren(make("p", {text: "There is no run."}));
+    return;
+  }
+  show_sections(sections.map(section => section_of(section, runs)).filter(each => each));
   if (focused && document.activeElement.id !== focused && at(focused)) at(focused).focus({preventScroll: true});
   shown_document = told;
-  Surface.draw_everything();
+  Surface.draw_new();
   document.documentElement.dataset.drawn = (performance.now() - began).toFixed(1);
 }
 

@@ -1,11 +1,12 @@
 // What every rank kept, sent and did: memory, bytes, times, and who was slow.
 
 const categories = ["parameters", "gradients", "optimizer", "activations", "cache", "communication", "scratch"];
-const titles = {compute: "its computing", transfer: "its transfers", input: "its input"};
+const titles = {compute: "its computing", transfer: "its transfers", input: "its input", stopped: "its process was stopped", link: "its bytes a second"};
 /// What was measured of a slow rank, by its cause.
 const found_of = {
   compute: "was busy for longer than its peers", input: "was busy for longer than its peers, half of that or more with reading input",
   transfer: "began its transfers later after their start than the others, which waited for them",
+  stopped: "was stopped again and again: its process did not run while the others waited",
 };
 
 /// More than 16 rows: one for all ranks whose numbers read alike.
@@ -177,7 +178,7 @@ const time_parts = [["computing_s", "computing", "series-0"], ["exposed_s", "exp
                     ["input_s", "input", "series-3"]];
 
 function rank_bars(run) {
-  const mean = mean_times(run.rank_times), most = Math.max(...mean.seconds, 1e-12), slow = slow_of(run);
+  const mean = mean_times(run.rank_times), most = Math.max(...mean.seconds, 1e-12), slow = slow_of(run).filter(each => !is_link(each));
   const rows = mean.seconds.map((seconds, rank) => {
     const parts = time_parts.map(([key, name, variable]) => [name, mean[key][rank], variable]);
     const rest = seconds - sum(parts.map(part => part[1]));
@@ -328,9 +329,15 @@ function times_section(run) {
 
 // Who was slow.
 
+const is_link = slow => slow.cause === "link";
+const slow_name = slow => is_link(slow) ? "ranks " + slow.rank + " and " + slow.peer : "rank " + slow.rank;
+
 function slow_text(slow) {
-  return "rank " + slow.rank + (slow.host ? " on " + slow.host : "") + " " + (found_of[slow.cause] || slow.cause) + ": by " +
-    shown.seconds(slow.behind_s) + " a step (" + shown.share(slow.share) + "), steps " + slow.first_step + " to " + slow.last_step;
+  const on = (rank, host) => rank + (host ? " on " + host : "");
+  const who = is_link(slow) ? "the link between ranks " + on(slow.rank, slow.host) + " and " + on(slow.peer, slow.peer_host) + " moved " +
+      or_dash(shown.bytes, slow.bandwidth) + "/s in place of " + or_dash(shown.bytes, slow.usual_bandwidth) + "/s"
+    : "rank " + on(slow.rank, slow.host) + " " + (found_of[slow.cause] || slow.cause);
+  return who + ": by " + shown.seconds(slow.behind_s) + " a step (" + shown.share(slow.share) + "), steps " + slow.first_step + " to " + slow.last_step;
 }
 
 const slow_of = run => run.slow_ranks || (run.summary && run.summary.slow_ranks) || [];
@@ -339,6 +346,6 @@ function slow_section(run) {
   const slow = slow_of(run);
   if (slow.length === 0) return run.rank_times ? [make("p", {text: "No rank held up the others."})] : null;
   return [...slow.map(each => make("p", {text: slow_text(each) + "."})), table("Ranks that held up the others", ["rank", "host", "cause", "first step", "last step", "behind", "share of the step"],
-                slow.map(each => [each.rank, each.host, titles[each.cause] || each.cause, each.first_step, each.last_step,
+                slow.map(each => [is_link(each) ? each.rank + " and " + each.peer : each.rank, is_link(each) ? [each.host, each.peer_host].filter(host => host).join(", ") : each.host, titles[each.cause] || each.cause, each.first_step, each.last_step,
                                   shown.seconds(each.behind_s) + " a step", shown.share(each.share)]), 3)];
 }

@@ -200,6 +200,16 @@ typedef struct sr_op_times {
 } sr_op_times;
 #define SR_OP_TIMES_SIZE_1_2 UINT32_C(24)
 
+/// How fast long messages came in from another rank, over all groups since open. Since 1.9. A message counts from the
+/// first of its bytes that this rank had until it was whole, without the bytes that came at once with the first.
+typedef struct sr_arrivals {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  uint64_t bytes;
+  uint64_t nanoseconds; /* in which they came */
+} sr_arrivals;
+#define SR_ARRIVALS_SIZE_1_9 UINT32_C(24)
+
 /// What the host provides to an opened transport until its close returns. Every function is ANY.
 typedef struct sr_transport_host {
   uint32_t struct_size;
@@ -340,6 +350,9 @@ typedef struct sr_transport {
   /// does not wait. The queue also continues if the op fails: the host tests the op, or waits for it, before it starts
   /// the op again or uses the result.
   int32_t (*op_join)(void* self, uint64_t op, const sr_queue* queue, sr_error* error);
+  /// ANY, after open. Since 1.9; may be NULL. How fast long messages came in from this rank of the world, which shows
+  /// how fast the link is. Returns SR_UNIMPLEMENTED if that is not known.
+  int32_t (*arrivals)(void* self, uint32_t rank, sr_arrivals* arrivals, sr_error* error);
 } sr_transport;
 #define SR_TRANSPORT_SIZE_1_0 UINT32_C(136)
 

@@ -362,6 +362,171 @@ TEST_CASE("several slow ranks of many are named, unless they are half of them", 
   CHECK(run(4) == 0);
 }
 
+namespace {
+
+/// Reports of ranks with even steps: ten of 50 ms each, of which a rank waits for 20 ms. `change` changes the reports
+/// of all ranks.
+class EvenRanks {
+ public:
+  explicit EvenRanks(std::size_t ranks) : ranks_(ranks) {}
+
+  SlowRanks::Change report(const std::function<void(std::vector<RankRates>& reports)>& change) {
+    step_ += steps_of_report;
+    const Quartiles busy = {0.03, 0.03, 0.03};
+    std::vector<RankRates> reports(ranks_, {.step = step_,
+                                            .steps = steps_of_report,
+                                            .seconds = 0.5,
+                                            .waiting = 0.2,
+                                            .busy = busy,
+                                            .usual_seconds = 0.05,
+                                            .usual_waiting = 0.02});
+    change(reports);
+    std::vector<RankRates> told;
+    for (const RankRates& each : reports) {
+      told.push_back(rates_of(to_text(each)));
+    }
+    return slow_.add(told, std::vector<std::string>(ranks_, "a"));
+  }
+  [[nodiscard]] const SlowRanks& slow() const { return slow_; }
+
+ private:
+  std::size_t ranks_;
+  std::int64_t step_ = 0;
+  SlowRanks slow_;
+};
+
+}  // namespace
+
+TEST_CASE("a rank whose process is stopped again and again is named, although its usual steps are those of the others",
+          "[metrics]") {
+  EvenRanks ranks(3);
+  const auto stopped = [](std::vector<RankRates>& reports) {
+    reports[2].stops = 1;
+    reports[2].stopped = 0.1;
+  };
+  for (int report = 1; report <= 3; ++report) {
+    CHECK(ranks.report(stopped).begun.empty());
+  }
+  const SlowRanks::Change begun = ranks.report(stopped);
+
+  REQUIRE(begun.begun.size() == 1);
+  CHECK(line_of_begin(begun.begun[0]) ==
+        "rank 2 (host a) holds up the others since step 1: 10.0 ms a step (20 %), "
+        "because its process was stopped again and again");
+  CHECK_THAT(to_json(ranks.slow().found()), Catch::Matchers::Contains("\"cause\":\"stopped\""));
+  const auto even = [](std::vector<RankRates>&) {};
+  std::size_t ended = 0;
+  for (int report = 0; report < 5; ++report) {
+    ended += ranks.report(even).ended.size();
+  }
+  CHECK(ended == 1);
+
+  EvenRanks once(3);
+  EvenRanks alike(3);
+  EvenRanks unnoticed(3);
+  for (int report = 1; report <= 10; ++report) {
+    CHECK(once.report([&](std::vector<RankRates>& reports) {
+                reports[0].stops = report == 5 ? 1 : 0;
+                reports[0].stopped = report == 5 ? 2 : 0;
+              })
+              .begun.empty());
+    CHECK(alike
+              .report([](std::vector<RankRates>& reports) {
+                for (RankRates& each : reports) {
+                  each.stops = 2;
+                  each.stopped = 0.1;
+                }
+              })
+              .begun.empty());
+    CHECK(unnoticed
+              .report([&](std::vector<RankRates>& reports) {
+                stopped(reports);
+                reports[0].waiting = reports[1].waiting = 0.01;
+              })
+              .begun.empty());
+  }
+}
+
+TEST_CASE("a link that moves far fewer bytes a second than others is named by its two ranks", "[metrics]") {
+  const auto link = [](std::int64_t from, double bandwidth) {
+    return RankRates::Link{.from = from, .bytes = bandwidth * 0.18, .seconds = 0.18};
+  };
+  const auto ring = [&](double slow) {
+    return [=](std::vector<RankRates>& reports) {
+      for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+        const std::size_t from = (rank + reports.size() - 1) % reports.size();
+        reports[rank].slowest = link(static_cast<std::int64_t>(from), rank == 2 ? slow : 1e9);
+      }
+    };
+  };
+  EvenRanks ranks(4);
+  CHECK(ranks.report(ring(1e9)).begun.empty());
+  CHECK(ranks.report(ring(1 << 20)).begun.empty());
+  const SlowRanks::Change begun = ranks.report(ring(1 << 20));
+
+  REQUIRE(begun.begun.size() == 1);
+  CHECK(line_of_begin(begun.begun[0]) ==
+        "the link between ranks 1 (host a) and 2 (host a) holds up its ranks since step "
+        "11: 18.0 ms a step (36 %), at 1.00 MiB/s in place of 954 MiB/s");
+  CHECK_THAT(to_json(ranks.slow().found()),
+             Catch::Matchers::Contains("\"cause\":\"link\"") && Catch::Matchers::Contains("\"peer\":2"));
+  CHECK(ranks.report(ring(1e9)).ended.empty());
+  const SlowRanks::Change ended = ranks.report(ring(1e9));
+  REQUIRE(ended.ended.size() == 1);
+  CHECK(line_of_end(ended.ended[0]) ==
+        "the link between ranks 1 (host a) and 2 (host a) has not held up its ranks since step 31");
+
+  EvenRanks busy(4);     // nobody waits for it
+  EvenRanks stopped(4);  // its messages took so long because a rank did not run
+  EvenRanks third(4);    // a third is not far less
+  for (int report = 0; report < 4; ++report) {
+    CHECK(busy.report([&](std::vector<RankRates>& reports) {
+                ring(1 << 20)(reports);
+                for (RankRates& each : reports) {
+                  each.waiting = 0.01;
+                }
+              })
+              .begun.empty());
+    CHECK(stopped
+              .report([&](std::vector<RankRates>& reports) {
+                ring(1 << 20)(reports);
+                reports[1].stopped = 0.17;
+              })
+              .begun.empty());
+    CHECK(third.report(ring(3e8)).begun.empty());
+  }
+}
+
+TEST_CASE("the only link is compared with its own past, and not judged while one of its ranks is slow", "[metrics]") {
+  const auto only = [](double bandwidth, double busy = 0.03) {
+    return [=](std::vector<RankRates>& reports) {
+      reports[0].slowest = {.from = 1, .bytes = bandwidth * 0.18, .seconds = 0.18};
+      reports[0].busy = {busy, busy, busy};
+    };
+  };
+  EvenRanks slow_first(2);
+  EvenRanks slower(2);
+  for (int report = 0; report < 4; ++report) {
+    CHECK(slow_first.report(only(1e6)).begun.empty());
+    CHECK(slower.report(only(1e8)).begun.empty());
+  }
+  CHECK(slower.report(only(1e6)).begun.empty());
+  const SlowRanks::Change change = slower.report(only(1e6));
+  REQUIRE(change.begun.size() == 1);
+  CHECK(change.begun[0].rank == 0);
+  CHECK(change.begun[0].peer == 1);
+
+  EvenRanks slow_rank(2);
+  for (int report = 0; report < 4; ++report) {
+    CHECK(slow_rank.report(only(1e8)).begun.empty());
+  }
+  for (int report = 0; report < 4; ++report) {
+    for (const SlowRank& slow : slow_rank.report(only(1e6, 0.045)).begun) {
+      CHECK(slow.cause == SlowRank::Cause::compute);
+    }
+  }
+}
+
 TEST_CASE("a report has the sums and the quartiles of its steps, and adding a step allocates nothing", "[metrics]") {
   StepRates steps;
   const std::size_t before = allocations();

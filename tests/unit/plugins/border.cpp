@@ -54,10 +54,12 @@ TEST_CASE("ops come back from their C form as they were", "[sdk]") {
 TEST_CASE("what a transport says comes back from its C form as it was", "[sdk]") {
   const OpInfo info = {.flags = 1, .scratch_bytes = 2};
   const OpTimes times = {.begun = 3, .ended = 4};
+  const Arrivals arrivals = {.bytes = 8, .nanoseconds = 9};
   const Props props = {.flags = SR_TRANSPORT_OWN_LAUNCHER, .memory_kinds = 6, .queue_kinds = 7};
 
   CHECK(written_and_read<sr_op_info>(info) == info);
   CHECK(written_and_read<sr_op_times>(times) == times);
+  CHECK(written_and_read<sr_arrivals>(arrivals) == arrivals);
   CHECK(written_and_read<sr_transport_props>(props) == props);
   CHECK(written_and_read<sr_transport_props>(Props{.memory_kinds = 0}) == Props());
   sr_transport_props old{.struct_size = SR_TRANSPORT_PROPS_SIZE_1_0, .queue_kinds = 9};

@@ -22,6 +22,10 @@ namespace json = boost::json;
 
 namespace {
 
+json::object run_document(const std::filesystem::path& folder, const std::string& name) {
+  return RunReader(folder, name).document();
+}
+
 /// A folder that a run has held.
 class RunOf {
  public:
@@ -279,6 +283,76 @@ TEST_CASE("a document says which files of its run cannot be read, and what they 
   CHECK(notes_of("metrics.jsonl", "[1]\n{\"step\":\"a\"}\n{\"step\":2}\n") ==
         "2 lines of metrics.jsonl could not be read\n"
         "metrics.jsonl ends with step 2, and the run ended with step 3\n");
+}
+
+TEST_CASE("a report that is made again reads of growing lists what is new, and all where they were cut", "[report]") {
+  const RunOf run;
+  const std::string first = "{\"step\":1,\"loss\":4,\"step_s\":0.5}\nno line\n{\"step\":2,\"loss\":3,\"step_s\":0.5}\n";
+  run.write("metrics.jsonl", first);
+  run.write("ranks.jsonl", "{\"step\":2,\"steps\":2,\"seconds\":[1,2]}\n");
+  RunReader reader(run.path(), "r");
+  const auto is_as_new = [&] {
+    const json::object again = reader.document();
+    const json::object anew = run_document(run.path(), "r");
+    INFO(json::serialize(again));
+    CHECK(again == anew);
+    return again;
+  };
+  is_as_new();
+  // A validation loss is added to the last line; a line is not yet whole.
+  const std::string validated = first.substr(0, first.size() - 2) + ",\"val_loss\":3.5}\n";
+  run.write("metrics.jsonl", validated + "{\"step\":3,\"loss\":2");
+  CHECK(numbers(is_as_new().at("steps").as_object(), "val_loss") == std::vector<double>{-1, 3.5});
+  run.write("metrics.jsonl",
+            validated + "{\"step\":3,\"loss\":2.5,\"step_s\":0.25}\nnor this\n{\"step\":2,\"val_loss\":9}\n");
+  run.write("ranks.jsonl", "{\"step\":2,\"steps\":2,\"seconds\":[1,2]}\n{\"step\":3,\"steps\":1,\"seconds\":[3,4]}\n");
+  const json::object grown = is_as_new();
+  CHECK(numbers(grown.at("steps").as_object(), "time_s") == std::vector<double>{0.5, 1, 1.25});
+  CHECK(numbers(grown.at("steps").as_object(), "val_loss") == std::vector<double>{-1, 9, -1});
+  CHECK_THAT(all_notes(grown), Contains("2 lines of metrics.jsonl could not be read"));
+  // A restart has cut the lists, and done steps again.
+  run.write("metrics.jsonl", "{\"step\":1,\"loss\":7,\"step_s\":0.5}\n");
+  run.write("ranks.jsonl", "{\"step\":1,\"steps\":1,\"seconds\":[1,2]}\n");
+  CHECK(numbers(is_as_new().at("steps").as_object(), "loss") == std::vector<double>{7});
+  run.write("metrics.jsonl", first + first);
+  is_as_new();
+
+  // What was read is not read again.
+  std::string changed = first + first;
+  changed[std::string_view("{\"step\":1,\"loss\":").size()] = '8';
+  run.write("metrics.jsonl", changed + "{\"step\":3,\"loss\":1}\n");
+  CHECK(numbers(reader.document().at("steps").as_object(), "loss") == std::vector<double>{4, 3, 1});
+}
+
+TEST_CASE("fields of a summary that have another form are left out, and a note names them", "[report]") {
+  const RunOf run;
+  run.write(
+      "summary.json",
+      R"({"status":"finished","steps":"many","loss":[1],"seconds":2.5,"command":"run","checkpoints":{"saved":"two"},
+            "ranks":[{"host":1,"peak_bytes":"8","wire_bytes":5,"sent_bytes":{"data":{"all_reduce":"x"}}},7],
+            "attempts":[{"rank":"0","cause":"c"}],"slow_ranks":{}})");
+
+  const json::object document = run.document();
+
+  const json::object& summary = document.at("summary").as_object();
+  CHECK(document.at("status") == "finished");
+  CHECK(summary.at("seconds") == 2.5);
+  CHECK(summary.at("checkpoints").as_object().empty());
+  for (const char* const name : {"steps", "loss", "command", "slow_ranks"}) {
+    INFO(name);
+    CHECK_FALSE(summary.contains(name));
+  }
+  CHECK(document.at("slow_ranks").as_array().empty());
+  CHECK(document.at("attempts") == json::value(json::array{json::object{{"cause", "c"}}}));
+  const json::object& rank = document.at("ranks").at(0).as_object();
+  CHECK_FALSE(rank.contains("host"));
+  CHECK_FALSE(rank.contains("measured_peak"));
+  CHECK(rank.at("wire_bytes") == 5);
+  CHECK(rank.at("sent").at("data").as_object().empty());
+  CHECK_THAT(all_notes(document),
+             Contains("of the summary this is left out: steps (a number was expected), loss (a number "
+                      "was expected), command (a list was expected), ") &&
+                 Contains(", and "));
 }
 
 TEST_CASE("a folder that is no run's is refused", "[report]") {

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "tests/support/catch.h"
+#include "tests/support/transport_ranks.h"
 
 using namespace shardrun;
 using namespace shardrun::tcp_transport;
@@ -351,4 +352,34 @@ TEST_CASE("tcp: the end of the other end is an error that says so") {
   ends.pass_on();
   ends.at_receiver = Socket();
   CHECK(error_of_receive(*ends.receiver) == "the other end has closed the connection");
+}
+
+TEST_CASE("tcp: a rank knows in what time long messages came in, by the rank that sent them", "[tcp]") {
+  run_ranks("tcp", 3, [](test::Rank& rank) {
+    auto group = rank.group();
+    const auto pass = [&](std::size_t count) {
+      std::vector<float> data(count, 1.0F);
+      auto op = group.prepare({test::request_of(SR_OP_BROADCAST, 1, count, data, 0)}, test::after(30));
+      test::run(op);
+    };
+    pass(1000);
+    const auto none = [&](std::uint32_t from) { return rank.transport().arrivals(from).bytes == 0; };
+    bool knows_short = false;
+    for (std::uint32_t from = 0; from < 3; ++from) {
+      knows_short = knows_short || !none(from);
+    }
+    constexpr std::size_t many = 4'000'000;  // more than a read gives at once
+    pass(many);
+    std::uint64_t bytes = 0;
+    std::uint64_t nanoseconds = 0;
+    for (std::uint32_t from = 0; from < 3; ++from) {
+      bytes += rank.transport().arrivals(from).bytes;
+      nanoseconds += rank.transport().arrivals(from).nanoseconds;
+    }
+    const bool is_right = rank.rank() == 0 ? bytes == 0 : bytes > 2 * many && bytes < 4 * many && nanoseconds > 0;
+    if (knows_short || !is_right || !none(rank.rank())) {
+      throw Error(ErrorCode::internal, "rank " + std::to_string(rank.rank()) + " knows of " + std::to_string(bytes) +
+                                           " bytes in " + std::to_string(nanoseconds) + " ns");
+    }
+  });
 }

@@ -73,6 +73,12 @@ concept SharesFirst = requires(Class& transport, std::span<std::byte> data) {
   transport.share_first(std::uint32_t{}, std::uint32_t{}, data);
 };
 
+/// See sr_transport::arrivals.
+template <class Class>
+concept KnowsArrivals = requires(const Class& transport) {
+  { transport.arrivals(std::uint32_t{}) } -> std::same_as<Arrivals>;
+};
+
 namespace detail {
 
 /// Like `guarded`, but a TransportError becomes its own status. Returns the status that `act` returns.
@@ -269,6 +275,17 @@ struct TransportTable {
     return guarded_transport(error, [&] { object_of<Op>(op).join(queue_of(self, queue)); });
   }
 
+  static std::int32_t arrivals(void* self, std::uint32_t rank, sr_arrivals* to, sr_error* error) noexcept {
+    return guarded_transport(error, [&] {
+      if constexpr (KnowsArrivals<Class>) {
+        write(self_of(self).arrivals(rank), *to);
+        return SR_OK;
+      } else {
+        return SR_UNIMPLEMENTED;
+      }
+    });
+  }
+
   static constexpr sr_transport functions = {sizeof(sr_transport),
                                              0,
                                              props,
@@ -291,7 +308,8 @@ struct TransportTable {
                                              configure,
                                              SharesFirst<Class> ? share_first : nullptr,
                                              op_enqueue,
-                                             op_join};
+                                             op_join,
+                                             KnowsArrivals<Class> ? arrivals : nullptr};
 };
 
 }  // namespace detail

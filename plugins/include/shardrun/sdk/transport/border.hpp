@@ -98,6 +98,13 @@ inline void write(const OpTimes& times, sr_op_times& to) noexcept {
   to.ended = times.ended;
 }
 
+[[nodiscard]] inline Arrivals read(const sr_arrivals& raw) noexcept { return {raw.bytes, raw.nanoseconds}; }
+
+inline void write(const Arrivals& arrivals, sr_arrivals& to) noexcept {
+  to.bytes = arrivals.bytes;
+  to.nanoseconds = arrivals.nanoseconds;
+}
+
 [[nodiscard]] inline Props read(const sr_transport_props& raw) noexcept {
   return {raw.flags, raw.memory_kinds != 0 ? raw.memory_kinds : Props().memory_kinds, raw.queue_kinds};
 }

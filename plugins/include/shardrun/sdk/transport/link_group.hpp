@@ -65,6 +65,20 @@ concept UnblockedLink = std::constructible_from<Link, const Config&, const Group
 
 namespace detail {
 
+/// What a transport has sent and received, over all its groups.
+struct Traffic {
+  struct From {
+    std::atomic<std::uint64_t> bytes = 0;
+    std::atomic<std::uint64_t> nanoseconds = 0;
+  };
+
+  std::atomic<std::uint64_t> wire_bytes = 0;  ///< sent
+  std::vector<From> from;                     ///< by rank of the world: see sr_arrivals
+};
+
+/// A message of fewer bytes than this is too short to tell how fast a link is.
+constexpr std::uint64_t least_measured_bytes = std::uint64_t{64} << 10U;
+
 /// Precedes every message, so that an unexpected message is detected.
 struct MessageHeader {
   std::uint64_t id = 0;
@@ -88,8 +102,10 @@ struct LinkMessage {
   std::byte* data;
 
   // State of the latest run:
-  std::uint64_t passed = 0;    ///< bytes of header and data
-  MessageHeader arrived = {};  ///< the header that arrived
+  std::uint64_t passed = 0;       ///< bytes of header and data
+  MessageHeader arrived = {};     ///< the header that arrived
+  std::uint64_t first_bytes = 0;  ///< that arrived at once
+  std::int64_t first_at = 0;      ///< when they did
 };
 
 /// The bytes of a long message that are passed on at a time. A multiple of every element's size.
@@ -112,9 +128,9 @@ class LinkGroup {
   static constexpr bool blocks = !UnblockedLink<Link>;
 
  public:
-  LinkGroup(const Config& config, const GroupSpec& spec, std::atomic<std::uint64_t>& wire_bytes)
+  LinkGroup(const Config& config, const GroupSpec& spec, Traffic& traffic)
       : spec_(spec),
-        wire_bytes_(wire_bytes),
+        traffic_(traffic),
         sending_(*this),
         sender_(blocks ? std::make_unique<Worker>() : nullptr),
         cancel_(worker_, sender_.get(), config.host),
@@ -238,6 +254,7 @@ class LinkGroup {
       with_peer(receiving_from, message.peer, [&] {
         link_.receive(message.peer, &message.arrived, sizeof(message.arrived), deadline);
         message.passed = sizeof(message.arrived);
+        note_first(message);
         require_expected(message);
         while (!message.is_complete()) {
           const std::uint64_t at = message.bytes_passed();
@@ -246,6 +263,7 @@ class LinkGroup {
           message.passed += bytes;
           arrived(message);
         }
+        count_arrival(message);
       });
     }
   }
@@ -269,8 +287,14 @@ class LinkGroup {
         meanwhile();
       }
       const bool more_came = advance(receives, waiting_from_, receiving_from, [&](LinkMessage& message) {
+        const bool is_first = message.passed == 0;
         const std::size_t passed = link_.try_receive(message.peer, next_piece(message, message.arrived));
         message.passed += passed;
+        if (is_first && passed != 0) {
+          note_first(message);
+        } else if (message.is_complete()) {
+          count_arrival(message);
+        }
         if (message.passed >= sizeof(message.arrived)) {
           require_expected(message);
           arrived(message);
@@ -328,11 +352,27 @@ class LinkGroup {
   }
 
   void count(const LinkMessage& message) {
-    wire_bytes_.fetch_add(sizeof(message.header) + message.header.bytes, std::memory_order_relaxed);
+    traffic_.wire_bytes.fetch_add(sizeof(message.header) + message.header.bytes, std::memory_order_relaxed);
+  }
+
+  static void note_first(LinkMessage& message) noexcept {
+    if (message.header.bytes >= least_measured_bytes) {
+      message.first_bytes = message.passed;
+      message.first_at = monotonic_now();
+    }
+  }
+  /// Counts a whole message, which did not arrive at once. How late it was sent does not matter.
+  void count_arrival(const LinkMessage& message) noexcept {
+    if (message.header.bytes >= least_measured_bytes && spec_.members[message.peer] < traffic_.from.size()) {
+      Traffic::From& from = traffic_.from[spec_.members[message.peer]];
+      from.bytes.fetch_add(message.passed - message.first_bytes, std::memory_order_relaxed);
+      from.nanoseconds.fetch_add(static_cast<std::uint64_t>(monotonic_now() - message.first_at),
+                                 std::memory_order_relaxed);
+    }
   }
 
   GroupSpec spec_;
-  std::atomic<std::uint64_t>& wire_bytes_;
+  Traffic& traffic_;
   Sending sending_;
   Worker worker_;
   std::unique_ptr<Worker> sender_;

@@ -112,6 +112,14 @@ struct OpTimes {
   bool operator==(const OpTimes&) const = default;
 };
 
+/// The C++ form of sr_arrivals: long messages that came in from another rank, and the nanoseconds in which they came.
+struct Arrivals {
+  std::uint64_t bytes = 0;
+  std::uint64_t nanoseconds = 0;
+
+  bool operator==(const Arrivals&) const = default;
+};
+
 /// Properties of every op with this opcode.
 struct OpcodeTraits {
   std::uint32_t opcode = 0;

@@ -318,8 +318,7 @@ class LinkOp final : public Op, private Worker::Task {
 template <class Link>
 class TwoFunctionGroup final : public Group {
  public:
-  TwoFunctionGroup(const Config& config, const GroupSpec& spec, std::atomic<std::uint64_t>& wire_bytes)
-      : group_(config, spec, wire_bytes) {}
+  TwoFunctionGroup(const Config& config, const GroupSpec& spec, Traffic& traffic) : group_(config, spec, traffic) {}
 
   std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, Deadline deadline) override {
     LinkOp<Link>::hand_over(group_, deferred_);
@@ -367,19 +366,28 @@ class TwoFunctionTransport {
                   .scratch_bytes = scratch_bytes_of(op, group_size)};
   }
 
-  void open(const Config& config) { config_ = config; }
+  void open(const Config& config) {
+    config_ = config;
+    if (traffic_.from.empty()) {
+      traffic_.from = std::vector<detail::Traffic::From>(config.world_size);
+    }
+  }
   void close() {}
-  std::uint64_t wire_bytes() const { return wire_bytes_.load(std::memory_order_relaxed); }
+  std::uint64_t wire_bytes() const { return traffic_.wire_bytes.load(std::memory_order_relaxed); }
+  Arrivals arrivals(std::uint32_t rank) const {
+    const detail::Traffic::From& from = traffic_.from.at(rank);
+    return {from.bytes.load(std::memory_order_relaxed), from.nanoseconds.load(std::memory_order_relaxed)};
+  }
   std::uint64_t mem_register(const sr_memory&) { return ++registrations_; }
   void mem_deregister(std::uint64_t) {}
 
   std::unique_ptr<Group> group(const GroupSpec& spec) {
-    return std::make_unique<detail::TwoFunctionGroup<Link>>(config_, spec, wire_bytes_);
+    return std::make_unique<detail::TwoFunctionGroup<Link>>(config_, spec, traffic_);
   }
 
  private:
   Config config_;
-  std::atomic<std::uint64_t> wire_bytes_ = 0;
+  detail::Traffic traffic_;
   std::uint64_t registrations_ = 0;
 };
 
