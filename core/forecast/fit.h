@@ -43,7 +43,7 @@ struct Alternative {
   std::vector<Alternative> alike = {};  ///< other settings that give each rank the same memory, work and traffic
 };
 
-/// The alternatives that were planned in the search for settings with which every rank fits.
+/// What the search for settings with which every rank fits has planned.
 struct FitSearch {
   std::vector<Alternative> tried;  ///< alternatives that need less than the job, in order
 

@@ -6,7 +6,7 @@
 
 namespace shardrun::graph {
 
-/// Consecutive elements of a row of int8 weights that share a scale.
+/// How many consecutive elements of a row of int8 weights share a scale.
 inline constexpr std::int64_t block_elements = 32;
 
 /// Rewrites a graph that is only applied, so that its matrices are kept in a smaller type while activations stay

@@ -25,7 +25,8 @@ std::vector<mesh::AxisId> axes_of(const mesh::Mesh& mesh, const std::vector<std:
   return axes;
 }
 
-/// Whether the indices that some rank needs, for its part of the grouped axis, are not an equal part of the dimension.
+/// Whether some rank needs other indices of this dimension than an equal split gives it. A rank needs those that its
+/// part of the axis reads with which the halo's dimension is grouped.
 bool has_halo(const mesh::Placement& placement, const mesh::Halo& halo, std::int64_t size, const mesh::Mesh& mesh) {
   mesh::Placement grouped = placement;
   grouped.halos = {halo};

@@ -82,7 +82,8 @@ job::Job placed_here(const job::Job& job, const launch::RankContext& context) {
   return placed;
 }
 
-/// Throws unless the machines are as `transport = auto` assumed: as many consecutive ranks on each as on this one.
+/// Throws unless the machines are as `transport = auto` assumed: as many consecutive ranks on each as on this one; the
+/// last may have fewer.
 void require_machines_as_chosen(const job::Job& job, const std::vector<std::uint32_t>& machines) {
   const auto shared = static_cast<std::size_t>(job.machine_ranks);
   if (!compile::chooses_transports(job) || shared <= 1) {

@@ -216,7 +216,7 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   return inputs;
 }
 
-/// Throws unless the files that [infer] reads exist, and the one that the first rank writes can be written and is
+/// Throws unless the file [infer] from can be read, and the one that the first rank writes can be written and is
 /// neither a file that the job reads nor one of the run's own.
 void require_streams(const job::Job& job, std::int64_t rank) {
   const auto refuse = [&](const char* key, const std::string& what) {

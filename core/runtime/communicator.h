@@ -65,8 +65,9 @@ class Communicator {
   /// Seconds in which transfers were in progress while this rank neither started transfers nor waited for them; a lower
   /// bound. Each of several concurrent transfers counts. 0 if the transports do not report times.
   [[nodiscard]] virtual double hidden_seconds() const noexcept { return 0; }
-  /// Seconds from the host's starts of transfers until the transport began to work on them, without the time in which
-  /// it worked on the group's transfers before. 0 if the transports do not report times, or if a queue starts them.
+  /// Seconds that transfers which the host started waited until the transport began to work on them. Time in which it
+  /// still worked on earlier transfers of the group does not count, nor do delays as short as a thread's wake-up. 0 if
+  /// the transports do not report times, or if a queue starts them.
   [[nodiscard]] virtual double late_seconds() const noexcept { return 0; }
 };
 

@@ -46,7 +46,7 @@ class Timeline {
     bool failed = false;
   };
 
-  /// A transfer of an engine's operation. Times that are not known yet are 0.
+  /// A transfer that an engine's operation made. Times that are not known yet are 0.
   struct Moved {
     enum class Kind : std::uint8_t { collective, send, receive };
     Kind kind = Kind::collective;

@@ -350,7 +350,7 @@ void RankTask::begin_step(std::int64_t step, runtime::Executor& executor, const 
     under_way_.push_back({step, StepMeter(executor)});
     give();
     under_way_.back().meter.all_is_given();
-    // By the time this rank gets the answer, the device has the next step.
+    // 1: when a rank learns what they agreed on, its device usually has the next step already.
     settings_.link.begin_agreement(step, own_due(1));
   });
 }

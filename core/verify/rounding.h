@@ -17,7 +17,8 @@ struct Size {
 
 [[nodiscard]] Size larger(const Size& a, const Size& b) noexcept;
 
-/// The error of rounding each of these values once to nearest.
+/// The errors to expect from rounding each of these values once to nearest, were they spread evenly between its
+/// neighbours.
 [[nodiscard]] Size rounding_of(graph::DType dtype, std::span<const double> values) noexcept;
 
 // Functions that round as a run may do, for a run that stores tensors in the program's types. `stream`: selects the

@@ -23,7 +23,7 @@ namespace json = boost::json;
 
 namespace {
 
-/// The document within a page.
+/// Parses the JSON document that is embedded in an HTML page.
 json::object document_of_page(const std::string& page) {
   constexpr std::string_view begin = R"(<script type="application/json" id="document">)";
   const std::size_t at = page.find(begin);

@@ -45,11 +45,11 @@ std::vector<float> rows_of(const FakeLayout& layout, const std::byte* data, bool
   return rows;
 }
 
-/// (1 + tanh(p(x))) / 2, where p is the polynomial inside of GELU. Hendrycks and Gimpel 2016, arXiv:1606.08415,
-/// section 2.
+/// GELU by its approximation x (1 + tanh(p(x))) / 2 with a polynomial p, and its derivative. Hendrycks and Gimpel 2016,
+/// arXiv:1606.08415, section 2.
 struct GeluTanh {
   double x;
-  double left;
+  double left;  ///< (1 + tanh(p(x))) / 2
   explicit GeluTanh(double of) : x(of), left(0.5 * (1 + std::tanh(root * (x + cubic * x * x * x)))) {}
   [[nodiscard]] double value() const { return x * left; }
   [[nodiscard]] double slope() const { return left + 2 * x * left * (1 - left) * root * (1 + 3 * cubic * x * x); }

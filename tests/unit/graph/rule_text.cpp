@@ -61,7 +61,8 @@ TEST_CASE("a rule's text has windows", "[graph]") {
   CHECK(rule.windows.front().window == shardrun::Window{.stride = 2, .last = 1});
   rule = rule_from_text("b x/2[-1..0] -> b x", {of({2, 5})});
   CHECK(infer_types(rule, {of({2, 5})}, "op") == std::vector<TensorType>{of({2, 10})});
-  rule = rule_from_text("b x/2[-1..0], b x -> b x", {of({2, 5}), of({2, 9})});  // the second operand gives x
+  rule =
+      rule_from_text("b x/2[-1..0], b x -> b x", {of({2, 5}), of({2, 9})});  // the second operand gives the size of x
   CHECK(infer_types(rule, {of({2, 5}), of({2, 9})}, "op") == std::vector<TensorType>{of({2, 9})});
   CHECK(read_again("b x, b x[0..1] -> b x", {of({2, 3})}) == "b x -> b x");  // a factor that is left out
 }

@@ -54,7 +54,7 @@ std::vector<double> numbers(const json::object& steps, std::string_view column) 
   return numbers;
 }
 
-/// The document within a page.
+/// Parses the JSON document that is embedded in an HTML page.
 json::object document_in(const std::string& page) {
   constexpr std::string_view begin = R"(<script type="application/json" id="document">)";
   const std::size_t at = page.find(begin) + begin.size();

@@ -96,7 +96,8 @@ class CudnnPlans {
     return plan;
   }
 
-  /// Null if there is no such plan; `why` then says why.
+  /// Chooses a plan and loads its kernels. Null if there is no plan or its kernels cannot be loaded; `why` is then the
+  /// reason.
   std::shared_ptr<const CudnnPlan> loaded(CudnnGpu described, const Choose& choose, const Bind& bind,
                                           std::string& why) {
     std::shared_ptr<const CudnnPlan> plan = choose(*target_, described);

@@ -114,7 +114,7 @@ class Future {
   }
 
   const sr_ranks* ranks_;
-  std::vector<std::uint64_t> messages_;  ///< waited for from the back
+  std::vector<std::uint64_t> messages_;  ///< the last one is waited for first
 };
 
 }  // namespace shardrun::sdk
