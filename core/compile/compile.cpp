@@ -113,7 +113,7 @@ workload::TrainingSettings training_settings(const job::Job& job, const data::Da
           .optimizer = optimizer_settings(job.train)};
 }
 
-/// The sizes of the caches: each slot has room for the whole context. `weights`: null if the job names none.
+/// The sizes of the caches of one slot, which has room for the whole context. `weights`: null if the job names none.
 sdk::CacheSizes cache_sizes(const job::Job& job, const workload::ModelSettings& settings,
                             const checkpoint::GivenWeights* weights) {
   const std::int64_t most = settings.options.integer("context");
@@ -128,7 +128,7 @@ sdk::CacheSizes cache_sizes(const job::Job& job, const workload::ModelSettings& 
                                             job.where("model", "context"), context, *known));
   }
   const std::int64_t pages = (context + job.infer.page - 1) / job.infer.page;
-  return {.pages = pages * job.infer.slots, .page = job.infer.page, .of_sequence = pages};
+  return {.pages = pages, .page = job.infer.page, .of_sequence = pages};
 }
 
 /// Builds the graph. Adds the job file's name to errors of the graph itself, such as a tensor that is too large.
@@ -321,7 +321,7 @@ std::vector<std::int64_t> rows_of_calls(const job::Job& job, const Compiled& com
 void add_graph(const job::Job& job, Compiled& compiled) {
   if (job.task == job::Task::infer) {
     compiled.evaluation_rows =
-        job::generates(job) ? std::vector<std::int64_t>{job.infer.slots} : rows_of_calls(job, compiled);
+        job::generates(job) ? std::vector{decoding_settings(job, compiled).rows()} : rows_of_calls(job, compiled);
   }
   compiled.graph = build_graph(job, compiled);
   if (compiled.weights != nullptr) {
@@ -348,6 +348,7 @@ void build_model(const job::Job& job, Compiled& compiled) {
   compiled.plan = strategy.make_plan(request);
   compiled.plan.order = job.mesh_order;
   compiled.plan.whole_sums = job::generates(job) && job.infer.invariant == job::Invariant::ranks;
+  compiled.plan.overlaps = job::generates(job) && compiled.device->is_addressable();
   if (compiled.plan.whole_sums && compiled.device->name() != "cpu") {
     throw Error(
         ErrorCode::job,
@@ -416,6 +417,38 @@ partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compi
   };
 }
 
+/// Checks what has been built, and loads the transports.
+void finish_build(const job::Job& job, Compiled& compiled) {
+  require_kernels(job, compiled);
+  check_cluster(job, compiled.partition.placements.mesh);
+  compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
+  if (job.is_order_chosen) {
+    compiled.plan.order = order_by_traffic(job, compiled);
+    compiled.partition = split(job, compiled);
+    compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
+  }
+}
+
+/// The number of stages that work at once.
+std::int64_t stages_at_once(const Compiled& compiled) {
+  return compiled.partition.overlaps ? static_cast<std::int64_t>(compiled.partition.pipeline.stages()) : 1;
+}
+
+/// Builds a job that continues prompts in so many slots. If stages work at once, each works at another group of slots.
+void build_slots(const job::Job& job, std::int64_t slots, Compiled& compiled) {
+  compiled.slots = slots;
+  compiled.settings.caches.pages = compiled.settings.caches.of_sequence * slots;
+  const auto build = [&](std::int64_t groups) {
+    compiled.groups = groups;
+    build_model(job, compiled);
+    finish_build(job, compiled);
+  };
+  build(1);
+  if (const std::int64_t groups = std::min(stages_at_once(compiled), slots); groups != compiled.groups) {
+    build(groups);  // because only a plan says how many stages there are
+  }
+}
+
 }  // namespace
 
 int threads_of(const job::Job& job) { return threads_of(job, job.ranks); }
@@ -465,16 +498,12 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   tell("compiling");
   if (is_engine) {
     build_engine(job, rank, compiled);
-  } else {
+    finish_build(job, compiled);
+  } else if (!job::generates(job)) {
     build_model(job, compiled);
-  }
-  require_kernels(job, compiled);
-  check_cluster(job, compiled.partition.placements.mesh);
-  compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
-  if (job.is_order_chosen) {
-    compiled.plan.order = order_by_traffic(job, compiled);
-    compiled.partition = split(job, compiled);
-    compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
+    finish_build(job, compiled);
+  } else {
+    build_slots(job, job.infer.slots, compiled);
   }
   compiled.programs = programs_of_rank(job, compiled, rank);
   return compiled;
@@ -482,7 +511,8 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
 
 workload::DecodingSettings decoding_settings(const job::Job& job, const Compiled& compiled) {
   const bool is_narrow = job.infer.cache == job::RealType::bfloat16;
-  return {.slots = job.infer.slots,
+  return {.slots = compiled.slots,
+          .groups = compiled.groups,
           .chunk = job.infer.chunk,
           .cache = is_narrow ? graph::DType::bf16 : graph::DType::f32,
           .scores_prompts = job.infer.prompt_logprobs,

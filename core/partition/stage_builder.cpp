@@ -45,6 +45,7 @@ class StageBuilder {
       }
     }
     action_ = {};
+    out_.end = next_node();
     finish(segments.front().call);
     return std::move(out_);
   }

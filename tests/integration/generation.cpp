@@ -420,6 +420,14 @@ TEST_CASE("a plan says what caches need, for the heads of keys that a rank has",
   const double ratio = first_token("infer.chunk=32") / first_token("infer.chunk=8");
   CHECK(ratio > 2.5);  // logits are computed for one token of a chunk
   CHECK(ratio < 4);
+  const std::vector<std::string> stages = {"plan", "infer.ini", "--set", "job.strategy=pp", "--set", "job.ranks=3"};
+  CHECK_THAT(run_program(job.path(), stages).out,
+             Contains("a step is a token of 1 of 2 prompts: stages work at 2 groups of them at once; "));
+  std::vector<std::string> predicting = stages;
+  predicting.insert(predicting.end(), {"--json", "--set", "cluster.flops=1e9", "--set", "cluster.memory_bandwidth=1e12",
+                                       "--set", "cluster.bandwidth=1e12"});
+  const boost::json::value three = boost::json::parse(run_program(job.path(), predicting).out).at("predicted");
+  CHECK(three.at("tokens_per_s").as_double() * three.at("step_s").as_double() == Approx(2));  // two groups at once
   const Ended long_context = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.context=33"});
   CHECK(long_context.code == 2);
   CHECK_THAT(long_context.err, Contains("[infer] context = 33 is more than the model's context of 32"));
