@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/partition/alike.h"
+#include "core/base/human.h"
 #include "core/checkpoint/resume.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/cluster.h"
@@ -443,9 +445,59 @@ void build_slots(const job::Job& job, std::int64_t slots, Compiled& compiled) {
     build_model(job, compiled);
     finish_build(job, compiled);
   };
-  build(1);
+  build(std::min(compiled.groups, slots));  // from an earlier number of slots
   if (const std::int64_t groups = std::min(stages_at_once(compiled), slots); groups != compiled.groups) {
     build(groups);  // because only a plan says how many stages there are
+  }
+}
+
+/// Bytes of the rank that needs the most.
+std::uint64_t most_bytes(const job::Job& job, const Compiled& compiled) {
+  std::uint64_t most = 0;
+  for (const partition::StageId stage : compiled.partition.pipeline.stage_ids()) {
+    const std::shared_ptr<const partition::StageFunctions> functions = functions_of_stage(compiled, stage);
+    for (const std::vector<std::int64_t>& alike :
+         partition::alike_ranks(compiled.graph, compiled.partition, *functions)) {
+      most = std::max(most, programs_of_rank(job, compiled, alike.front(), *compiled.device, *functions).memory.peak);
+    }
+  }
+  return most;
+}
+
+/// Implements [infer] slots = auto: builds the job for as many slots as [cluster] memory has room for.
+void choose_slots(const job::Job& job, Compiled& compiled) {
+  constexpr std::int64_t most_rows = 32;  // a token of more takes longer for each, because products are no longer
+                                          // bound by reading weights: see few_rows.h
+  const auto memory = static_cast<std::uint64_t>(job.cluster.memory);
+  if (memory == 0) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [infer] slots = auto takes what [cluster] memory leaves, and the job does not say how "
+                            "much memory a rank has: set [cluster] memory, such as 8GiB, or slots to a number",
+                            job.where("infer", "slots")));
+  }
+  const auto needed = [&](std::int64_t slots) {
+    build_slots(job, slots, compiled);
+    return most_bytes(job, compiled);
+  };
+  if (const std::uint64_t one = needed(1); one > memory) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: [infer] slots = auto: with one slot of {} tokens a rank needs {} ({} bytes), and [cluster] "
+                    "memory is {} ({} bytes): set [infer] context, chunk or weights to less, use more ranks, or raise "
+                    "[cluster] memory",
+                    job.where("infer", "slots"), compiled.settings.caches.of_sequence * compiled.settings.caches.page,
+                    human_bytes(one), one, human_bytes(memory), memory));
+  }
+  std::int64_t fitting = 1;
+  std::int64_t too_many = most_rows * stages_at_once(compiled) + 1;
+  while (too_many - fitting > 1) {
+    // The most is tried first: a job with ample memory takes it.
+    const std::int64_t tried =
+        too_many > most_rows * stages_at_once(compiled) ? too_many - 1 : (fitting + too_many) / 2;
+    (needed(tried) <= memory ? fitting : too_many) = tried;
+  }
+  if (compiled.slots != fitting) {
+    build_slots(job, fitting, compiled);
   }
 }
 
@@ -502,8 +554,10 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   } else if (!job::generates(job)) {
     build_model(job, compiled);
     finish_build(job, compiled);
-  } else {
+  } else if (job.infer.slots > 0) {
     build_slots(job, job.infer.slots, compiled);
+  } else {
+    choose_slots(job, compiled);
   }
   compiled.programs = programs_of_rank(job, compiled, rank);
   return compiled;

@@ -433,6 +433,57 @@ TEST_CASE("a plan says what caches need, for the heads of keys that a rank has",
   CHECK_THAT(long_context.err, Contains("[infer] context = 33 is more than the model's context of 32"));
 }
 
+TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", llama_job);
+  write_file(job.path() / "prompts.jsonl", prompts);
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const auto run = [&](const std::string& slots, const std::string& memory) {
+    std::vector<std::string> words = {"generate",   "run",
+                                      "--prompts",  "prompts.jsonl",
+                                      "--tokens",   "9",
+                                      "--ranks",    "2",
+                                      "--strategy", "pp",
+                                      "--set",      "infer.page=4",
+                                      "--set",      "infer.events=true",
+                                      "--set",      "infer.slots=" + slots};
+    if (!memory.empty()) {
+      words.insert(words.end(), {"--set", "cluster.memory=" + memory});
+    }
+    return run_program(job.path(), words);
+  };
+  struct Made {
+    std::int64_t slots = 0;
+    std::int64_t bytes = 0;  // of the rank that needs the most
+  };
+  const auto made = [&](const std::string& slots, const std::string& memory) {
+    const Ended ended = run(slots, memory);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    Made found{.slots = answers_of(ended.out).at(0).at("ready").at("slots").as_int64()};
+    const boost::json::object summary = read_json(job.path() / "runs" / "generate" / "summary.json");
+    for (const boost::json::value& rank : summary.at("ranks").as_array()) {
+      CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));
+      found.bytes = std::max(found.bytes, rank.at("planned_bytes").to_number<std::int64_t>());
+    }
+    return found;
+  };
+  const Made five = made("5", "");
+  const Made chosen = made("auto", std::to_string(five.bytes));
+  CHECK(chosen.slots >= 5);
+  CHECK(chosen.slots < 64);
+  CHECK(chosen.bytes <= five.bytes);
+  CHECK(made(std::to_string(chosen.slots + 1), "").bytes > five.bytes);
+  CHECK(made("auto", "1GiB").slots == 64);
+  const Ended full = run("auto", "4096");
+  CHECK(full.code == 2);
+  CHECK_THAT(full.err, Contains("[infer] slots = auto: with one slot of 32 tokens a rank needs ") &&
+                           Contains("[cluster] memory is 4.00 KiB (4096 bytes)"));
+  const Ended unknown = run("auto", "");
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, Contains("the job does not say how much memory a rank has"));
+}
+
 TEST_CASE("events tell answers as they come, cancel prompts and outlive malformed lines", "[generate]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=1", "model.context=64"}).code == 0);
