@@ -484,6 +484,28 @@ TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[gener
   CHECK_THAT(unknown.err, Contains("the job does not say how much memory a rank has"));
 }
 
+TEST_CASE("a context above the model's is refused with both numbers", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", llama_job);
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const auto told = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"generate", "run", "--prompt", "the ", "--temperature", "0", "--tokens", "40"});
+    return run_program(job.path(), words);
+  };
+  const Ended short_context = told({"--context", "12", "--json"});
+  INFO(short_context.err);
+  REQUIRE(short_context.code == 0);
+  const boost::json::object answer = answers_of(short_context.out).at(0);
+  CHECK(answer.at("prompt_tokens").as_int64() + std::ssize(answer.at("tokens").as_array()) == 12);
+  CHECK(answer.at("finish_reason") == "length");
+  const Ended given = told({"--context", "33"});
+  CHECK(given.code == 2);
+  CHECK_THAT(given.err, Contains("[infer] context = 33 is more than the model's context of 32"));
+  const Ended set = told({"--set", "model.context=33"});
+  CHECK(set.code == 2);
+  CHECK_THAT(set.err, Contains("a context of 33 is more than the 32 tokens that the model knows"));
+}
+
 TEST_CASE("events tell answers as they come, cancel prompts and outlive malformed lines", "[generate]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=1", "model.context=64"}).code == 0);
