@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -176,6 +177,20 @@ void GivenWeights::check() const {
   if (checkpoint_) {
     checkpoint_->check_all_files();
   }
+}
+
+std::optional<std::int64_t> GivenWeights::known_context() const {
+  if (hub_) {
+    return hub_->known_context();
+  }
+  const job::RawJob raw = job_of(source_);
+  const job::RawSection* const model = raw.find("model");
+  const job::RawSetting* const setting = model == nullptr ? nullptr : model->find("context");
+  std::int64_t context = 0;
+  if (setting != nullptr) {
+    std::from_chars(setting->value.data(), setting->value.data() + setting->value.size(), context);
+  }
+  return context > 0 ? std::optional(context) : std::nullopt;
 }
 
 std::string GivenWeights::fingerprint() const {

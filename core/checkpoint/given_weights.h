@@ -36,11 +36,9 @@ class GivenWeights {
   [[nodiscard]] bool is_hub() const noexcept { return hub_.has_value(); }
   /// Whether they are in a GGUF file with quantised tensors.
   [[nodiscard]] bool is_quantised() const { return hub_ && hub_->is_quantised(); }
-  /// The tokens of a context that the model in such a folder or file knows; nothing for other weights. REQUIRES: the
-  /// model has the option `context`.
-  [[nodiscard]] std::optional<std::int64_t> known_context() const {
-    return hub_ ? std::optional(hub_->known_context()) : std::nullopt;
-  }
+  /// The tokens of the longest context that the model knows: as its config says, or as it was trained with. Nothing if
+  /// the model has no context.
+  [[nodiscard]] std::optional<std::int64_t> known_context() const;
   /// A note for the user about how a hub folder or GGUF file was read; "" if there is none.
   [[nodiscard]] std::string note() const { return hub_ ? hub_->note() : ""; }
   /// Compares all bytes of a checkpoint with its hashes. Does nothing for other weights. Throws Error{data}.

@@ -34,7 +34,7 @@ constexpr std::int64_t usual_seed = 1337;
 
 /// The options with which prompts are continued by a job.
 constexpr const char* options_of_jobs[] = {"prompts", "to",   "ranks",   "strategy", "transport",
-                                           "set",     "json", "profile", "launch"};
+                                           "set",     "json", "profile", "launch",   "context"};
 
 /// Throws for options that have no effect: with temperature 0, no random numbers are drawn.
 void require_effect(const Parsed& parsed, const infer::Sampling& settings) {
@@ -149,6 +149,10 @@ std::vector<OptionSyntax> generate_options() {
       {.name = "tokens",
        .value = "N",
        .help = "number of tokens to sample (default 500); a model of a folder may end before"},
+      {.name = "context",
+       .value = "N",
+       .help = "the most tokens of a prompt and its answer (default: the model's, of folders and GGUF files at most "
+               "1024)"},
       {.name = "temperature",
        .value = "T",
        .help = "0: always the likeliest token; 1: the model's own distribution (default 0.8)"},

@@ -369,10 +369,16 @@ std::string generation_text(const Planned& planned) {
     most = use.all > most.all ? use : most;
   }
   return fmt::format(
-      "a step is a token of {}; a prompt and its answer have at most {} tokens\n"
+      "a step is a token of {}; a prompt and its answer have at most {} tokens\n{}"
       "caches {:>25}   {} on the rank with the most, {} a token: {} of {} tokens\n",
-      counted(planned.job.infer.slots, "prompt"), sizes.of_sequence * sizes.page, most.all, human_bytes(most.all),
-      human_bytes(most.of_token), counted(sizes.pages, "page"), sizes.page);
+      compiled.groups == 1 ? counted(compiled.slots, "prompt")
+                           : fmt::format("{} of {} prompts: stages work at {} groups of them at once",
+                                         compiled.evaluation_rows.front(), compiled.slots, compiled.groups),
+      sizes.of_sequence * sizes.page,
+      planned.job.infer.slots > 0
+          ? ""
+          : fmt::format("slots {:>26}   as many as [cluster] memory has room for\n", compiled.slots),
+      most.all, human_bytes(most.all), human_bytes(most.of_token), counted(sizes.pages, "page"), sizes.page);
 }
 
 /// For a model that is applied to arrays: the samples of a step, and the size of the predictions.

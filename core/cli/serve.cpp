@@ -52,7 +52,10 @@ std::vector<OptionSyntax> serve_options() {
       {.name = "tokens",
        .value = "N",
        .help = "the most tokens of an answer whose request names no number (default: as many as the context leaves)"},
-      {.name = "slots", .value = "N", .help = "prompts that are continued at once (default 8)"},
+      {.name = "slots",
+       .value = "N",
+       .help =
+           "prompts that are continued at once (default 8); auto: as many as --set cluster.memory=BYTES has room for"},
       {.name = "context",
        .value = "N",
        .help =

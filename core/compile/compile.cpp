@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/partition/alike.h"
+#include "core/base/human.h"
 #include "core/checkpoint/resume.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/cluster.h"
@@ -113,7 +115,7 @@ workload::TrainingSettings training_settings(const job::Job& job, const data::Da
           .optimizer = optimizer_settings(job.train)};
 }
 
-/// The sizes of the caches: each slot has room for the whole context. `weights`: null if the job names none.
+/// The sizes of the caches of one slot, which has room for the whole context. `weights`: null if the job names none.
 sdk::CacheSizes cache_sizes(const job::Job& job, const workload::ModelSettings& settings,
                             const checkpoint::GivenWeights* weights) {
   const std::int64_t most = settings.options.integer("context");
@@ -128,7 +130,7 @@ sdk::CacheSizes cache_sizes(const job::Job& job, const workload::ModelSettings& 
                                             job.where("model", "context"), context, *known));
   }
   const std::int64_t pages = (context + job.infer.page - 1) / job.infer.page;
-  return {.pages = pages * job.infer.slots, .page = job.infer.page, .of_sequence = pages};
+  return {.pages = pages, .page = job.infer.page, .of_sequence = pages};
 }
 
 /// Builds the graph. Adds the job file's name to errors of the graph itself, such as a tensor that is too large.
@@ -321,7 +323,7 @@ std::vector<std::int64_t> rows_of_calls(const job::Job& job, const Compiled& com
 void add_graph(const job::Job& job, Compiled& compiled) {
   if (job.task == job::Task::infer) {
     compiled.evaluation_rows =
-        job::generates(job) ? std::vector<std::int64_t>{job.infer.slots} : rows_of_calls(job, compiled);
+        job::generates(job) ? std::vector{decoding_settings(job, compiled).rows()} : rows_of_calls(job, compiled);
   }
   compiled.graph = build_graph(job, compiled);
   if (compiled.weights != nullptr) {
@@ -348,6 +350,7 @@ void build_model(const job::Job& job, Compiled& compiled) {
   compiled.plan = strategy.make_plan(request);
   compiled.plan.order = job.mesh_order;
   compiled.plan.whole_sums = job::generates(job) && job.infer.invariant == job::Invariant::ranks;
+  compiled.plan.overlaps = job::generates(job) && compiled.device->is_addressable();
   if (compiled.plan.whole_sums && compiled.device->name() != "cpu") {
     throw Error(
         ErrorCode::job,
@@ -416,6 +419,88 @@ partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compi
   };
 }
 
+/// Checks what has been built, and loads the transports.
+void finish_build(const job::Job& job, Compiled& compiled) {
+  require_kernels(job, compiled);
+  check_cluster(job, compiled.partition.placements.mesh);
+  compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
+  if (job.is_order_chosen) {
+    compiled.plan.order = order_by_traffic(job, compiled);
+    compiled.partition = split(job, compiled);
+    compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
+  }
+}
+
+/// The number of stages that work at once.
+std::int64_t stages_at_once(const Compiled& compiled) {
+  return compiled.partition.overlaps ? static_cast<std::int64_t>(compiled.partition.pipeline.stages()) : 1;
+}
+
+/// Builds a job that continues prompts in so many slots. If stages work at once, each works at another group of slots.
+void build_slots(const job::Job& job, std::int64_t slots, Compiled& compiled) {
+  compiled.slots = slots;
+  compiled.settings.caches.pages = compiled.settings.caches.of_sequence * slots;
+  const auto build = [&](std::int64_t groups) {
+    compiled.groups = groups;
+    build_model(job, compiled);
+    finish_build(job, compiled);
+  };
+  build(std::min(compiled.groups, slots));  // from an earlier number of slots
+  if (const std::int64_t groups = std::min(stages_at_once(compiled), slots); groups != compiled.groups) {
+    build(groups);  // because only a plan says how many stages there are
+  }
+}
+
+/// Bytes of the rank that needs the most.
+std::uint64_t most_bytes(const job::Job& job, const Compiled& compiled) {
+  std::uint64_t most = 0;
+  for (const partition::StageId stage : compiled.partition.pipeline.stage_ids()) {
+    const std::shared_ptr<const partition::StageFunctions> functions = functions_of_stage(compiled, stage);
+    for (const std::vector<std::int64_t>& alike :
+         partition::alike_ranks(compiled.graph, compiled.partition, *functions)) {
+      most = std::max(most, programs_of_rank(job, compiled, alike.front(), *compiled.device, *functions).memory.peak);
+    }
+  }
+  return most;
+}
+
+/// Implements [infer] slots = auto: builds the job for as many slots as [cluster] memory has room for.
+void choose_slots(const job::Job& job, Compiled& compiled) {
+  constexpr std::int64_t most_rows = 32;  // a token of more takes longer for each, because products are no longer
+                                          // bound by reading weights: see few_rows.h
+  const auto memory = static_cast<std::uint64_t>(job.cluster.memory);
+  if (memory == 0) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [infer] slots = auto takes what [cluster] memory leaves, and the job does not say how "
+                            "much memory a rank has: set [cluster] memory, such as 8GiB, or slots to a number",
+                            job.where("infer", "slots")));
+  }
+  const auto needed = [&](std::int64_t slots) {
+    build_slots(job, slots, compiled);
+    return most_bytes(job, compiled);
+  };
+  if (const std::uint64_t one = needed(1); one > memory) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: [infer] slots = auto: with one slot of {} tokens a rank needs {} ({} bytes), and [cluster] "
+                    "memory is {} ({} bytes): set [infer] context, chunk or weights to less, use more ranks, or raise "
+                    "[cluster] memory",
+                    job.where("infer", "slots"), compiled.settings.caches.of_sequence * compiled.settings.caches.page,
+                    human_bytes(one), one, human_bytes(memory), memory));
+  }
+  std::int64_t fitting = 1;
+  std::int64_t too_many = most_rows * stages_at_once(compiled) + 1;
+  while (too_many - fitting > 1) {
+    // The most is tried first: a job with ample memory takes it.
+    const std::int64_t tried =
+        too_many > most_rows * stages_at_once(compiled) ? too_many - 1 : (fitting + too_many) / 2;
+    (needed(tried) <= memory ? fitting : too_many) = tried;
+  }
+  if (compiled.slots != fitting) {
+    build_slots(job, fitting, compiled);
+  }
+}
+
 }  // namespace
 
 int threads_of(const job::Job& job) { return threads_of(job, job.ranks); }
@@ -465,16 +550,14 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   tell("compiling");
   if (is_engine) {
     build_engine(job, rank, compiled);
-  } else {
+    finish_build(job, compiled);
+  } else if (!job::generates(job)) {
     build_model(job, compiled);
-  }
-  require_kernels(job, compiled);
-  check_cluster(job, compiled.partition.placements.mesh);
-  compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
-  if (job.is_order_chosen) {
-    compiled.plan.order = order_by_traffic(job, compiled);
-    compiled.partition = split(job, compiled);
-    compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
+    finish_build(job, compiled);
+  } else if (job.infer.slots > 0) {
+    build_slots(job, job.infer.slots, compiled);
+  } else {
+    choose_slots(job, compiled);
   }
   compiled.programs = programs_of_rank(job, compiled, rank);
   return compiled;
@@ -482,7 +565,8 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
 
 workload::DecodingSettings decoding_settings(const job::Job& job, const Compiled& compiled) {
   const bool is_narrow = job.infer.cache == job::RealType::bfloat16;
-  return {.slots = job.infer.slots,
+  return {.slots = compiled.slots,
+          .groups = compiled.groups,
           .chunk = job.infer.chunk,
           .cache = is_narrow ? graph::DType::bf16 : graph::DType::f32,
           .scores_prompts = job.infer.prompt_logprobs,

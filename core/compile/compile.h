@@ -52,6 +52,8 @@ struct Compiled {
   std::vector<std::int64_t> microbatch_rows;  ///< rows of each microbatch in training
   /// Rows of each evaluation call, or of each call of `forward`; for records, each possible number of rows.
   std::vector<std::int64_t> evaluation_rows;
+  std::int64_t slots = 0;   ///< of a job that continues prompts: how many at once
+  std::int64_t groups = 1;  ///< of slots, if stages of a pipeline each work at another one
 };
 
 /// Threads per rank: the number that the job gives, or otherwise this machine's cores divided by its ranks, at least 1.

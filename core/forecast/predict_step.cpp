@@ -1,5 +1,6 @@
 #include "core/forecast/predict_step.h"
 
+#include <algorithm>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -293,7 +294,14 @@ StepForecast StepPredictor::forecast() const {
     forecast.ranks.push_back(stage.programs.rank);
   }
   forecast.prediction = predict(ranks, compiled_.partition.pipeline, costs_of(ranks));
-  const double seconds = forecast.prediction.seconds;
+  double seconds = forecast.prediction.seconds;
+  if (compiled_.partition
+          .overlaps) {  // a call ends as often as the busiest stage does its part, if there are groups enough
+    seconds /= static_cast<double>(compiled_.groups);
+    for (const StagePrediction& stage : forecast.prediction.stages) {
+      seconds = std::max(seconds, stage.compute + stage.exposed);
+    }
+  }
   if (seconds > 0) {
     forecast.model_flops_per_s = model_flops() / static_cast<double>(job_.ranks) / seconds;
     if (job_.task == job::Task::train) {

@@ -21,8 +21,11 @@ Session::Session(runtime::Executor& executor, const sdk::CacheSizes& caches, con
       chunk_(made.chunk),
       context_(context),
       prefill_(executor, workload::prefill_function, 1),
-      decode_(executor, workload::decode_function, made.slots),
+      decode_(executor, workload::decode_function, made.rows()),
       slots_(static_cast<std::size_t>(made.slots)),
+      groups_(static_cast<std::size_t>(made.groups)),
+      stage_(executor.programs().stage),
+      most_(executor.programs().stages),
       pages_(caches, made.chunk) {}
 
 void Session::add(Request request) {
@@ -51,10 +54,24 @@ std::span<const std::int32_t> Session::shareable(const Request& request) {
   return std::span(request.prompt).first(static_cast<std::size_t>(std::max<std::int64_t>(most, 0)));
 }
 
+std::size_t Session::group_of(const Slot& slot) const {
+  return static_cast<std::size_t>(&slot - slots_.data()) % groups_;
+}
+
+/// Starts requests, each in the group with the fewest.
 void Session::admit() {
   while (!waiting_.empty()) {
-    const auto slot = std::ranges::find(slots_, false, &Slot::is_used);
-    if (slot == slots_.end()) {
+    std::vector<std::int64_t> used(groups_, 0);
+    for (const Slot& each : slots_) {
+      used[group_of(each)] += each.is_used ? 1 : 0;
+    }
+    Slot* slot = nullptr;
+    for (Slot& each : slots_) {
+      if (!each.is_used && (slot == nullptr || used[group_of(each)] < used[group_of(*slot)])) {
+        slot = &each;
+      }
+    }
+    if (slot == nullptr) {
       return;
     }
     const Request& next = waiting_.front();
@@ -77,80 +94,191 @@ void Session::release(Slot& slot) {
 
 void Session::step(const Listener& listener) {
   admit();
-  Slot* next = nullptr;  // of the sequences whose prompt is not read, the one that started first
-  for (Slot& slot : slots_) {
-    if (slot.is_used && !slot.is_read() && (next == nullptr || slot.number < next->number)) {
-      next = &slot;
+  while (true) {
+    while (under_way_.size() < most_ && launch_next()) {
     }
-  }
-  if (next != nullptr) {
-    prefill(*next, listener);
-  }
-  if (std::ranges::any_of(slots_, &Slot::is_read)) {
-    decode(listener);
+    if (under_way_.empty() || complete(listener)) {
+      return;
+    }
+    const bool decodes = std::ranges::any_of(slots_, &Slot::is_read) ||
+                         std::ranges::any_of(under_way_, [&](const Launched& each) { return !is_prefill(each); });
+    if (!decodes) {
+      return;
+    }
   }
 }
 
-void Session::feed(const Program& program, const std::function<Fed(std::int64_t row)>& fed) {
+void Session::stop() {
+  waiting_.clear();
+  for (Slot& slot : slots_) {
+    if (slot.is_used) {
+      release(slot);
+    }
+  }
+  while (!under_way_.empty()) {
+    static_cast<void>(complete({}));
+  }
+  executor_.finish_sends();
+}
+
+bool Session::launch_next() {
+  for (std::size_t tried = 0; tried <= groups_; ++tried) {
+    const std::size_t turn = std::exchange(turn_, (turn_ + 1) % (groups_ + 1));
+    std::optional<Launched> next = turn == 0 ? next_prefill() : next_decode(turn - 1);
+    if (next) {
+      under_way_.push_back(std::move(*next));
+      const auto late = static_cast<std::size_t>(std::ranges::count(under_way_, false, &Launched::is_begun));
+      if (late > stage_) {
+        begin(*std::ranges::find(under_way_, false, &Launched::is_begun));
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
+/// A chunk of the prompt that started first, of those that are not read.
+std::optional<Session::Launched> Session::next_prefill() {
+  Slot* slot = nullptr;
+  for (Slot& each : slots_) {
+    if (each.is_used && each.cached < std::ssize(each.request.prompt) &&
+        (slot == nullptr || each.number < slot->number)) {
+      slot = &each;
+    }
+  }
+  if (slot == nullptr) {
+    return std::nullopt;
+  }
+  const std::span<const std::int32_t> given = shareable(slot->request);
+  while (slot->cached < slot->held.shared() ||
+         pages_.adopt(slot->held, given.subspan(std::min(given.size(), static_cast<std::size_t>(slot->cached))))) {
+    shared_ += chunk_;
+    slot->cached += chunk_;
+  }
+  const std::int64_t first = slot->cached;
+  const std::int64_t tokens = std::min(std::ssize(slot->request.prompt) - first, chunk_);
+  const std::span<const std::int32_t> read =
+      std::span(slot->tokens).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(tokens));
+  Launched call{.program = &prefill_,
+                .rows = {{.slot = static_cast<std::size_t>(slot - slots_.data()),
+                          .request = slot->number,
+                          .first = first,
+                          .tokens = {read.begin(), read.end()},
+                          .pages = slot->held.pages()}}};
+  slot->cached += tokens;
+  prefilled_ += tokens;
+  pages_.share(slot->held, read);  // on each stage, it is computed before what is launched later
+  return call;
+}
+
+/// A token of each sequence of a group. Nothing if the group's last token has not been drawn.
+std::optional<Session::Launched> Session::next_decode(std::size_t group) {
+  const bool waits =
+      std::ranges::any_of(under_way_, [&](const Launched& each) { return !is_prefill(each) && each.group == group; });
+  Launched call{.program = &decode_, .group = group};
+  bool is_idle = true;
+  for (std::size_t s = group; s < slots_.size() && !waits; s += groups_) {
+    Slot& slot = slots_[s];
+    Fed& row = call.rows.emplace_back();
+    if (slot.is_read()) {
+      row = {.slot = s,
+             .request = slot.number,
+             .first = slot.cached,
+             .tokens = {slot.tokens.back()},
+             .pages = slot.held.pages()};
+      ++slot.cached;
+      is_idle = false;
+    }
+  }
+  return is_idle ? std::nullopt : std::optional(std::move(call));
+}
+
+void Session::feed(const Program& program, const std::vector<Fed>& rows) {
   const device::HostAccess host = executor_.host(device::Access::write);
   const auto fill = [&](const std::optional<device::TensorView>& input, std::int32_t absent, const auto& value) {
     if (!input) {
       return;
     }
-    data::feed_inputs(host, *input, [&](std::int64_t first, const device::TensorView& rows) {
-      const std::span<std::int32_t> elements = device::elements_of<std::int32_t>(rows);
-      const auto columns = static_cast<std::size_t>(rows.shape[1]);
+    data::feed_inputs(host, *input, [&](std::int64_t first, const device::TensorView& part) {
+      const std::span<std::int32_t> elements = device::elements_of<std::int32_t>(part);
+      const auto columns = static_cast<std::size_t>(part.shape[1]);
       for (std::size_t e = 0; e < elements.size(); ++e) {
-        const Fed of_row = fed(first + static_cast<std::int64_t>(e / columns));
-        elements[e] = of_row.slot == nullptr ? absent : value(of_row, e % columns);
+        const auto row = static_cast<std::size_t>(first) + e / columns;
+        const bool is_absent = row >= rows.size() || rows[row].request < 0;
+        elements[e] = is_absent ? absent : value(rows[row], e % columns);
       }
     });
   };
-  fill(program.inputs, 0, [](const Fed& row, std::size_t i) {
-    const auto at = static_cast<std::size_t>(row.slot->cached) + i;
-    return static_cast<std::int64_t>(i) < row.tokens ? row.slot->tokens[at] : 0;
-  });
+  fill(program.inputs, 0, [](const Fed& row, std::size_t i) { return i < row.tokens.size() ? row.tokens[i] : 0; });
   fill(program.positions, -1, [](const Fed& row, std::size_t i) {
-    const auto at = static_cast<std::int64_t>(i);
-    return at < row.tokens ? static_cast<std::int32_t>(row.slot->cached + at) : -1;
+    return i < row.tokens.size() ? static_cast<std::int32_t>(row.first) + static_cast<std::int32_t>(i) : -1;
   });
-  fill(program.pages, -1, [](const Fed& row, std::size_t i) {
-    const std::vector<std::int32_t>& pages = row.slot->held.pages();
-    return i < pages.size() ? pages[i] : -1;
-  });
+  fill(program.pages, -1, [](const Fed& row, std::size_t i) { return i < row.pages.size() ? row.pages[i] : -1; });
 }
 
-void Session::prefill(Slot& slot, const Listener& listener) {
-  const std::span<const std::int32_t> given = shareable(slot.request);
-  while (slot.cached < slot.held.shared() ||
-         pages_.adopt(slot.held, given.subspan(std::min(given.size(), static_cast<std::size_t>(slot.cached))))) {
-    shared_ += chunk_;
-    slot.cached += chunk_;
+/// The last stage waits for nothing that others send back, so it runs the whole program.
+void Session::begin(Launched& call) {
+  feed(*call.program, call.rows);
+  const device::Scalars scalars{.position = is_prefill(call) ? std::ssize(call.rows.front().tokens) - 1 : 0};
+  if (stage_ + 1 == most_) {
+    executor_.run(call.program->number, scalars);
+  } else {
+    executor_.begin(call.program->number, scalars);
   }
-  const auto prompted = static_cast<std::int64_t>(slot.tokens.size());
-  const std::int64_t tokens = std::min(prompted - slot.cached, chunk_);
-  feed(prefill_, [&](std::int64_t) { return Fed{&slot, tokens}; });
-  executor_.run(prefill_.number, device::Scalars{.position = tokens - 1});
-  const bool is_read = slot.cached + tokens == prompted;
-  const device::HostTensor host(executor_.host(device::Access::read), prefill_.logits, device::Access::read);
+  call.is_begun = true;
+}
+
+bool Session::complete(const Listener& listener) {
+  if (!under_way_.front().is_begun) {
+    begin(under_way_.front());
+  }
+  const Launched call = std::move(under_way_.front());
+  under_way_.pop_front();
+  if (stage_ + 1 < most_) {
+    executor_.end(call.program->number);
+  }
+  const device::HostTensor host(executor_.host(device::Access::read), call.program->logits, device::Access::read);
   const std::span<const float> logits = device::elements_of<float>(host.view());
-  if (slot.request.scored_from) {
-    score(slot, logits, tokens, listener);
+  if (is_prefill(call)) {
+    take_chunk(call.rows.front(), logits, listener);
+    return false;
   }
-  const std::int64_t first = std::exchange(slot.cached, slot.cached + tokens);
-  prefilled_ += tokens;
-  pages_.share(slot.held,
-               std::span(slot.tokens).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(tokens)));
-  if (is_read && slot.request.tokens == 0) {
-    release(slot);
+  const auto rows = static_cast<std::size_t>(decode_.logits.global[0]);
+  const std::size_t vocabulary = logits.size() / rows;
+  for (std::size_t row = 0; row < call.rows.size(); ++row) {
+    if (Slot* const slot = slot_of(call.rows[row])) {
+      draw(*slot, logits.subspan(row * vocabulary, vocabulary), listener);
+    }
+  }
+  return true;
+}
+
+Session::Slot* Session::slot_of(const Fed& row) {
+  Slot& slot = slots_[row.slot];
+  return row.request >= 0 && slot.is_used && slot.number == row.request ? &slot : nullptr;
+}
+
+void Session::take_chunk(const Fed& row, std::span<const float> logits, const Listener& listener) {
+  Slot* const slot = slot_of(row);
+  if (slot == nullptr) {
+    return;
+  }
+  if (slot->request.scored_from) {
+    score(*slot, row, logits, listener);
+  }
+  const std::int64_t tokens = std::ssize(row.tokens);
+  const bool is_read = row.first + tokens == std::ssize(slot->request.prompt);
+  if (is_read && slot->request.tokens == 0) {
+    release(*slot);
   } else if (is_read) {
     const std::int64_t rows = prefill_.logits.global[0];  // of the chunk if prompts are scored, otherwise 1
     const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(rows);
-    draw(slot, logits.subspan(static_cast<std::size_t>(std::min(rows, tokens) - 1) * vocabulary, vocabulary), listener);
+    draw(*slot, logits.subspan(static_cast<std::size_t>(std::min(rows, tokens) - 1) * vocabulary, vocabulary),
+         listener);
   }
 }
 
-void Session::score(const Slot& slot, std::span<const float> logits, std::int64_t fed, const Listener& listener) const {
+void Session::score(const Slot& slot, const Fed& row, std::span<const float> logits, const Listener& listener) const {
   const Request& request = slot.request;
   const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(prefill_.logits.global[0]);
   const std::int64_t prompted = std::ssize(request.prompt);
@@ -160,30 +288,13 @@ void Session::score(const Slot& slot, std::span<const float> logits, std::int64_
                      .logits = of,
                      .is_last = request.tokens == 0 && at + 1 == prompted});
   };
-  if (slot.cached == 0 && *request.scored_from == 0) {
+  if (row.first == 0 && *request.scored_from == 0) {
     tell(0, {});
   }
-  for (std::int64_t row = std::max<std::int64_t>(0, *request.scored_from - 1 - slot.cached); row < fed; ++row) {
-    if (slot.cached + row + 1 < prompted) {
-      tell(slot.cached + row + 1, logits.subspan(static_cast<std::size_t>(row) * vocabulary, vocabulary));
-    }
-  }
-}
-
-void Session::decode(const Listener& listener) {
-  std::vector<Slot*> fed;
-  for (Slot& slot : slots_) {
-    fed.push_back(slot.is_read() ? &slot : nullptr);
-  }
-  feed(decode_, [&](std::int64_t row) { return Fed{fed[static_cast<std::size_t>(row)], 1}; });
-  executor_.run(decode_.number, device::Scalars{.position = 0});
-  const device::HostTensor logits(executor_.host(device::Access::read), decode_.logits, device::Access::read);
-  const std::span<const float> all = device::elements_of<float>(logits.view());
-  const std::size_t vocabulary = all.size() / fed.size();
-  for (std::size_t row = 0; row < fed.size(); ++row) {
-    if (fed[row] != nullptr) {
-      ++fed[row]->cached;
-      draw(*fed[row], all.subspan(row * vocabulary, vocabulary), listener);
+  for (std::int64_t i = std::max<std::int64_t>(0, *request.scored_from - 1 - row.first); i < std::ssize(row.tokens);
+       ++i) {
+    if (row.first + i + 1 < prompted) {
+      tell(row.first + i + 1, logits.subspan(static_cast<std::size_t>(i) * vocabulary, vocabulary));
     }
   }
 }

@@ -56,6 +56,11 @@ struct Listener {
 /// and pages of the caches for all its tokens, which it gets when it starts: none is ever interrupted. Prompts are read
 /// in chunks, each counted from the prompt's start; chunks with which prompts begin alike are read once. All ranks make
 /// the same calls with the same requests, and draw the same tokens.
+///
+/// If the calls of programs overlap (partition::Programs::stages), as many calls are under way as the pipeline has
+/// stages, each on another stage: chunks of prompts, and tokens of the groups into which slots are divided. They are
+/// launched and completed in one order on all ranks. A rank begins a call as many launches late as there are stages
+/// before its own: then the stage before has just sent what it reads. So every stage is as far at the end of step().
 class Session {
  public:
   /// `caches`, `made`: the sizes with which the programs were made. `context`: the most tokens that a prompt and its
@@ -71,9 +76,13 @@ class Session {
 
   /// The number of requests that wait or are in work.
   [[nodiscard]] std::int64_t requests() const;
-  /// Starts requests for which there is room, reads a chunk of one prompt, and adds a token to each sequence whose
-  /// prompt is read. Calls `listener` for each new token, and for each token of a prompt that is scored.
+  /// Whether step() has something to do.
+  [[nodiscard]] bool is_busy() const { return requests() > 0 || !under_way_.empty(); }
+  /// Starts requests for which there is room, reads a chunk of one prompt, and adds a token to each sequence of a group
+  /// whose prompt is read. Calls `listener` for each new token, and for each token of a prompt that is scored.
   void step(const Listener& listener);
+  /// Ends all requests. Returns when this rank has done its part of all calls, and other stages have what it sent.
+  void stop();
 
   /// The number of tokens of prompts that were read, of those that had been read for another prompt, and of tokens that
   /// were drawn.
@@ -88,16 +97,20 @@ class Session {
     std::int64_t number = 0;                ///< counts requests as they start
     std::vector<std::int32_t> tokens = {};  ///< the prompt, then tokens that were added
     Pages::Held held = {};
-    std::int64_t cached = 0;  ///< tokens whose keys and values are in the caches
+    std::int64_t cached = 0;  ///< tokens that were launched, whose keys and values are then in the caches
 
     /// Whether the prompt has been read: then only the token that was drawn last is not in the caches.
     [[nodiscard]] bool is_read() const { return is_used && tokens.size() > request.prompt.size(); }
   };
 
-  /// What a row of a program reads: tokens of a slot, from the first that is not in the caches.
+  /// What a row of a program reads: tokens of a slot. Copied, because the request may be cancelled before all stages
+  /// have read it.
   struct Fed {
-    const Slot* slot = nullptr;  ///< null: the row is idle
-    std::int64_t tokens = 0;
+    std::size_t slot = 0;
+    std::int64_t request = -1;  ///< its number; −1: the row is idle
+    std::int64_t first = 0;     ///< the position of the first token
+    std::vector<std::int32_t> tokens = {};
+    std::vector<std::int32_t> pages = {};
   };
 
   /// A program and its tensors. A stage of a pipeline may lack inputs.
@@ -111,15 +124,32 @@ class Session {
     device::TensorView logits;
   };
 
+  /// A call of a program.
+  struct Launched {
+    const Program* program = nullptr;
+    std::vector<Fed> rows = {};
+    std::size_t group = 0;  ///< of slots; of `prefill`: none
+    bool is_begun = false;  ///< on this rank
+  };
+
   [[nodiscard]] static std::span<const std::int32_t> shareable(const Request& request);
   void admit();
   void release(Slot& slot);
-  void prefill(Slot& slot, const Listener& listener);
-  void decode(const Listener& listener);
-  void feed(const Program& program, const std::function<Fed(std::int64_t row)>& fed);
-  /// Tells the logits of tokens of the prompt that are scored. `logits`: those after each of `fed` tokens, the first of
-  /// which is not in the caches.
-  void score(const Slot& slot, std::span<const float> logits, std::int64_t fed, const Listener& listener) const;
+  [[nodiscard]] bool is_prefill(const Launched& call) const { return call.program == &prefill_; }
+  [[nodiscard]] std::size_t group_of(const Slot& slot) const;
+  /// Launches the next call for which there is something to do. Returns whether there is one.
+  bool launch_next();
+  [[nodiscard]] std::optional<Launched> next_prefill();
+  [[nodiscard]] std::optional<Launched> next_decode(std::size_t group);
+  void begin(Launched& call);
+  /// Completes the call that was launched first. Returns whether it added tokens to a group.
+  bool complete(const Listener& listener);
+  /// The slot from which a row was read; null if its request has been cancelled.
+  [[nodiscard]] Slot* slot_of(const Fed& row);
+  void take_chunk(const Fed& row, std::span<const float> logits, const Listener& listener);
+  void feed(const Program& program, const std::vector<Fed>& rows);
+  /// Tells the logits of tokens of the prompt that are scored. `logits`: those after each of the row's tokens.
+  void score(const Slot& slot, const Fed& row, std::span<const float> logits, const Listener& listener) const;
   void draw(Slot& slot, std::span<const float> logits, const Listener& listener);
 
   runtime::Executor& executor_;
@@ -128,6 +158,11 @@ class Session {
   Program prefill_;
   Program decode_;
   std::vector<Slot> slots_;
+  std::size_t groups_;
+  std::size_t stage_;     ///< of this rank, if calls overlap; otherwise 0
+  std::size_t most_;      ///< calls that may be under way
+  std::size_t turn_ = 0;  ///< what is launched next: 0, a chunk of a prompt; otherwise a token of group turn_ − 1
+  std::deque<Launched> under_way_;
   Pages pages_;
   std::deque<Request> waiting_;
   std::int64_t started_ = 0;

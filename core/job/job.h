@@ -147,7 +147,7 @@ struct InferSettings {
   // For a job that continues prompts; see generates().
   std::int64_t tokens{};   ///< the most tokens to add to a prompt; 0: the job applies a model to arrays
   std::int64_t context{};  ///< the most tokens of a prompt and its answer; 0: as the model has
-  std::int64_t slots{};    ///< sequences at once
+  std::int64_t slots{};    ///< sequences at once; 0: as [cluster] memory has room for
   std::int64_t chunk{};    ///< tokens of a prompt that are read at once
   std::int64_t page{};     ///< tokens on a page of the caches
   RealType cache{};

@@ -222,7 +222,9 @@ Section infer_section() {
                 .default_value = "8",
                 .minimum = 1,
                 .maximum = 65536,
-                .help = "Prompts that are continued at once.",
+                .help = "Prompts that are continued at once. auto: as many as [cluster] memory has room for on each "
+                        "rank, but at most 32 for each stage of a pipeline.",
+                .automatic = true,
                 .aliases = {"max_num_seqs", "parallel"}},
                into(&Job::infer, &InferSettings::slots)},
               {{.name = "chunk",

@@ -49,7 +49,11 @@ Lowering::Lowering(const SplitFunction& function, const LowerSettings& settings)
 
 Program Lowering::run() {
   bind_states_and_inputs();
+  std::optional<std::size_t> head;
   for (const StepId s : settings_.steps.ids()) {
+    if (!head && function_.end.exists() && settings_.steps[s].nodes.front() >= function_.end) {
+      head = program_.instructions.size();
+    }
     emit_step(settings_.steps[s], s);
     copy_to_states(s);
     finalizer_.start(s);
@@ -65,6 +69,7 @@ Program Lowering::run() {
   for (const graph::Port& port : function_.outputs) {
     program_.outputs.push_back({.name = port.name, .buffer = buffer_of_[port.value]});
   }
+  program_.head = head.value_or(program_.instructions.size());
   return emitter_.finish();
 }
 

@@ -148,6 +148,17 @@ void Lowering::prepare_message(graph::NodeId n) {
                                            .recv = sends ? Region{} : region,
                                            .link = transition.link},
                                           usage_.spans[n]);
+  if (settings_.partition.overlaps && transition.link.to.number() == transition.link.from.number() + 1 && sends) {
+    keep(buffer_of_[id]);
+    keep(program_.transfers[transfer_of_[n]].scratch);
+  }
+}
+
+/// Gives a buffer memory that no other call uses.
+void Lowering::keep(BufferId buffer) {
+  if (buffer.exists() && !is_state(buffer)) {
+    program_.buffers[buffer].is_kept = !program_.buffers[buffer].part_of.exists();
+  }
 }
 
 /// Makes a collective's buffers and transfer. Packs the elements to send, if necessary.

@@ -138,6 +138,7 @@ class Lowering {
   void start_in_order(graph::NodeId n, StepId s);
   void finish_transfers(const Step& step, StepId s);
   void prepare_message(graph::NodeId n);
+  void keep(BufferId buffer);
   void prepare_collective(graph::NodeId n);
   void add_received_blocks(graph::NodeId n, const std::vector<Copy>& blocks, StepId s);
   void move_own(graph::NodeId n, StepId s);

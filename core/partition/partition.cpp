@@ -1,6 +1,7 @@
 #include "core/partition/partition.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -97,7 +98,7 @@ void place_transients(const Programs& programs, Program& program, std::uint64_t 
   std::vector<memory::Interval> intervals;
   for (const BufferId b : programs.transients(program)) {
     const Buffer& buffer = program.buffers[b];
-    const bool has_own = !buffer.part_of.exists() && !buffer.is_staged;
+    const bool has_own = !buffer.part_of.exists() && !buffer.is_staged && !buffer.is_kept;
     intervals.push_back({has_own ? buffer.bytes : 0, buffer.first, buffer.last});
   }
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
@@ -116,6 +117,19 @@ void place_transients(const Programs& programs, Program& program, std::uint64_t 
   }
   program.transient_bytes = layout.bytes;
   std::tie(program.least_bytes, program.peak_instruction) = memory::most_live(intervals);
+}
+
+/// Gives buffers that are kept between calls their offsets, from `end` on. Returns the end of the last one.
+std::uint64_t place_kept(Programs& programs, std::uint64_t end) {
+  for (Program& program : programs.programs) {
+    for (const BufferId b : programs.transients(program)) {
+      if (Buffer& buffer = program.buffers[b]; buffer.is_kept) {
+        buffer.offset = memory::align_up(end);
+        end = buffer.offset + buffer.bytes;
+      }
+    }
+  }
+  return end;
 }
 
 std::uint64_t sum(const IdVector<graph::StateId, Buffer>& states, Category category) {
@@ -226,9 +240,23 @@ void finalize_over_stages(const graph::Graph& graph, Partition& partition) {
   }
 }
 
+/// Whether each stage only sends to the next one, except the last.
+bool is_chain(const Partition& partition) {
+  const std::size_t last = partition.pipeline.stages() - 1;
+  const std::vector<Link> links = partition.stages.links();
+  return last > 0 && partition.pipeline.chunks.size() == last + 1 && !partition.stages.have_sums() &&
+         std::ranges::all_of(links, [&](const Link& link) {
+           return link.from.index() == last || link.to.index() == link.from.index() + 1;
+         });
+}
+
 std::shared_ptr<const StageFunctions> make_functions(const Partition& partition, StageId stage,
                                                      std::vector<SplitFunction> functions) {
   StageFunctions made{.stage = stage, .functions = std::move(functions), .steps = {}};
+  for (SplitFunction& function : made.functions) {
+    // Messages have memory of their own, so that a call begins no send by waiting for another.
+    function.under_way = partition.overlaps ? std::numeric_limits<std::size_t>::max() : function.under_way;
+  }
   if (partition.placements.find_hook(plan::HookKind::after_step) != nullptr) {
     made.functions.emplace_back().name = after_step_function;
   }
@@ -257,6 +285,7 @@ Partition split(const graph::Graph& graph, const plan::Plan& plan, const std::ve
                   is_demanded ? std::nullopt : std::optional(static_cast<std::int32_t>(microbatch_rows.size())));
   finalize_over_stages(graph, partition);
   partition.stages = cut_stages(graph, partition.sharded, partition.pipeline, microbatch_rows);
+  partition.overlaps = plan.overlaps && is_chain(partition);
   require_masters(graph, partition);
   partition.bucket_bytes = plan.bucket_bytes;
   partition.microbatch_rows = microbatch_rows;
@@ -314,6 +343,8 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
                     .threads = settings.threads,
                     .mesh = partition.placements.mesh,
                     .rank = settings.rank,
+                    .stage = partition.overlaps ? stage.stage.index() : 0,
+                    .stages = partition.overlaps ? partition.pipeline.stages() : 1,
                     .states = state_buffers(graph, partition, settings)};
   StateLayout layout(graph, partition, stage);
   std::vector<std::vector<Bucket>> buckets = layout.buckets();
@@ -371,7 +402,7 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
     programs.host_bytes = host_room(programs, graph);
     programs.staging_bytes = programs.late_offset() + late_slots * late_slot_bytes;
   }
-  programs.arena_bytes = base + transient;
+  programs.arena_bytes = place_kept(programs, base + transient);
   if (settings.watches) {
     watch_states(programs, graph, settings.device);
     std::uint64_t& bytes = settings.device.is_addressable() ? programs.arena_bytes : programs.staging_bytes;

@@ -34,6 +34,9 @@ struct Partition {
   std::uint64_t bucket_bytes = 0;
   std::vector<std::int64_t> microbatch_rows;  ///< rows of each call of the repeated function in a step; empty: unknown
   std::vector<std::int64_t> evaluation_rows;  ///< rows of each call of an evaluation; empty: unknown
+  /// Whether the plan lets calls overlap, and each stage only sends to the next one, except the last, which ends the
+  /// call: then as many calls can be under way as there are stages (Programs::stages).
+  bool overlaps = false;
 
   /// The stage of the rank at these coordinates.
   [[nodiscard]] StageId stage_at(const mesh::Coordinates& at) const;

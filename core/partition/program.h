@@ -42,6 +42,7 @@ struct Buffer {
   std::int32_t last = 0;
   BufferId part_of = {};   ///< the state whose memory it shares; none: it has memory of its own
   bool is_staged = false;  ///< whether it is in staging memory
+  bool is_kept = false;    ///< whether no other call may use its memory: a message that the next stage may not have yet
 };
 
 /// Whether an instruction adds to the buffer of its first result, or overwrites it.
@@ -207,6 +208,7 @@ struct Program {
   bool counts = true;      ///< whether the bytes that it sends are counted; false for agreements
   IdVector<BufferId, Buffer> buffers;
   std::vector<Instruction> instructions;
+  std::size_t head = 0;  ///< instructions before those that receive what later stages send back
   IdVector<TransferId, Transfer> transfers;
   std::vector<Port> inputs;
   std::vector<Port> outputs;
@@ -240,6 +242,9 @@ struct Programs {
   int threads = 1;
   mesh::Mesh mesh;
   std::int64_t rank = 0;
+  /// The rank's stage, and how many calls can be under way at once, each on another stage: see Partition::overlaps.
+  std::size_t stage = 0;
+  std::size_t stages = 1;
   IdVector<graph::StateId, Buffer> states;
   /// The part of each state that is complete on this rank after a step's finalization. The rest of the state holds
   /// partial sums.

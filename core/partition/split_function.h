@@ -98,6 +98,7 @@ struct SplitFunction {
   std::vector<std::int64_t> call_rows = {};  ///< rows of each microbatch of a step, if one call executes them all
   std::vector<Tie> ties = {};
   std::size_t under_way = 1;  ///< the most messages in flight along a link
+  graph::NodeId end = {};     ///< the first node that receives what the end of the call needs; none: not a stage's part
 
   /// The stage on which a value is made; none if every stage makes it.
   [[nodiscard]] StageId stage_of(graph::ValueId value) const {

@@ -44,6 +44,7 @@ class StageBuilder {
       }
     }
     action_ = {};
+    out_.end = next_node();
     finish(segments.front().call);
     return std::move(out_);
   }

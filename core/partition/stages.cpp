@@ -362,6 +362,14 @@ std::vector<SplitFunction> Stages::functions_of(const graph::Graph& graph, Stage
   return functions;
 }
 
+bool Stages::have_sums() const {
+  return std::ranges::any_of(cuts, [](const std::shared_ptr<const FunctionCut>& cut) {
+    return std::ranges::any_of(cut->messages, [](const std::vector<StageMessage>& messages) {
+      return std::ranges::find(messages, StageMessage::Kind::meet, &StageMessage::kind) != messages.end();
+    });
+  });
+}
+
 std::vector<Link> Stages::links() const {
   std::set<Link> links;
   for (const std::shared_ptr<const FunctionCut>& cut : cuts) {

@@ -37,6 +37,9 @@ struct Stages {
   [[nodiscard]] std::vector<SplitFunction> functions_of(const graph::Graph& graph, StageId stage,
                                                         MessageMemory memory) const;
 
+  /// Whether stages sum anything together in a function.
+  [[nodiscard]] bool have_sums() const;
+
   /// The links along which any message is sent, ascending.
   [[nodiscard]] std::vector<Link> links() const;
 };

@@ -65,6 +65,9 @@ std::string to_string(const Plan& plan) {
   if (plan.whole_sums) {
     text += "whole sums\n";
   }
+  if (plan.overlaps) {
+    text += "calls overlap\n";
+  }
   if (!plan.order.empty()) {
     text += fmt::format("order {}\n", fmt::join(plan.order, " "));
   }

@@ -114,6 +114,9 @@ struct Plan {
   /// Set by the job, not by the strategy: no sum of rounded numbers is split over ranks, so that its bits do not depend
   /// on their number. Parameters that the strategy splits along what is summed over are split along another dimension.
   bool whole_sums = false;
+  /// Set by the job, not by the strategy: a stage of a pipeline may begin the next call of a program before later
+  /// stages have ended the one before. See partition::Partition::overlaps.
+  bool overlaps = false;
 
   bool operator==(const Plan&) const = default;
 

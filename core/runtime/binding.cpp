@@ -163,6 +163,7 @@ void Executor::bind_hook(Call& call) {
 
 void Executor::bind(Communicator& communicator) {
   communicator_ = &communicator;
+  has_sent_.assign(programs_.programs.size(), false);
   std::size_t transfers = 0;
   for (std::size_t p = 0; p < programs_.programs.size(); ++p) {
     bind_transfers(p);

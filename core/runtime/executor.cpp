@@ -283,6 +283,53 @@ void Executor::run(std::size_t program, std::span<const device::Scalars> scalars
   });
 }
 
+void Executor::run_part(std::size_t program, const device::Scalars& scalars, std::size_t first, std::size_t end) {
+  std::vector<Call>& calls = calls_[program];
+  noting(calls, first, [&] {
+    for (; first < end; ++first) {
+      execute(calls[first], {&scalars, 1});
+    }
+  });
+}
+
+bool Executor::waits_for_send(const Call& call) const {
+  return call.instruction->kind == partition::Instruction::Kind::wait &&
+         programs_.programs[call.program].transfers[call.instruction->transfer].collective ==
+             partition::Collective::send;
+}
+
+void Executor::begin(std::size_t program, const device::Scalars& scalars) {
+  finish_sends(program);
+  has_sent_[program] = true;
+  run_part(program, scalars, 0, programs_.programs[program].head);
+}
+
+void Executor::end(std::size_t program) {
+  for (std::size_t at = programs_.programs[program].head; at < calls_[program].size(); ++at) {
+    if (!waits_for_send(calls_[program][at])) {
+      run_part(program, {}, at, at + 1);
+    }
+  }
+}
+
+void Executor::finish_sends(std::size_t program) {
+  if (!has_sent_[program]) {
+    return;
+  }
+  has_sent_[program] = false;
+  for (std::size_t at = programs_.programs[program].head; at < calls_[program].size(); ++at) {
+    if (waits_for_send(calls_[program][at])) {
+      run_part(program, {}, at, at + 1);
+    }
+  }
+}
+
+void Executor::finish_sends() {
+  for (std::size_t program = 0; program < has_sent_.size(); ++program) {
+    finish_sends(program);
+  }
+}
+
 device::Queue& Executor::queue() const {
   finish_transfers();
   return *queue_;

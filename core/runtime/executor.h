@@ -125,6 +125,16 @@ class Executor {
   void run(std::size_t program, std::span<const device::Scalars> scalars);
   void run(std::size_t program, const device::Scalars& scalars) { run(program, {&scalars, 1}); }
 
+  // The following are for calls that overlap (partition::Programs::stages), on all stages except the last.
+
+  /// Begins a call: runs the program up to where it waits for what later stages send back. First waits until the next
+  /// stage has what the program's call before sent.
+  void begin(std::size_t program, const device::Scalars& scalars);
+  /// Ends the program's call that was begun first. Other calls may have been begun since.
+  void end(std::size_t program);
+  /// Waits until the next stage has all that calls sent. REQUIRES: all calls have ended on all stages.
+  void finish_sends();
+
   /// Runs one of the programs of partition/agreements.h: each number becomes the largest of the ranks'.
   void agree(std::size_t program, std::span<std::int32_t> numbers);
 
@@ -210,6 +220,7 @@ class Executor {
   [[nodiscard]] std::uint64_t touched_bytes() const;
   [[nodiscard]] const std::shared_ptr<const device::Memory>& arena() const noexcept { return arena_; }
   [[nodiscard]] const device::Device& device() const noexcept { return device_; }
+  [[nodiscard]] const partition::Programs& programs() const noexcept { return programs_; }
   /// The queue that runs the programs. The host reads and writes tensors through it. This call waits for all
   /// transfers that programs wait for, and throws their errors.
   [[nodiscard]] device::Queue& queue() const;
@@ -282,6 +293,9 @@ class Executor {
   [[nodiscard]] std::optional<std::string> non_finite_result(std::size_t program, const Call& call) const;
   [[nodiscard]] std::optional<std::string> bad_arrival(std::size_t program, const partition::Transfer& transfer) const;
   void execute(Call& call, std::span<const device::Scalars> scalars);
+  void run_part(std::size_t program, const device::Scalars& scalars, std::size_t first, std::size_t end);
+  [[nodiscard]] bool waits_for_send(const Call& call) const;
+  void finish_sends(std::size_t program);
   void compute(Call& call, const device::Scalars& scalars);
   void move(const Call& call);
   void start(Call& call);
@@ -329,6 +343,7 @@ class Executor {
   IdVector<graph::StateId, device::TensorView> finalized_;
   std::vector<IdVector<partition::BufferId, device::TensorView>> views_;  ///< the buffers of each program
   std::vector<std::vector<Call>> calls_;
+  std::vector<bool> has_sent_;  ///< per program: whether its sends were begun and not waited for: see begin()
   // The queues come after the memory above, which their work uses.
   std::unique_ptr<device::Queue> queue_;
   std::unique_ptr<device::Queue> second_;  ///< for copies to and from staging memory, and for transfers

@@ -45,7 +45,7 @@ class GenerateTask : private StreamTask {
       }
       if (job_.infer.events) {
         write(fmt::format("{{\"ready\":{{\"context\":{},\"vocabulary\":{},\"slots\":{},\"prompt_logprobs\":{}}}}}\n",
-                          context(), vocabulary(), job_.infer.slots, job_.infer.prompt_logprobs));
+                          context(), vocabulary(), compiled_.slots, job_.infer.prompt_logprobs));
         await_writing();
         record_.now_at("");  // prompts may come late, and each tells of its own progress
       }
@@ -70,10 +70,10 @@ class GenerateTask : private StreamTask {
     const auto begin = std::chrono::steady_clock::now();
     infer::Session session(executor, compiled_.settings.caches, compile::decoding_settings(job_, compiled_), context());
     bool has_more = true;
-    while (signal_ == 0 && (has_more || session.requests() > 0)) {
+    while (signal_ == 0 && (has_more || session.is_busy())) {
       while (has_more && signal_ == 0 && has_room(session)) {
         const auto prepare = [&](const std::string& line) { return prepared(line, language); };
-        const std::optional<std::string> line = next_line(prepare, session.requests() == 0);
+        const std::optional<std::string> line = next_line(prepare, !session.is_busy());
         has_more = line.has_value();
         if (!line || line->empty()) {
           break;
@@ -84,10 +84,11 @@ class GenerateTask : private StreamTask {
         }
         add(session, language, infer::read_prompt(*line, language, usual(language)));
       }
-      if (session.requests() > 0 && signal_ == 0) {
+      if (session.is_busy() && signal_ == 0) {
         step(executor, session);
       }
     }
+    session.stop();
     record_.summary.tokens_per_s = static_cast<double>(session.drawn()) / metrics::seconds_since(begin);
   }
 
@@ -96,8 +97,8 @@ class GenerateTask : private StreamTask {
   /// With events, those in work may be cancelled by a line behind others, so more are read.
   [[nodiscard]] bool has_room(const infer::Session& session) const {
     constexpr std::int64_t kept_for_a_slot = 64;
-    return (job_.infer.events || session.requests() <= job_.infer.slots) &&
-           std::ssize(answers_) < kept_for_a_slot * job_.infer.slots;
+    return (job_.infer.events || session.requests() <= compiled_.slots) &&
+           std::ssize(answers_) < kept_for_a_slot * compiled_.slots;
   }
 
   [[nodiscard]] std::int64_t context() const {

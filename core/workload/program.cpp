@@ -234,7 +234,7 @@ Graph build_decoding(const Model& model, const ModelSettings& model_settings, co
     finish(builder);
   };
   add(prefill_function, 1, settings.chunk);
-  add(decode_function, settings.slots, 1);
+  add(decode_function, settings.rows(), 1);
   graph::store_weights(graph, settings.weights);
   if (settings.fixed_order) {
     fix_order(graph);

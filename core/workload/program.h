@@ -80,12 +80,16 @@ inline constexpr std::string_view loss_count_state = "loss_count";
 
 /// How sequences are continued with caches.
 struct DecodingSettings {
-  std::int64_t slots = 1;   ///< sequences at once: rows of `decode`
+  std::int64_t slots = 1;   ///< sequences at once
+  std::int64_t groups = 1;  ///< of slots; a call of `decode` makes a token of each slot of one group
   std::int64_t chunk = 64;  ///< tokens of a prompt in a call of `prefill`, which has one row
   graph::DType cache = graph::DType::f32;
   bool scores_prompts = false;               ///< `prefill` gives logits for all tokens of a chunk: [chunk, vocab]
   graph::DType weights = graph::DType::f32;  ///< of matrices: see graph::store_weights
   bool fixed_order = false;                  ///< products add in an order that does not depend on how they are split
+
+  /// The rows of `decode`.
+  [[nodiscard]] std::int64_t rows() const noexcept { return (slots + groups - 1) / groups; }
 };
 
 /// A graph with the parameters, the caches of `model_settings`, and the functions `prefill` and `decode`. Throws

@@ -420,9 +420,90 @@ TEST_CASE("a plan says what caches need, for the heads of keys that a rank has",
   const double ratio = first_token("infer.chunk=32") / first_token("infer.chunk=8");
   CHECK(ratio > 2.5);  // logits are computed for one token of a chunk
   CHECK(ratio < 4);
+  const std::vector<std::string> stages = {"plan", "infer.ini", "--set", "job.strategy=pp", "--set", "job.ranks=3"};
+  CHECK_THAT(run_program(job.path(), stages).out,
+             Contains("a step is a token of 1 of 2 prompts: stages work at 2 groups of them at once; "));
+  std::vector<std::string> predicting = stages;
+  predicting.insert(predicting.end(), {"--json", "--set", "cluster.flops=1e9", "--set", "cluster.memory_bandwidth=1e12",
+                                       "--set", "cluster.bandwidth=1e12"});
+  const boost::json::value three = boost::json::parse(run_program(job.path(), predicting).out).at("predicted");
+  CHECK(three.at("tokens_per_s").as_double() * three.at("step_s").as_double() == Approx(2));  // two groups at once
   const Ended long_context = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.context=33"});
   CHECK(long_context.code == 2);
   CHECK_THAT(long_context.err, Contains("[infer] context = 33 is more than the model's context of 32"));
+}
+
+TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", llama_job);
+  write_file(job.path() / "prompts.jsonl", prompts);
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const auto run = [&](const std::string& slots, const std::string& memory) {
+    std::vector<std::string> words = {"generate",   "run",
+                                      "--prompts",  "prompts.jsonl",
+                                      "--tokens",   "9",
+                                      "--ranks",    "2",
+                                      "--strategy", "pp",
+                                      "--set",      "infer.page=4",
+                                      "--set",      "infer.events=true",
+                                      "--set",      "infer.slots=" + slots};
+    if (!memory.empty()) {
+      words.insert(words.end(), {"--set", "cluster.memory=" + memory});
+    }
+    return run_program(job.path(), words);
+  };
+  struct Made {
+    std::int64_t slots = 0;
+    std::int64_t bytes = 0;  // of the rank that needs the most
+  };
+  const auto made = [&](const std::string& slots, const std::string& memory) {
+    const Ended ended = run(slots, memory);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    Made found{.slots = answers_of(ended.out).at(0).at("ready").at("slots").as_int64()};
+    const boost::json::object summary = read_json(job.path() / "runs" / "generate" / "summary.json");
+    for (const boost::json::value& rank : summary.at("ranks").as_array()) {
+      CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));
+      found.bytes = std::max(found.bytes, rank.at("planned_bytes").to_number<std::int64_t>());
+    }
+    return found;
+  };
+  const Made five = made("5", "");
+  const Made chosen = made("auto", std::to_string(five.bytes));
+  CHECK(chosen.slots >= 5);
+  CHECK(chosen.slots < 64);
+  CHECK(chosen.bytes <= five.bytes);
+  CHECK(made(std::to_string(chosen.slots + 1), "").bytes > five.bytes);
+  CHECK(made("auto", "1GiB").slots == 64);
+  const Ended full = run("auto", "4096");
+  CHECK(full.code == 2);
+  CHECK_THAT(full.err, Contains("[infer] slots = auto: with one slot of 32 tokens a rank needs ") &&
+                           Contains("[cluster] memory is 4.00 KiB (4096 bytes)"));
+  const Ended unknown = run("auto", "");
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, Contains("the job does not say how much memory a rank has"));
+}
+
+TEST_CASE("a context above the model's is refused with both numbers", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", llama_job);
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const auto told = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"generate", "run", "--prompt", "the ", "--temperature", "0", "--tokens", "40"});
+    return run_program(job.path(), words);
+  };
+  const Ended short_context = told({"--context", "12", "--json"});
+  INFO(short_context.err);
+  REQUIRE(short_context.code == 0);
+  const boost::json::object answer = answers_of(short_context.out).at(0);
+  CHECK(answer.at("prompt_tokens").as_int64() + std::ssize(answer.at("tokens").as_array()) == 12);
+  CHECK(answer.at("finish_reason") == "length");
+  const Ended given = told({"--context", "33"});
+  CHECK(given.code == 2);
+  CHECK_THAT(given.err, Contains("[infer] context = 33 is more than the model's context of 32"));
+  const Ended set = told({"--set", "model.context=33"});
+  CHECK(set.code == 2);
+  CHECK_THAT(set.err, Contains("a context of 33 is more than the 32 tokens that the model knows"));
 }
 
 TEST_CASE("events tell answers as they come, cancel prompts and outlive malformed lines", "[generate]") {
