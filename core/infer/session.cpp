@@ -23,7 +23,11 @@ Session::Session(runtime::Executor& executor, const sdk::CacheSizes& caches, con
       prefill_(executor, workload::prefill_function, 1),
       decode_(executor, workload::decode_function, made.slots),
       slots_(static_cast<std::size_t>(made.slots)),
-      pages_(caches, made.chunk) {}
+      pages_(caches, made.chunk) {
+  if (made.scores_prompts) {
+    score_.emplace(executor, workload::score_function, 1);
+  }
+}
 
 void Session::add(Request request) {
   request.tokens = std::min(request.tokens, context_ - std::ssize(request.prompt));
@@ -129,12 +133,15 @@ void Session::prefill(Slot& slot, const Listener& listener) {
   }
   const auto prompted = static_cast<std::int64_t>(slot.tokens.size());
   const std::int64_t tokens = std::min(prompted - slot.cached, chunk_);
-  feed(prefill_, [&](std::int64_t) { return Fed{&slot, tokens}; });
-  executor_.run(prefill_.number, device::Scalars{.position = tokens - 1});
+  const std::optional<std::int64_t>& from = slot.request.scored_from;
+  const bool is_scored = from && *from <= slot.cached + tokens;  // by logits of this chunk
+  const Program& program = is_scored ? *score_ : prefill_;
+  feed(program, [&](std::int64_t) { return Fed{&slot, tokens}; });
+  executor_.run(program.number, device::Scalars{.position = tokens - 1});
   const bool is_read = slot.cached + tokens == prompted;
-  const device::HostTensor host(executor_.host(device::Access::read), prefill_.logits, device::Access::read);
+  const device::HostTensor host(executor_.host(device::Access::read), program.logits, device::Access::read);
   const std::span<const float> logits = device::elements_of<float>(host.view());
-  if (slot.request.scored_from) {
+  if (is_scored) {
     score(slot, logits, tokens, listener);
   }
   const std::int64_t first = std::exchange(slot.cached, slot.cached + tokens);
@@ -144,7 +151,7 @@ void Session::prefill(Slot& slot, const Listener& listener) {
   if (is_read && slot.request.tokens == 0) {
     release(slot);
   } else if (is_read) {
-    const std::int64_t rows = prefill_.logits.global[0];  // of the chunk if prompts are scored, otherwise 1
+    const std::int64_t rows = program.logits.global[0];  // of the chunk if the prompt is scored, otherwise 1
     const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(rows);
     draw(slot, logits.subspan(static_cast<std::size_t>(std::min(rows, tokens) - 1) * vocabulary, vocabulary), listener);
   }
@@ -152,7 +159,7 @@ void Session::prefill(Slot& slot, const Listener& listener) {
 
 void Session::score(const Slot& slot, std::span<const float> logits, std::int64_t fed, const Listener& listener) const {
   const Request& request = slot.request;
-  const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(prefill_.logits.global[0]);
+  const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(score_->logits.global[0]);
   const std::int64_t prompted = std::ssize(request.prompt);
   const auto tell = [&](std::int64_t at, std::span<const float> of) {
     listener.scored({.id = request.id,

@@ -52,10 +52,10 @@ struct Listener {
   std::function<void(const Scored& scored)> scored = {};
 };
 
-/// Continues sequences with the programs `prefill` and `decode`. Each sequence in work has a slot, a row of `decode`,
-/// and pages of the caches for all its tokens, which it gets when it starts: none is ever interrupted. Prompts are read
-/// in chunks, each counted from the prompt's start; chunks with which prompts begin alike are read once. All ranks make
-/// the same calls with the same requests, and draw the same tokens.
+/// Continues sequences with the programs `prefill`, `decode` and, for prompts that are scored, `score`. Each sequence
+/// in work has a slot, a row of `decode`, and pages of the caches for all its tokens, which it gets when it starts:
+/// none is ever interrupted. Prompts are read in chunks, each counted from the prompt's start; chunks with which
+/// prompts begin alike are read once. All ranks make the same calls with the same requests, and draw the same tokens.
 class Session {
  public:
   /// `caches`, `made`: the sizes with which the programs were made. `context`: the most tokens that a prompt and its
@@ -126,6 +126,7 @@ class Session {
   std::int64_t chunk_;
   std::int64_t context_;
   Program prefill_;
+  std::optional<Program> score_;  ///< reads the prompts that are scored
   Program decode_;
   std::vector<Slot> slots_;
   Pages pages_;
