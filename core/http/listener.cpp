@@ -16,18 +16,6 @@ namespace {
 /// The pause after a client could not be accepted, such as for too many open files.
 constexpr std::chrono::milliseconds accept_pause{50};
 
-/// Creates files for this user alone while it lives.
-class PrivateFiles {
- public:
-  PrivateFiles() : before_(::umask(0177)) {}
-  PrivateFiles(const PrivateFiles&) = delete;
-  PrivateFiles& operator=(const PrivateFiles&) = delete;
-  ~PrivateFiles() { ::umask(before_); }
-
- private:
-  const mode_t before_;
-};
-
 }  // namespace
 
 Listener::Listener(boost::asio::io_context& io, std::function<bool()> has_room,
@@ -52,6 +40,8 @@ void Listener::listen(const typename Protocol::endpoint& endpoint) {
   ::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC);
   if constexpr (std::is_same_v<Protocol, Tcp>) {
     acceptor.set_option(Tcp::acceptor::reuse_address(true));
+  } else {
+    ::fchmod(acceptor.native_handle(), 0600);  // what bind() makes has the socket's own mode
   }
   acceptor.bind(endpoint);
   acceptor.listen();
@@ -72,7 +62,6 @@ void Listener::open(const std::filesystem::path& socket) {
       ::unlink(socket.c_str());
     }
   }
-  const PrivateFiles from_here_on;
   listen<Local>(Local::endpoint(socket.string()));
   path_ = socket;
   ::lstat(path_.c_str(), &made_);

@@ -26,7 +26,11 @@ Session::Session(runtime::Executor& executor, const sdk::CacheSizes& caches, con
       groups_(static_cast<std::size_t>(made.groups)),
       stage_(executor.programs().stage),
       most_(executor.programs().stages),
-      pages_(caches, made.chunk) {}
+      pages_(caches, made.chunk) {
+  if (made.scores_prompts) {
+    score_.emplace(executor, workload::score_function, 1);
+  }
+}
 
 void Session::add(Request request) {
   request.tokens = std::min(request.tokens, context_ - std::ssize(request.prompt));
@@ -159,7 +163,9 @@ std::optional<Session::Launched> Session::next_prefill() {
   const std::int64_t tokens = std::min(std::ssize(slot->request.prompt) - first, chunk_);
   const std::span<const std::int32_t> read =
       std::span(slot->tokens).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(tokens));
-  Launched call{.program = &prefill_,
+  const std::optional<std::int64_t>& from = slot->request.scored_from;
+  const bool is_scored = from && *from <= first + tokens;  // by logits of this chunk
+  Launched call{.program = is_scored ? &*score_ : &prefill_,
                 .rows = {{.slot = static_cast<std::size_t>(slot - slots_.data()),
                           .request = slot->number,
                           .first = first,
@@ -240,7 +246,7 @@ bool Session::complete(const Listener& listener) {
   const device::HostTensor host(executor_.host(device::Access::read), call.program->logits, device::Access::read);
   const std::span<const float> logits = device::elements_of<float>(host.view());
   if (is_prefill(call)) {
-    take_chunk(call.rows.front(), logits, listener);
+    take_chunk(call, logits, listener);
     return false;
   }
   const auto rows = static_cast<std::size_t>(decode_.logits.global[0]);
@@ -258,12 +264,13 @@ Session::Slot* Session::slot_of(const Fed& row) {
   return row.request >= 0 && slot.is_used && slot.number == row.request ? &slot : nullptr;
 }
 
-void Session::take_chunk(const Fed& row, std::span<const float> logits, const Listener& listener) {
+void Session::take_chunk(const Launched& call, std::span<const float> logits, const Listener& listener) {
+  const Fed& row = call.rows.front();
   Slot* const slot = slot_of(row);
   if (slot == nullptr) {
     return;
   }
-  if (slot->request.scored_from) {
+  if (score_ && call.program == &*score_) {
     score(*slot, row, logits, listener);
   }
   const std::int64_t tokens = std::ssize(row.tokens);
@@ -271,7 +278,7 @@ void Session::take_chunk(const Fed& row, std::span<const float> logits, const Li
   if (is_read && slot->request.tokens == 0) {
     release(*slot);
   } else if (is_read) {
-    const std::int64_t rows = prefill_.logits.global[0];  // of the chunk if prompts are scored, otherwise 1
+    const std::int64_t rows = call.program->logits.global[0];  // of the chunk if the prompt is scored, otherwise 1
     const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(rows);
     draw(*slot, logits.subspan(static_cast<std::size_t>(std::min(rows, tokens) - 1) * vocabulary, vocabulary),
          listener);
@@ -280,7 +287,7 @@ void Session::take_chunk(const Fed& row, std::span<const float> logits, const Li
 
 void Session::score(const Slot& slot, const Fed& row, std::span<const float> logits, const Listener& listener) const {
   const Request& request = slot.request;
-  const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(prefill_.logits.global[0]);
+  const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(score_->logits.global[0]);
   const std::int64_t prompted = std::ssize(request.prompt);
   const auto tell = [&](std::int64_t at, std::span<const float> of) {
     listener.scored({.id = request.id,

@@ -52,10 +52,10 @@ struct Listener {
   std::function<void(const Scored& scored)> scored = {};
 };
 
-/// Continues sequences with the programs `prefill` and `decode`. Each sequence in work has a slot, a row of `decode`,
-/// and pages of the caches for all its tokens, which it gets when it starts: none is ever interrupted. Prompts are read
-/// in chunks, each counted from the prompt's start; chunks with which prompts begin alike are read once. All ranks make
-/// the same calls with the same requests, and draw the same tokens.
+/// Continues sequences with the programs `prefill`, `decode` and, for prompts that are scored, `score`. Each sequence
+/// in work has a slot, a row of `decode`, and pages of the caches for all its tokens, which it gets when it starts:
+/// none is ever interrupted. Prompts are read in chunks, each counted from the prompt's start; chunks with which
+/// prompts begin alike are read once. All ranks make the same calls with the same requests, and draw the same tokens.
 ///
 /// If the calls of programs overlap (partition::Programs::stages), as many calls are under way as the pipeline has
 /// stages, each on another stage: chunks of prompts, and tokens of the groups into which slots are divided. They are
@@ -128,14 +128,14 @@ class Session {
   struct Launched {
     const Program* program = nullptr;
     std::vector<Fed> rows = {};
-    std::size_t group = 0;  ///< of slots; of `prefill`: none
+    std::size_t group = 0;  ///< of slots; of chunks of prompts: none
     bool is_begun = false;  ///< on this rank
   };
 
   [[nodiscard]] static std::span<const std::int32_t> shareable(const Request& request);
   void admit();
   void release(Slot& slot);
-  [[nodiscard]] bool is_prefill(const Launched& call) const { return call.program == &prefill_; }
+  [[nodiscard]] bool is_prefill(const Launched& call) const { return call.program != &decode_; }
   [[nodiscard]] std::size_t group_of(const Slot& slot) const;
   /// Launches the next call for which there is something to do. Returns whether there is one.
   bool launch_next();
@@ -146,7 +146,7 @@ class Session {
   bool complete(const Listener& listener);
   /// The slot from which a row was read; null if its request has been cancelled.
   [[nodiscard]] Slot* slot_of(const Fed& row);
-  void take_chunk(const Fed& row, std::span<const float> logits, const Listener& listener);
+  void take_chunk(const Launched& call, std::span<const float> logits, const Listener& listener);
   void feed(const Program& program, const std::vector<Fed>& rows);
   /// Tells the logits of tokens of the prompt that are scored. `logits`: those after each of the row's tokens.
   void score(const Slot& slot, const Fed& row, std::span<const float> logits, const Listener& listener) const;
@@ -156,6 +156,7 @@ class Session {
   std::int64_t chunk_;
   std::int64_t context_;
   Program prefill_;
+  std::optional<Program> score_;  ///< reads the prompts that are scored
   Program decode_;
   std::vector<Slot> slots_;
   std::size_t groups_;

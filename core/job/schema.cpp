@@ -266,8 +266,9 @@ Section infer_section() {
               {{.name = "prompt_logprobs",
                 .type = boolean,
                 .default_value = "false",
-                .help = "Compute logits for all tokens of a prompt, so that prompts may ask for prompt_logprobs. Takes "
-                        "memory for the logits of a chunk, and some more time."},
+                .help =
+                    "Let prompts ask for prompt_logprobs. Takes memory for the logits of a chunk. A prompt that asks "
+                    "takes longer to read, others do not."},
                into(&Job::infer, &InferSettings::prompt_logprobs)},
               {{.name = "text",
                 .type = boolean,

@@ -227,13 +227,16 @@ Graph build_decoding(const Model& model, const ModelSettings& model_settings, co
   }
   const auto add = [&](std::string_view name, std::int64_t rows, std::int64_t length) {
     FunctionBuilder builder(graph, std::string(name), graph::Role::on_demand, rows);
-    if (settings.scores_prompts && name == prefill_function) {
+    if (name == score_function) {
       builder.take_all_positions();
     }
     model.decode(builder, model_settings, rows, length);
     finish(builder);
   };
   add(prefill_function, 1, settings.chunk);
+  if (settings.scores_prompts) {
+    add(score_function, 1, settings.chunk);
+  }
   add(decode_function, settings.rows(), 1);
   graph::store_weights(graph, settings.weights);
   if (settings.fixed_order) {

@@ -47,6 +47,7 @@ inline constexpr std::string_view predict_function = "predict";
 inline constexpr std::string_view forward_function = "forward";
 // The function `decode` of a model: for many tokens of one sequence, and for a token of each sequence.
 inline constexpr std::string_view prefill_function = "prefill";
+inline constexpr std::string_view score_function = "score";
 inline constexpr std::string_view decode_function = "decode";
 
 /// The name of the output of the function `forward`.
@@ -84,7 +85,7 @@ struct DecodingSettings {
   std::int64_t groups = 1;  ///< of slots; a call of `decode` makes a token of each slot of one group
   std::int64_t chunk = 64;  ///< tokens of a prompt in a call of `prefill`, which has one row
   graph::DType cache = graph::DType::f32;
-  bool scores_prompts = false;               ///< `prefill` gives logits for all tokens of a chunk: [chunk, vocab]
+  bool scores_prompts = false;  ///< also with `score`: `prefill` with logits for all tokens: [chunk, vocab]
   graph::DType weights = graph::DType::f32;  ///< of matrices: see graph::store_weights
   bool fixed_order = false;                  ///< products add in an order that does not depend on how they are split
 
@@ -92,7 +93,7 @@ struct DecodingSettings {
   [[nodiscard]] std::int64_t rows() const noexcept { return (slots + groups - 1) / groups; }
 };
 
-/// A graph with the parameters, the caches of `model_settings`, and the functions `prefill` and `decode`. Throws
+/// A graph with the parameters, the caches of `model_settings`, and the functions `prefill` and `decode`, last. Throws
 /// Error{job} if the model has no function `decode`.
 [[nodiscard]] graph::Graph build_decoding(const Model& model, const ModelSettings& model_settings,
                                           const DecodingSettings& settings);

@@ -529,9 +529,9 @@ TEST_CASE("events tell answers as they come, cancel prompts and outlive malforme
   const std::vector<boost::json::object> events = told({"--ranks", "2", "--strategy", "tp"});
   CHECK(events == told({"--ranks", "1"}));
   REQUIRE(events.size() > 6);
-  CHECK(events[0] ==
-        boost::json::parse(R"({"ready":{"context":64,"vocabulary":)" +
-                           boost::json::serialize(events[0].at("ready").at("vocabulary")) + R"(,"slots":2}})"));
+  CHECK(events[0] == boost::json::parse(R"({"ready":{"context":64,"vocabulary":)" +
+                                        boost::json::serialize(events[0].at("ready").at("vocabulary")) +
+                                        R"(,"slots":2,"prompt_logprobs":false}})"));
   std::map<std::string, std::vector<boost::json::object>> of;
   for (const boost::json::object& event : events) {
     if (event.contains("id")) {

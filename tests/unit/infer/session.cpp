@@ -262,6 +262,13 @@ TEST_CASE("tokens of a prompt are scored by the logits before them", "[infer]") 
     CHECK(decoder.session->shared() ==
           4 + 4 + 8);  // what precedes the logits of tokens that are scored is not read again
     CHECK(decoder.ended == 2);
+    // Other prompts do without the logits of all tokens.
+    const auto rows = [&](std::string_view name) {
+      const graph::Function& function = *std::ranges::find(decoder.graph.functions, name, &graph::Function::name);
+      return function.values[function.outputs.front().value].type.shape.front();
+    };
+    CHECK(rows(workload::prefill_function) == 1);
+    CHECK(rows(workload::score_function) == 4);
     CHECK(decoder.answers[1].size() == 3);
     CHECK(largest_difference(decoder.logits[3][0], recomputed(model, prompt)) < 1e-5);
   }
