@@ -95,7 +95,7 @@ RankRates StepRates::take() noexcept {
   taken.late_in_step = quartiles_of(columns_[1]);
   taken.usual_seconds = quartiles_of(columns_[2]).middle;
   taken.usual_waiting = quartiles_of(columns_[3]).middle;
-  taken.usual_input = quartiles_of(columns_[4]).middle;
+  taken.input_in_step = quartiles_of(columns_[4]);
   sums_ = {.steps = 0};
   return taken;
 }
@@ -126,7 +126,9 @@ void for_fields(Rates& rates, const Each& each) {
                        &rates.late_in_step.high,
                        &rates.usual_seconds,
                        &rates.usual_waiting,
-                       &rates.usual_input,
+                       &rates.input_in_step.low,
+                       &rates.input_in_step.middle,
+                       &rates.input_in_step.high,
                        &rates.stopped,
                        &rates.slowest.bytes,
                        &rates.slowest.seconds,

@@ -44,11 +44,11 @@ struct RankRates {
   Link others = {};          ///< all others of them, added up; `from` has no meaning
 
   // Over the single steps, because medians leave out steps that something else has disturbed.
-  Quartiles busy;          ///< `seconds` without `waiting`
-  Quartiles late_in_step;  ///< `late`
+  Quartiles busy;           ///< `seconds` without `waiting`
+  Quartiles late_in_step;   ///< `late`
+  Quartiles input_in_step;  ///< `input`
   double usual_seconds = 0;
   double usual_waiting = 0;
-  double usual_input = 0;
 
   [[nodiscard]] double bandwidth() const noexcept { return communicating > 0 ? bytes / communicating : 0; }
   [[nodiscard]] double flops_per_s() const noexcept { return seconds > 0 ? flops / seconds : 0; }

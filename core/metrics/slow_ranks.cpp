@@ -16,8 +16,8 @@ namespace {
 /// The least share of a step by which a slow rank holds up the others; half of it for a rank that was found already.
 constexpr double least_share = 0.1;
 /// Seconds of a step by which a rank's transfers begin late, at least: a transport's thread takes some time to wake up,
-/// more on some cores than on others.
-constexpr double least_late = 1e-3;
+/// more on some cores than on others. The same for reading samples.
+constexpr double least_of_part = 1e-3;
 /// A rank is found after two clear reports in a row, or after six if they are not clear, which cover ten steps or
 /// so many seconds. A report is clear if the numbers of the rank and of its reference lie farther apart than they vary.
 constexpr std::int64_t weight_of_clear = 3;
@@ -92,10 +92,12 @@ class SlowRanks::Report {
   /// Nothing if the rank does not hold up the others. `is_found`: it did so before, so it is as fast as they are only
   /// if its median is. `usual`: seconds for which the rank is usually busy, if known.
   [[nodiscard]] std::optional<Behind> behind(std::size_t rank, bool is_found, std::optional<double> usual) const {
-    const std::optional<Behind> busy = behind_by_busy(rank, is_found, usual);
-    const std::optional<Behind> late = behind_by_late(rank, is_found);
+    std::optional<Behind> most;
+    for (const std::optional<Behind>& each :
+         {behind_by_input(rank, is_found), behind_by_busy(rank, is_found, usual), behind_by_late(rank, is_found)}) {
+      most = each && (!most || each->seconds > most->seconds) ? each : most;
+    }
     const std::optional<Behind> stopped = behind_by_stops(rank, is_found);
-    const std::optional<Behind> most = busy && (!late || busy->seconds >= late->seconds) ? busy : late;
     return stopped && (!most || 2 * stopped->seconds >= most->seconds) ? stopped : most;
   }
 
@@ -214,8 +216,8 @@ class SlowRanks::Report {
       return std::nullopt;
     }
     const double seconds = std::min(own.busy.middle - reference.middle, step_);
-    const double input =
-        own.usual_input - median(others(rank, [](const RankRates& other) { return other.usual_input; }));
+    const double input = own.input_in_step.middle -
+                         median(others(rank, [](const RankRates& other) { return other.input_in_step.middle; }));
     return Behind{.seconds = seconds,
                   .cause = 2 * input >= seconds ? SlowRank::Cause::input : SlowRank::Cause::compute,
                   .weight = weight(apart, spread_of(own.busy) + (is_alone(rank) ? 0 : spread_of(reference))),
@@ -225,19 +227,39 @@ class SlowRanks::Report {
 
   /// Transfers that begin late hold up the others for as long as these wait, at most.
   [[nodiscard]] std::optional<Behind> behind_by_late(std::size_t rank, bool is_found) const {
-    const RankRates& own = ranks_[rank];
-    const Quartiles reference =
-        reference_among(others(rank, [](const RankRates& other) { return other.late_in_step; }));
-    const double apart = is_found ? own.late_in_step.middle - reference.middle : own.late_in_step.low - reference.high;
+    return behind_by_part(rank, is_found, ranks_[rank].late_in_step,
+                          others(rank, [](const RankRates& other) { return other.late_in_step; }),
+                          SlowRank::Cause::transfer);
+  }
+
+  /// So does reading of samples. Unlike computing, it does not take longer because a machine has more to do than cores.
+  /// Stages of a pipeline read different things, or nothing.
+  [[nodiscard]] std::optional<Behind> behind_by_input(std::size_t rank, bool is_found) const {
+    std::vector<Quartiles> inputs;
+    for (std::size_t other = 0; other < ranks_.size(); ++other) {
+      if (other != rank && ranks_[other].stage == ranks_[rank].stage) {
+        inputs.push_back(ranks_[other].input_in_step);
+      }
+    }
+    return inputs.empty() ? std::nullopt
+                          : behind_by_part(rank, is_found, ranks_[rank].input_in_step, inputs, SlowRank::Cause::input);
+  }
+
+  /// `own`, `others_have`: the times of a part of the step.
+  [[nodiscard]] std::optional<Behind> behind_by_part(std::size_t rank, bool is_found, const Quartiles& own,
+                                                     const std::vector<Quartiles>& others_have,
+                                                     SlowRank::Cause cause) const {
+    const Quartiles reference = reference_among(others_have);
+    const double apart = is_found ? own.middle - reference.middle : own.low - reference.high;
     const double waiting = median(others(rank, [](const RankRates& other) { return other.usual_waiting; }));
-    if (std::min(apart, waiting) < std::max(least(is_found), least_late)) {
+    if (std::min(apart, waiting) < std::max(least(is_found), least_of_part)) {
       return std::nullopt;
     }
-    return Behind{.seconds = std::min(own.late_in_step.middle - reference.middle, waiting),
-                  .cause = SlowRank::Cause::transfer,
-                  .weight = weight(apart, spread_of(own.late_in_step) + spread_of(reference)),
+    return Behind{.seconds = std::min(own.middle - reference.middle, waiting),
+                  .cause = cause,
+                  .weight = weight(apart, spread_of(own) + spread_of(reference)),
                   .step = step_,
-                  .steps = own.steps};
+                  .steps = ranks_[rank].steps};
   }
 
   /// Stops hold up the others for as long as these wait, at most. The times of all processes that have to wait for a

@@ -397,6 +397,27 @@ class EvenRanks {
 
 }  // namespace
 
+TEST_CASE("a rank that reads its samples for longer is named although the computing of all ranks varies", "[metrics]") {
+  const auto named = [](bool in_stages) {
+    EvenRanks ranks(3);
+    std::size_t begun = 0;
+    for (int report = 0; report < 2; ++report) {
+      begun += ranks
+                   .report([&](std::vector<RankRates>& reports) {
+                     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+                       reports[rank].stage = in_stages ? static_cast<std::int64_t>(rank) : 0;
+                       reports[rank].busy = {0.02, 0.03, 0.06};
+                     }
+                     reports[1].input_in_step = {0.015, 0.015, 0.016};
+                   })
+                   .begun.size();
+    }
+    return begun == 1 && ranks.slow().found()[0].cause == SlowRank::Cause::input;
+  };
+  CHECK(named(false));
+  CHECK_FALSE(named(true));  // stages read different things
+}
+
 TEST_CASE("a rank whose process is stopped again and again is named, although its usual steps are those of the others",
           "[metrics]") {
   EvenRanks ranks(3);
@@ -551,6 +572,6 @@ TEST_CASE("a report has the sums and the quartiles of its steps, and adding a st
   CHECK(taken.late_in_step.low == 1);
   CHECK(taken.late_in_step.middle == 2);
   CHECK(taken.late_in_step.high == 3);
-  CHECK(taken.usual_input == 0.5);
+  CHECK(taken.input_in_step.high == 0.5);
   CHECK(steps.steps() == 0);
 }
