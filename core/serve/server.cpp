@@ -339,16 +339,16 @@ class Server {
       }
       asio::post(io_, [this, connection, path, bytes = body.size(), found = std::move(found), failed, go_on]() mutable {
         unread_ -= bytes;
-        if (!connections_.contains(connection)) {
-          return;
+        if (connections_.contains(connection)) {
+          or_refuse(connection, path, [&] {
+            if (failed) {
+              std::rethrow_exception(failed);
+            }
+            require_ready();
+            go_on(std::move(*found));
+          });
         }
-        or_refuse(connection, path, [&] {
-          if (failed) {
-            std::rethrow_exception(failed);
-          }
-          require_ready();
-          go_on(std::move(*found));
-        });
+        end_if_drained();
       });
     });
   }
@@ -544,7 +544,7 @@ class Server {
 
   /// Lets the job end once it has nothing more to do.
   void end_if_drained() {
-    if (is_draining_ && open_.empty() && dispatcher_.waiting() + dispatcher_.in_work() == 0 &&
+    if (is_draining_ && open_.empty() && unread_ == 0 && dispatcher_.waiting() + dispatcher_.in_work() == 0 &&
         !std::exchange(is_finishing_, true)) {
       dispatcher_.finish();
     }
