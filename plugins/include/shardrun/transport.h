@@ -201,7 +201,7 @@ typedef struct sr_op_times {
 #define SR_OP_TIMES_SIZE_1_2 UINT32_C(24)
 
 /// How fast long messages came in from another rank, over all groups since open. Since 1.9. A message counts from the
-/// first of its bytes that this rank had until it was whole, without the bytes that came at once with the first.
+/// first of its bytes that this rank had until it was whole. One that came at once does not count.
 typedef struct sr_arrivals {
   uint32_t struct_size;
   uint32_t reserved; /* zero */

@@ -50,6 +50,8 @@ TEST_CASE("ranks that hold up the others are told as long as they do", "[metrics
   Exposition numbers("1", "job", "/run", "train", 4, 100);
   numbers.take({{.rank = 3, .cause = SlowRank::Cause::input, .behind_s = 0.25}});
   CHECK(prometheus_samples(numbers.text()).at("shardrun_slow_rank{rank=\"3\",cause=\"input\"}") == 0.25);
+  numbers.take({{.rank = 1, .peer = 3, .cause = SlowRank::Cause::link, .behind_s = 0.5}});
+  CHECK(prometheus_samples(numbers.text()).at("shardrun_slow_rank{rank=\"1\",peer=\"3\",cause=\"link\"}") == 0.5);
   numbers.take(std::vector<SlowRank>());
   CHECK_FALSE(numbers.text().find("slow_rank") != std::string::npos);
 }

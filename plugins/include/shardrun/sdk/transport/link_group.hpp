@@ -102,10 +102,9 @@ struct LinkMessage {
   std::byte* data;
 
   // State of the latest run:
-  std::uint64_t passed = 0;       ///< bytes of header and data
-  MessageHeader arrived = {};     ///< the header that arrived
-  std::uint64_t first_bytes = 0;  ///< that arrived at once
-  std::int64_t first_at = 0;      ///< when they did
+  std::uint64_t passed = 0;    ///< bytes of header and data
+  MessageHeader arrived = {};  ///< the header that arrived
+  std::int64_t first_at = 0;   ///< when its first bytes arrived
 };
 
 /// The bytes of a long message that are passed on at a time. A multiple of every element's size.
@@ -357,7 +356,6 @@ class LinkGroup {
 
   static void note_first(LinkMessage& message) noexcept {
     if (message.header.bytes >= least_measured_bytes) {
-      message.first_bytes = message.passed;
       message.first_at = monotonic_now();
     }
   }
@@ -365,7 +363,7 @@ class LinkGroup {
   void count_arrival(const LinkMessage& message) noexcept {
     if (message.header.bytes >= least_measured_bytes && spec_.members[message.peer] < traffic_.from.size()) {
       Traffic::From& from = traffic_.from[spec_.members[message.peer]];
-      from.bytes.fetch_add(message.passed - message.first_bytes, std::memory_order_relaxed);
+      from.bytes.fetch_add(message.header.bytes, std::memory_order_relaxed);
       from.nanoseconds.fetch_add(static_cast<std::uint64_t>(monotonic_now() - message.first_at),
                                  std::memory_order_relaxed);
     }
