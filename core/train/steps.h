@@ -109,7 +109,7 @@ class Stops {
   std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
   std::optional<std::chrono::nanoseconds> waited_;  ///< for a core, until then
   files::FileDescriptor statistics_;                ///< of the thread
-  static constexpr std::chrono::milliseconds interval{10};
+  static constexpr std::chrono::milliseconds interval{25};
   screen::Ticker ticker_{interval, [this] { look(); }};
 };
 
