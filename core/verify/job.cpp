@@ -372,7 +372,8 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
   const bool evaluates = verification->evaluates;
   const files::ScratchFolder folder("shardrun-verify", "the ranks' states");
   job::Job copy = job;
-  copy.output = folder.path();
+  copy.output = folder.path() / "run";  // the ranks lock it, as the scratch folder is
+  std::filesystem::create_directory(copy.output);
   copy.checkpoints.used = false;
   copy.restarts = 0;
   const std::function<int()> stop_signal = settings.stop_signal ? settings.stop_signal : [] { return 0; };
@@ -392,7 +393,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
   outcome.summary.status = "finished";
   // The reference does not recompute activations, so that errors in the ranks' recomputation are found.
   reference.graph = compile::reference_graph(job, reference);
-  outcome.report = compare_snapshots(folder.path(), job, reference, verified, selection, evaluates, stop_signal);
+  outcome.report = compare_snapshots(copy.output, job, reference, verified, selection, evaluates, stop_signal);
   if (const int signal = stop_signal()) {
     outcome.summary.status = "stopped";
     outcome.summary.exit_code = 128 + signal;
