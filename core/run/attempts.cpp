@@ -118,6 +118,7 @@ void Attempts::set_damaged_aside() {
 
 void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
   const checkpoint::NewestCheckpoint newest = checkpoint::newest_checkpoint(checkpoint::checkpoint_folder(job_));
+  unreadable_ = newest.damaged;
   if (newest.path.empty() || (first_ != nullptr && newest.step < first_->manifest().step)) {
     next_ = first_;  // the folder's newest checkpoint belongs to an earlier run
   } else {
@@ -157,13 +158,14 @@ std::string Attempts::begin_next(Run& run, const std::filesystem::path& record, 
   }
   run.begin_again(job_, resumed_.get());
   const auto number = static_cast<std::int64_t>(failed_.size());
-  return fmt::format("attempt {} failed: {};{} attempt {} of {} {}{} (record of the failed one: {})", number,
-                     cause.substr(0, cause.find('\n')),
-                     set_aside_.empty() ? "" : fmt::format(" set aside as {};", fmt::join(set_aside_, ", ")),
-                     number + 1, number + 1 + job_.restarts - without_progress_,
-                     first_step() == 0 ? "begins at the start" : fmt::format("goes on after step {}", first_step()),
-                     has_other_ranks ? fmt::format(" with {}", counted(job_.ranks, "rank")) : "",
-                     files::human_path(record));
+  return fmt::format(
+      "attempt {} failed: {};{}{} attempt {} of {} {}{} (record of the failed one: {})", number,
+      cause.substr(0, cause.find('\n')),
+      set_aside_.empty() ? "" : fmt::format(" set aside as {};", fmt::join(set_aside_, ", ")),
+      unreadable_.empty() ? "" : fmt::format(" passes by damaged checkpoints: {};", fmt::join(unreadable_, ", ")),
+      number + 1, number + 1 + job_.restarts - without_progress_,
+      first_step() == 0 ? "begins at the start" : fmt::format("goes on after step {}", first_step()),
+      has_other_ranks ? fmt::format(" with {}", counted(job_.ranks, "rank")) : "", files::human_path(record));
 }
 
 void Attempts::conclude(metrics::Summary& summary) const {

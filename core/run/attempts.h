@@ -63,13 +63,14 @@ class Attempts {
   job::Job next_job_;
   std::shared_ptr<const checkpoint::OpenCheckpoint> next_;
   std::vector<metrics::Attempt> failed_;
-  std::vector<std::string> set_aside_;  ///< for people: checkpoints set aside because of the last failure
-  std::optional<int> blamed_;           ///< the rank that failed last; nothing if a checkpoint was the reason
-  int stop_signal_ = 0;                 ///< the signal that asked to stop between two attempts
-  launch::RootCause cause_;             ///< of the last failure
-  std::string first_cause_;             ///< of the first failure since the last checkpoint
-  std::int64_t without_progress_ = 0;   ///< failures since the last checkpoint
-  std::string given_up_;                ///< why no other attempt follows; "": nothing to say
+  std::vector<std::string> set_aside_;   ///< for people: checkpoints set aside because of the last failure
+  std::vector<std::string> unreadable_;  ///< why newer checkpoints than the next attempt's cannot be read
+  std::optional<int> blamed_;            ///< the rank that failed last; nothing if a checkpoint was the reason
+  int stop_signal_ = 0;                  ///< the signal that asked to stop between two attempts
+  launch::RootCause cause_;              ///< of the last failure
+  std::string first_cause_;              ///< of the first failure since the last checkpoint
+  std::int64_t without_progress_ = 0;    ///< failures since the last checkpoint
+  std::string given_up_;                 ///< why no other attempt follows; "": nothing to say
 };
 
 }  // namespace shardrun::run

@@ -194,14 +194,17 @@ TEST_CASE("with restarts, a damaged checkpoint is set aside, and the job resumes
     const fs::path checkpoints = job.path() / "run/checkpoints";
     flip(checkpoints / "step-000004" / data, fs::file_size(checkpoints / "step-000004" / data) - 100);
     const std::string damaged = read_file(checkpoints / "step-000004" / data);
+    fs::create_directory(checkpoints / "step-000005");
+    write_file(checkpoints / "step-000005/manifest.json", "{");
 
     const Ended ended = job.run(with({"train.steps=6", "checkpoint.resume=auto", "job.restarts=1"}));
 
     INFO(ended.out << ended.err);
     CHECK(ended.code == 0);
     CHECK_THAT(ended.out, Contains("step-000004/rank-0.safetensors' has other bytes than when it was written") &&
-                              Contains("; set aside as run/checkpoints/step-000004.damaged; attempt 2 of 2 goes on "
-                                       "after step 2 (") &&
+                              Contains("; set aside as run/checkpoints/step-000004.damaged; passes by damaged "
+                                       "checkpoints: 'run/checkpoints/step-000005") &&
+                              Contains("; attempt 2 of 2 goes on after step 2 (") &&
                               !Contains("Remove that checkpoint's folder"));
     CHECK(read_file(checkpoints / "step-000004.damaged" / data) == damaged);
     CHECK(fs::exists(checkpoints / "step-000004/manifest.json"));  // saved again
