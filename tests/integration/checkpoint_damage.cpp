@@ -201,11 +201,12 @@ TEST_CASE("with restarts, a damaged checkpoint is set aside, and the job resumes
 
     INFO(ended.out << ended.err);
     CHECK(ended.code == 0);
-    CHECK_THAT(ended.out, Contains("step-000004/rank-0.safetensors' has other bytes than when it was written") &&
-                              Contains("; set aside as run/checkpoints/step-000004.damaged; passes by damaged "
-                                       "checkpoints: 'run/checkpoints/step-000005") &&
-                              Contains("; attempt 2 of 2 goes on after step 2 (") &&
-                              !Contains("Remove that checkpoint's folder"));
+    CHECK_THAT(ended.out,
+               Contains("step-000004/rank-0.safetensors' has other bytes than when it was written") &&
+                   Contains("; set aside as run/checkpoints/step-000004.damaged; passes by damaged checkpoints: "
+                            "cannot read '") &&
+                   Contains("step-000005/manifest.json'") && Contains("; attempt 2 of 2 goes on after step 2 (") &&
+                   !Contains("Remove that checkpoint's folder"));
     CHECK(read_file(checkpoints / "step-000004.damaged" / data) == damaged);
     CHECK(fs::exists(checkpoints / "step-000004/manifest.json"));  // saved again
     CHECK(read_file(job.path() / "run/weights.safetensors") == read_file(job.path() / "whole/weights.safetensors"));
