@@ -150,11 +150,12 @@ job::RawJob generating_job(const Parsed& parsed, const std::string& command,
     set("plugins.path", all);
   }
   const std::filesystem::path path = parsed.positional.at(0);
+  std::error_code none;
+  const bool is_hub = files::is_gguf(path) || std::filesystem::exists(path / "config.json", none);
+  // Others' models are built with the context that is needed.
+  const char* const context_setting = is_hub ? "model.context" : "infer.context";
   if (const std::optional<std::string> context = parsed.get("context")) {
-    std::error_code none;
-    const bool is_hub = files::is_gguf(path) || std::filesystem::exists(path / "config.json", none);
-    set(is_hub ? "model.context" : "infer.context",
-        *context);  // others' models are built with the context that is needed
+    set(context_setting, *context);
   }
   const bool is_job = path.extension() == ".ini";
   const job::RawJob file = is_job ? job::read_job_file(path) : job::RawJob();
@@ -174,6 +175,9 @@ job::RawJob generating_job(const Parsed& parsed, const std::string& command,
     if (parsed.has(option)) {
       name_as(raw, setting, fmt::format("--{}", option));
     }
+  }
+  if (parsed.has("context")) {
+    name_as(raw, context_setting, "--context");
   }
   return raw;
 }

@@ -377,7 +377,8 @@ std::string generation_text(const Planned& planned) {
       sizes.of_sequence * sizes.page,
       planned.job.infer.slots > 0
           ? ""
-          : fmt::format("slots {:>26}   as many as [cluster] memory has room for\n", compiled.slots),
+          : fmt::format("slots {:>26}   as many as [cluster] memory has room for, and at most 32 for each stage\n",
+                        compiled.slots),
       most.all, human_bytes(most.all), human_bytes(most.of_token), counted(sizes.pages, "page"), sizes.page);
 }
 

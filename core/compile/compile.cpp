@@ -475,6 +475,13 @@ void choose_slots(const job::Job& job, Compiled& compiled) {
                             "much memory a rank has: set [cluster] memory, such as 8GiB, or slots to a number",
                             job.where("infer", "slots")));
   }
+  if (job.threads == 0 && ranks_per_machine(job) < job.ranks) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [infer] slots = auto: ranks on several machines must find the same number of slots, "
+                            "which depends on the threads of a rank, and a machine has its own number of cores: set "
+                            "[job] threads, or slots to a number",
+                            job.where("infer", "slots")));
+  }
   const auto needed = [&](std::int64_t slots) {
     build_slots(job, slots, compiled);
     return most_bytes(job, compiled);

@@ -261,13 +261,17 @@ void require_memory(const job::Job& job, const device::Device& device, const plu
 
 }  // namespace
 
+std::int64_t ranks_per_machine(const job::Job& job) {
+  return job.machine_ranks > 0               ? job.machine_ranks
+         : job.cluster.ranks_per_machine > 0 ? job.cluster.ranks_per_machine
+                                             : job.ranks;
+}
+
 namespace {
 
 /// Whether each group of ranks along the axis is on one machine.
 bool is_within_machines(const job::Job& job, const mesh::Mesh& mesh, mesh::AxisId axis) {
-  const std::int64_t shared = job.machine_ranks > 0               ? job.machine_ranks
-                              : job.cluster.ranks_per_machine > 0 ? job.cluster.ranks_per_machine
-                                                                  : job.ranks;
+  const std::int64_t shared = ranks_per_machine(job);
   for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
     const std::vector<std::int64_t> group = mesh::line_through(mesh, axis, rank);
     if (std::ranges::any_of(group, [&](std::int64_t other) { return other / shared != rank / shared; })) {

@@ -41,6 +41,9 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
 [[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh,
                                                     const device::Device& device);
 
+/// How many consecutive ranks share a machine: as is known of the run, or else as [cluster] says, or all.
+[[nodiscard]] std::int64_t ranks_per_machine(const job::Job& job);
+
 /// The place in the job file that names a transport, for one mesh axis or for all.
 [[nodiscard]] std::string place_of_transport(const job::Job& job, const std::string& name);
 

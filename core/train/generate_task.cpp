@@ -129,8 +129,8 @@ class GenerateTask : private StreamTask {
     }
     if (room < std::min<std::int64_t>(request.tokens, 1)) {
       const std::string message = fmt::format(
-          "the prompt has {}, and at most {} leave room for an answer: shorten it, or raise [infer] context up to the "
-          "model's",
+          "the prompt has {}, and at most {} leave room for an answer: shorten it, or raise the job's context "
+          "([infer] context, [model] context, --context) up to the model's",
           counted(static_cast<std::int64_t>(request.prompt.size()), "token"), context() - 1);
       if (job_.infer.events) {
         refuse(message, "context_length_exceeded");

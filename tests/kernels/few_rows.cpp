@@ -120,6 +120,19 @@ TEST_CASE("products of few rows equal float64, with every type of weights", "[ke
   });
 }
 
+TEST_CASE("products with float32 weights have few rows up to 64 if these are transposed, else up to 32", "[kernels]") {
+  const auto is_chosen = [](std::int64_t rows, bool transposed) {
+    return device::cpu::has_few_rows({rows,
+                                      128,
+                                      128,
+                                      {nullptr, DType::f32, 128},
+                                      {nullptr, DType::f32, 128, transposed},
+                                      {nullptr, DType::f32, 128}});
+  };
+  CHECK((is_chosen(64, true) && !is_chosen(65, true)));
+  CHECK((is_chosen(32, false) && !is_chosen(33, false)));
+}
+
 TEST_CASE("a row has the same bits alone and among others, and on 1, 2 and 3 threads", "[kernels]") {
   for_each_product([](FewRows& in, device::cpu::FewRowsRunner runner) {
     const std::vector<float> all = multiplied(runner, in, 0, in.m, 1, false);
