@@ -453,11 +453,11 @@ class Server {
     connection->end_events();
   }
 
+  /// Does nothing if the request has ended: each of its prompts may fail.
   void fail(Open& open, const Refusal& refusal) {
     const std::shared_ptr<http::Connection> connection = open.connection.lock();
     cancel(open);
-    end(open);
-    if (connection == nullptr) {
+    if (!end(open) || connection == nullptr) {
       return;
     }
     if (!connection->has_begun_events()) {
@@ -477,11 +477,14 @@ class Server {
     std::ranges::for_each(open.prompts, [this](auto each) { dispatcher_.cancel(each); });
   }
 
-  void end(Open& open) {
-    if (std::erase_if(open_, [&](const auto& each) { return each.get() == &open; }) > 0) {
-      statistics_.duration.add(seconds_of(std::chrono::steady_clock::now() - open.begin));
-      open.deadline->cancel();
+  /// Returns whether the request had not ended before.
+  bool end(Open& open) {
+    if (std::erase_if(open_, [&](const auto& each) { return each.get() == &open; }) == 0) {
+      return false;
     }
+    statistics_.duration.add(seconds_of(std::chrono::steady_clock::now() - open.begin));
+    open.deadline->cancel();
+    return true;
   }
 
   void take_change() {

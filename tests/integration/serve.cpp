@@ -263,10 +263,16 @@ TEST_CASE("serve: a rank that is killed fails what is in work, and the server go
     ::kill(rank, SIGSTOP);
   }
   Client client(served.port());
-  client.send(request_text("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 2})"));
-  served.await_metric("prompts_in_work", "1");
+  client.send(request_text("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 2, "n": 2})", ""));
+  client.send(request_text("GET", "/v1/models"));
+  served.await_metric("prompts_in_work", "2");
   ::kill(ranks[1], SIGKILL);
-  const Response failed = response_of(client.read_all());
+  const std::string answers = client.read_all();
+  const std::size_t second = answers.find("HTTP/1.1 ", 1);
+  REQUIRE(second != std::string::npos);
+  // Both prompts have failed, and the request has one answer.
+  CHECK(response_of(answers.substr(second)).json().at("object") == "list");
+  const Response failed = response_of(answers.substr(0, second));
   CHECK(failed.status == 500);
   CHECK(failed.json().at("error").at("type") == "server_error");
   // It was told before the other rank ended, which is stopped.
