@@ -1,4 +1,4 @@
-#include "core/serve/openai.h"
+#include "core/serve/replies.h"
 
 #include <algorithm>
 #include <utility>
@@ -13,8 +13,9 @@ namespace {
 
 /// The number of characters that begin in a token of logprobs.
 std::size_t characters_of(const json::object& token) {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      token.at("bytes").get_array(), [](const json::value& each) { return (each.to_number<std::int64_t>() & 0xC0) != 0x80; }));
+  return static_cast<std::size_t>(std::ranges::count_if(token.at("bytes").get_array(), [](const json::value& each) {
+    return (each.to_number<std::int64_t>() & 0xC0) != 0x80;
+  }));
 }
 
 }  // namespace

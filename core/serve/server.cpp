@@ -27,7 +27,8 @@
 #include "core/http/connection.h"
 #include "core/http/listener.h"
 #include "core/serve/dispatcher.h"
-#include "core/serve/openai.h"
+#include "core/serve/questions.h"
+#include "core/serve/replies.h"
 #include "core/serve/statistics.h"
 #include "core/http/stream.h"
 
