@@ -82,7 +82,7 @@ struct Piece {
   std::vector<std::int32_t> tokens;
   std::vector<double> logprobs;             ///< of each token, if they were asked for
   std::vector<infer::Likely> top_logprobs;  ///< the same
-  /// The same of the prompt's tokens, in the first piece, if they were asked for; none for the first token.
+  /// The same of the prompt's tokens behind those of the piece before, if they were asked for; none for the first one.
   std::vector<std::optional<double>> prompt_logprobs = {};
   std::vector<infer::Likely> prompt_top_logprobs = {};
   std::string finish_reason;       ///< of the last piece; otherwise empty

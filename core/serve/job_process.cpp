@@ -84,6 +84,7 @@ void JobProcess::read(Lines& from, const std::function<void(std::string_view lin
     }
     from.begun += bytes;
     if (from.begun.size() > most_event_bytes) {
+      self->events_.said(fmt::format("the job is ended: it wrote a line of more than {} bytes", most_event_bytes));
       ::kill(self->pid_, SIGKILL);
       from.begun.clear();
     }

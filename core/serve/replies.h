@@ -42,7 +42,8 @@ class Reply {
   struct Choice {
     std::string text;
     std::string finish_reason;
-    std::size_t told = 0;  ///< characters of text before the logprobs that are made next
+    std::size_t told = 0;    ///< characters of text before the logprobs that are made next
+    std::size_t scored = 0;  ///< tokens of the prompt whose logprobs are made
     bool has_begun = false;
     boost::json::array content = {};  ///< logprobs
   };

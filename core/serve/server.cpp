@@ -431,11 +431,12 @@ class Server {
     if (connection == nullptr) {
       return give_up(open);
     }
-    if (!std::exchange(open.has_token, true)) {
+    const bool is_of_answer = !piece.tokens.empty() || !piece.finish_reason.empty();
+    if (is_of_answer && !std::exchange(open.has_token, true)) {
       statistics_.first_token.add(seconds_of(std::chrono::steady_clock::now() - open.begin));
-      if (open.question.streams) {
-        connection->begin_events();
-      }
+    }
+    if (open.question.streams && !connection->has_begun_events()) {
+      connection->begin_events();
     }
     for (const std::string& event : open.reply->add(choice, piece)) {
       connection->send_event(event);

@@ -393,7 +393,8 @@ TEST_CASE("serve: a request that takes longer than --timeout fails, and --log ha
 TEST_CASE("serve: echo with logprobs gives those of the prompt", "[serve]") {
   const TemporaryFolder folder;
   make_model(folder);
-  Served served(folder.path(), {"--ranks", "2", "--strategy", "tp", "--set", "infer.prompt_logprobs=true"});
+  Served served(folder.path(), {"--ranks", "2", "--strategy", "tp", "--set", "infer.prompt_logprobs=true", "--set",
+                                "infer.chunk=2"});  // so that a prompt's logprobs come in several pieces
   const auto choice_of = [&](const std::string& fields) {
     const Response response = served.complete("{\"temperature\": 0, " + fields + "}");
     INFO(response.body);
