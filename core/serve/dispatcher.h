@@ -74,6 +74,7 @@ class JobProcess : public std::enable_shared_from_this<JobProcess> {
   std::string unsent_;  ///< lines behind those that are being written
   std::string writing_;
   bool is_ending_ = false;
+  bool has_failed_ = false;  ///< wrote what is no event; what follows is not heard
 };
 
 /// What a step has added to an answer.
