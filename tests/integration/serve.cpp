@@ -221,6 +221,15 @@ TEST_CASE("serve: wrong requests are refused and told why", "[serve]") {
   CHECK(of_job.stop().code == 0);
 }
 
+TEST_CASE("serve: slots = auto without [cluster] memory is refused before it listens", "[serve]") {
+  const TemporaryFolder folder;
+  make_model(folder);
+  const Ended ended = run_program(folder.path(), {"serve", "chat", "--slots", "auto", "--port", "0"});
+  CHECK(ended.code == 2);
+  CHECK(ended.out.empty());
+  CHECK_THAT(ended.err, Contains("the job does not say how much memory a rank has"));
+}
+
 TEST_CASE("serve: prompts that wait are bounded, and end with their clients", "[serve]") {
   const TemporaryFolder folder;
   make_model(folder);
