@@ -104,6 +104,7 @@ void JobProcess::hear(std::string_view line) {
     has_failed_ = true;
     events_.said(fmt::format("what the job wrote is no event: {}", error.what()));
     ::kill(pid_, SIGTERM);
+    end_input();  // a job that waits for prompts does not heed the signal
     event = {{"failed", "the job wrote what is no event"}};
   }
   events_.told(event);

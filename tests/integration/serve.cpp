@@ -293,6 +293,23 @@ TEST_CASE("serve: a rank that is killed fails what is in work, and the server go
   CHECK(ended.code == 0);
 }
 
+TEST_CASE("serve: a line of the job that is no event fails the job, and an empty one is skipped", "[serve]") {
+  const TemporaryFolder folder;
+  make_model(folder);
+  Served served(folder.path());
+  const pid_t job = await_children(served.process(), 1).front();
+  const std::string output = "/proc/" + std::to_string(job) + "/fd/1";
+  write_file(output, "\n");
+  CHECK(served.complete(small_request).status == 200);
+  write_file(output, "\n{\"id\": 1, \"te\n");
+  served.await_metric("job_restarts_total", "1");
+  served.await_ready();
+  CHECK(served.complete(small_request).status == 200);
+  const Ended ended = served.stop();
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.err, Contains("what the job wrote is no event") && !Contains("SIGKILL"));
+}
+
 TEST_CASE("serve: what is in work is answered before the end", "[serve]") {
   const TemporaryFolder folder;
   make_model(folder);
