@@ -469,12 +469,6 @@ void choose_slots(const job::Job& job, Compiled& compiled) {
   constexpr std::int64_t most_rows = 32;  // a token of more takes longer for each, because products are no longer
                                           // bound by reading weights: see few_rows.h
   const auto memory = static_cast<std::uint64_t>(job.cluster.memory);
-  if (memory == 0) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: [infer] slots = auto takes what [cluster] memory leaves, and the job does not say how "
-                            "much memory a rank has: set [cluster] memory, such as 8GiB, or slots to a number",
-                            job.where("infer", "slots")));
-  }
   if (job.threads == 0 && ranks_per_machine(job) < job.ranks) {
     throw Error(ErrorCode::job,
                 fmt::format("{}: [infer] slots = auto: ranks on several machines must find the same number of slots, "

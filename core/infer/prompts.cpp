@@ -449,15 +449,13 @@ void Answer::add_tokens(boost::json::object& json, std::size_t first) const {
   }
 }
 
-void Answer::add_scores(boost::json::object& json) const {
-  if (prompt_.request.scored_from) {
-    boost::json::array& of_prompt = json["prompt_logprobs"].emplace_array();
-    for (const std::optional<double>& each : of_prompt_) {
-      of_prompt.push_back(each ? boost::json::value(*each) : nullptr);
-    }
-    if (prompt_.top_logprobs > 0) {
-      json["prompt_top_logprobs"] = pairs_of(likely_of_prompt_);
-    }
+void Answer::add_scores(boost::json::object& json, std::size_t first, std::size_t end) const {
+  boost::json::array& of_prompt = json["prompt_logprobs"].emplace_array();
+  for (const std::optional<double>& each : std::span(of_prompt_).subspan(first, end - first)) {
+    of_prompt.push_back(each ? boost::json::value(*each) : nullptr);
+  }
+  if (prompt_.top_logprobs > 0) {
+    json["prompt_top_logprobs"] = pairs_of(std::span(likely_of_prompt_).subspan(first, end - first));
   }
 }
 
@@ -485,25 +483,36 @@ std::string Answer::to_json(std::int64_t line) const {
   json["tokens"] = nullptr;  // its place
   json["finish_reason"] = finish_reason();
   add_tokens(json, 0);
-  add_scores(json);
+  if (prompt_.request.scored_from) {
+    add_scores(json, 0, of_prompt_.size());
+  }
   add_timings(json);
   return boost::json::serialize(json);
 }
 
 std::string Answer::event(std::string_view text, std::optional<std::string_view> reason) {
-  boost::json::object json = {{"id", boost::json::parse(prompt_.id)}, {"text", with_replacements(text)}};
-  add_tokens(json, told_);
-  if (!std::exchange(has_told_, true)) {
-    add_scores(json);
+  constexpr std::size_t most_scores = 1024;
+  const boost::json::value id = boost::json::parse(prompt_.id);
+  std::string before;
+  for (; of_prompt_.size() - told_of_prompt_ > most_scores; told_of_prompt_ += most_scores) {
+    boost::json::object json = {{"id", id}, {"text", ""}, {"tokens", boost::json::array()}};
+    add_scores(json, told_of_prompt_, told_of_prompt_ + most_scores);
+    before += boost::json::serialize(json) + "\n";
   }
+  boost::json::object json = {{"id", id}, {"text", with_replacements(text)}};
+  add_tokens(json, told_);
   told_ = tokens_.size();
+  if (told_of_prompt_ < of_prompt_.size()) {
+    add_scores(json, told_of_prompt_, of_prompt_.size());
+    told_of_prompt_ = of_prompt_.size();
+  }
   if (reason) {
     json["finish_reason"] = *reason;
     json["prompt_tokens"] = prompt_.request.prompt.size();
     json["answer_tokens"] = tokens_.size();
     add_timings(json);
   }
-  return boost::json::serialize(json) + "\n";
+  return before + boost::json::serialize(json) + "\n";
 }
 
 }  // namespace shardrun::infer

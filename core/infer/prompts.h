@@ -102,9 +102,9 @@ class Answer {
   [[nodiscard]] bool is_stopped() const noexcept { return is_stopped_; }
   /// The answer as a JSON object, once it is complete. `line`: the number of the prompt's line.
   [[nodiscard]] std::string to_json(std::int64_t line) const;
-  /// An event: `text`, which take() has returned, and the tokens since the last event; the first one also has the
-  /// prompt's scores. `reason`: why the answer ends
-  /// ("cancelled", or else that of to_json()); nothing: it goes on.
+  /// An event: `text`, which take() has returned, and the tokens and the prompt's scores since the last event. More
+  /// than 1024 scores become further events before it, because readers bound an event's length. `reason`: why the
+  /// answer ends ("cancelled", or else that of to_json()); nothing: it goes on.
   [[nodiscard]] std::string event(std::string_view text, std::optional<std::string_view> reason);
   /// JSON of the prompt's id.
   [[nodiscard]] const std::string& id() const noexcept { return prompt_.id; }
@@ -117,7 +117,8 @@ class Answer {
   [[nodiscard]] std::string text_of(std::int32_t token);
   /// What both kinds of answers have about tokens from the one with index `first` on.
   void add_tokens(boost::json::object& json, std::size_t first) const;
-  void add_scores(boost::json::object& json) const;
+  /// The scores of the prompt's tokens from `first` to before `end`.
+  void add_scores(boost::json::object& json, std::size_t first, std::size_t end) const;
   void add_timings(boost::json::object& json) const;
   /// Moves the text that can no longer be part of a stop from `held_` to the answer, and returns it.
   std::string release(bool is_last);
@@ -133,7 +134,7 @@ class Answer {
   std::vector<Likely> likely_of_prompt_;          ///< top_logprobs of the same tokens
   std::vector<Likely> likely_;                    ///< top_logprobs of each token
   std::size_t told_ = 0;                          ///< tokens of events
-  bool has_told_ = false;                         ///< there was an event
+  std::size_t told_of_prompt_ = 0;                ///< scores of events
   bool is_stopped_ = false;
   bool has_ended_ = false;
   using Time = std::chrono::steady_clock::time_point;

@@ -55,6 +55,15 @@ void check_rank_order(const Job& job) {
   }
 }
 
+void check_slots(const Job& job) {
+  if (generates(job) && job.infer.slots == 0 && job.cluster.memory == 0) {
+    refuse_at(
+        job.where("infer", "slots"),
+        "[infer] slots = auto takes what [cluster] memory leaves, and the job does not say how much memory a rank "
+        "has: set [cluster] memory, such as 8GiB, or slots to a number");
+  }
+}
+
 void read_mesh(const RawJob& raw, Job& job) {
   const RawSection* const given = raw.find("mesh");
   if (given == nullptr) {
@@ -435,6 +444,7 @@ Job parse_job(const RawJob& given, const SchemaProviders& providers) {
   choose_output(raw, job);
   check_mesh(job);
   check_rank_order(job);
+  check_slots(job);
   check_rules(job, reading.settings);
   choose_checks(reading);
   read_sharding(raw, job);

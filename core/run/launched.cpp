@@ -78,10 +78,11 @@ std::vector<std::string> with_checkpoint(std::vector<std::string> words, const c
 /// Tells a program that reads events, which would otherwise wait until all ranks have ended.
 void tell_failure(const job::Job& job, const launch::RootCause& cause) {
   if (job.infer.events && job::is_standard(job.infer.to)) {
-    // So short that it stays whole beside what the first rank writes. A program that does not read gets none.
+    // So short that it stays whole beside what the first rank writes, and on a line of its own if it comes within a
+    // longer event. A program that does not read gets none.
     constexpr std::size_t most_bytes = 500;
     const boost::json::object event = {{"failed", with_replacements(launch::describe(cause).substr(0, most_bytes))}};
-    const std::string line = boost::json::serialize(event) + "\n";
+    const std::string line = "\n" + boost::json::serialize(event) + "\n";
     pollfd reader = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
     if (::poll(&reader, 1, 0) == 1) {
       [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, line.data(), line.size());

@@ -74,6 +74,7 @@ class JobProcess : public std::enable_shared_from_this<JobProcess> {
   std::string unsent_;  ///< lines behind those that are being written
   std::string writing_;
   bool is_ending_ = false;
+  bool has_failed_ = false;  ///< wrote what is no event; what follows is not heard
 };
 
 /// What a step has added to an answer.
@@ -82,7 +83,7 @@ struct Piece {
   std::vector<std::int32_t> tokens;
   std::vector<double> logprobs;             ///< of each token, if they were asked for
   std::vector<infer::Likely> top_logprobs;  ///< the same
-  /// The same of the prompt's tokens, in the first piece, if they were asked for; none for the first token.
+  /// The same of the prompt's tokens behind those of the piece before, if they were asked for; none for the first one.
   std::vector<std::optional<double>> prompt_logprobs = {};
   std::vector<infer::Likely> prompt_top_logprobs = {};
   std::string finish_reason;       ///< of the last piece; otherwise empty

@@ -84,6 +84,7 @@ void JobProcess::read(Lines& from, const std::function<void(std::string_view lin
     }
     from.begun += bytes;
     if (from.begun.size() > most_event_bytes) {
+      self->events_.said(fmt::format("the job is ended: it wrote a line of more than {} bytes", most_event_bytes));
       ::kill(self->pid_, SIGKILL);
       from.begun.clear();
     }
@@ -92,13 +93,19 @@ void JobProcess::read(Lines& from, const std::function<void(std::string_view lin
 }
 
 void JobProcess::hear(std::string_view line) {
+  if (line.empty() || has_failed_) {
+    return;
+  }
   boost::json::object event;
   try {
     event = files::parse_json_strictly(line, "an event of the job").as_object();
   } catch (const std::exception& error) {
+    // Usually a piece of an event within which a rank failed: the job ends by itself then, and says why.
+    has_failed_ = true;
     events_.said(fmt::format("what the job wrote is no event: {}", error.what()));
-    ::kill(pid_, SIGKILL);
-    return;
+    ::kill(pid_, SIGTERM);
+    end_input();  // a job that waits for prompts does not heed the signal
+    event = {{"failed", "the job wrote what is no event"}};
   }
   events_.told(event);
 }

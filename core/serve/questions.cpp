@@ -1,4 +1,4 @@
-#include "core/serve/openai.h"
+#include "core/serve/questions.h"
 
 #include <fmt/format.h>
 
@@ -6,6 +6,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "core/base/error.h"

@@ -1,4 +1,4 @@
-#include "core/serve/openai.h"
+#include "core/serve/replies.h"
 
 #include <algorithm>
 #include <utility>
@@ -13,8 +13,9 @@ namespace {
 
 /// The number of characters that begin in a token of logprobs.
 std::size_t characters_of(const json::object& token) {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      token.at("bytes").get_array(), [](const json::value& each) { return (each.to_number<std::int64_t>() & 0xC0) != 0x80; }));
+  return static_cast<std::size_t>(std::ranges::count_if(token.at("bytes").get_array(), [](const json::value& each) {
+    return (each.to_number<std::int64_t>() & 0xC0) != 0x80;
+  }));
 }
 
 }  // namespace
@@ -94,7 +95,7 @@ json::array Reply::logprobs_of(std::size_t choice, const Piece& piece) const {
   };
   const std::vector<std::int32_t>& prompt = question_.prompts[choice / static_cast<std::size_t>(question_.n)];
   for (std::size_t i = 0; i < piece.prompt_logprobs.size(); ++i) {
-    add(prompt[i], piece.prompt_logprobs[i], piece.prompt_top_logprobs, i);
+    add(prompt[choices_[choice].scored + i], piece.prompt_logprobs[i], piece.prompt_top_logprobs, i);
   }
   for (std::size_t i = 0; i < piece.logprobs.size(); ++i) {
     const bool is_end = piece.finish_reason == "stop" && i + 1 == piece.logprobs.size() &&
@@ -162,6 +163,7 @@ std::vector<std::string> Reply::add(std::size_t choice, const Piece& piece) {
   std::vector<std::string> events;
   const bool begins = !std::exchange(one.has_begun, true);
   json::array content = question_.logprobs ? logprobs_of(choice, piece) : json::array();
+  one.scored += piece.prompt_logprobs.size();
   if (!piece.finish_reason.empty()) {
     one.finish_reason = piece.finish_reason;
     answer_tokens_ += piece.answer_tokens;

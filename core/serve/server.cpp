@@ -27,7 +27,8 @@
 #include "core/http/connection.h"
 #include "core/http/listener.h"
 #include "core/serve/dispatcher.h"
-#include "core/serve/openai.h"
+#include "core/serve/questions.h"
+#include "core/serve/replies.h"
 #include "core/serve/statistics.h"
 #include "core/http/stream.h"
 
@@ -40,6 +41,8 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr std::size_t most_connections = 1024;
+/// Larger bodies are read once no smaller one waits.
+constexpr std::size_t most_small_bytes = std::size_t{64} << 10U;
 /// The bodies of so many of the largest requests are received at once.
 constexpr std::size_t bodies_at_once = 16;
 
@@ -81,6 +84,13 @@ http::Response refusal_response(const Refusal& refusal) {
   }
   return response;
 }
+
+/// A request whose body waits for the reader's thread.
+struct Unread {
+  std::shared_ptr<http::Connection> connection;
+  std::size_t bytes = 0;
+  std::function<void()> read;
+};
 
 /// A request that is being answered.
 struct Open {
@@ -329,7 +339,7 @@ class Server {
       throw Refusal{.status = 503, .message = "too many large requests are being read: try again later"};
     }
     unread_ += bytes;
-    asio::post(reader_, [this, connection, path = request.path, body = request.body, model = model_, read, go_on] {
+    const auto call = [this, connection, path = request.path, body = request.body, model = model_, read, go_on] {
       std::optional<decltype(read(body, model))> found;
       std::exception_ptr failed;
       try {
@@ -339,6 +349,8 @@ class Server {
       }
       asio::post(io_, [this, connection, path, bytes = body.size(), found = std::move(found), failed, go_on]() mutable {
         unread_ -= bytes;
+        is_reading_ = false;
+        read_next();
         if (connections_.contains(connection)) {
           or_refuse(connection, path, [&] {
             if (failed) {
@@ -350,7 +362,21 @@ class Server {
         }
         end_if_drained();
       });
-    });
+    };
+    unread_requests_.emplace(bytes > most_small_bytes, Unread{connection, bytes, call});
+    read_next();
+  }
+
+  void read_next() {
+    while (!is_reading_ && !unread_requests_.empty()) {
+      Unread next = std::move(unread_requests_.extract(unread_requests_.begin()).mapped());
+      if (connections_.contains(next.connection)) {
+        is_reading_ = true;
+        asio::post(reader_, std::move(next.read));
+      } else {
+        unread_ -= next.bytes;
+      }
+    }
   }
 
   void give_tokens(const std::shared_ptr<http::Connection>& connection, const http::Request& request) {
@@ -430,11 +456,12 @@ class Server {
     if (connection == nullptr) {
       return give_up(open);
     }
-    if (!std::exchange(open.has_token, true)) {
+    const bool is_of_answer = !piece.tokens.empty() || !piece.finish_reason.empty();
+    if (is_of_answer && !std::exchange(open.has_token, true)) {
       statistics_.first_token.add(seconds_of(std::chrono::steady_clock::now() - open.begin));
-      if (open.question.streams) {
-        connection->begin_events();
-      }
+    }
+    if (open.question.streams && !connection->has_begun_events()) {
+      connection->begin_events();
     }
     for (const std::string& event : open.reply->add(choice, piece)) {
       connection->send_event(event);
@@ -453,11 +480,11 @@ class Server {
     connection->end_events();
   }
 
+  /// Does nothing if the request has ended: each of its prompts may fail.
   void fail(Open& open, const Refusal& refusal) {
     const std::shared_ptr<http::Connection> connection = open.connection.lock();
     cancel(open);
-    end(open);
-    if (connection == nullptr) {
+    if (!end(open) || connection == nullptr) {
       return;
     }
     if (!connection->has_begun_events()) {
@@ -477,11 +504,14 @@ class Server {
     std::ranges::for_each(open.prompts, [this](auto each) { dispatcher_.cancel(each); });
   }
 
-  void end(Open& open) {
-    if (std::erase_if(open_, [&](const auto& each) { return each.get() == &open; }) > 0) {
-      statistics_.duration.add(seconds_of(std::chrono::steady_clock::now() - open.begin));
-      open.deadline->cancel();
+  /// Returns whether the request had not ended before.
+  bool end(Open& open) {
+    if (std::erase_if(open_, [&](const auto& each) { return each.get() == &open; }) == 0) {
+      return false;
     }
+    statistics_.duration.add(seconds_of(std::chrono::steady_clock::now() - open.begin));
+    open.deadline->cancel();
+    return true;
   }
 
   void take_change() {
@@ -606,7 +636,9 @@ class Server {
   std::set<std::shared_ptr<http::Connection>> connections_;
   std::set<std::shared_ptr<Open>> open_;
   std::size_t bodies_ = 0;
-  std::size_t unread_ = 0;  ///< bytes of bodies that wait for reader_
+  std::multimap<bool, Unread> unread_requests_;  ///< by whether they are large; otherwise in the order of their arrival
+  std::size_t unread_ = 0;                       ///< bytes of their bodies, and of the one that is being read
+  bool is_reading_ = false;
   std::mt19937_64 random_;
   const std::int64_t created_ =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();

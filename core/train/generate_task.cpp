@@ -252,7 +252,7 @@ class GenerateTask : private StreamTask {
     Waiting& waiting = *std::ranges::find(answers_, scored.id, &Waiting::id);
     waiting.answer->take_scored(scored);
     waiting.is_complete = scored.is_last;
-    waiting.is_told = !scored.is_last;
+    waiting.is_told = false;
   }
 
   void write(const std::string& text) {

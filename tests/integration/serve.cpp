@@ -221,6 +221,15 @@ TEST_CASE("serve: wrong requests are refused and told why", "[serve]") {
   CHECK(of_job.stop().code == 0);
 }
 
+TEST_CASE("serve: slots = auto without [cluster] memory is refused before it listens", "[serve]") {
+  const TemporaryFolder folder;
+  make_model(folder);
+  const Ended ended = run_program(folder.path(), {"serve", "chat", "--slots", "auto", "--port", "0"});
+  CHECK(ended.code == 2);
+  CHECK(ended.out.empty());
+  CHECK_THAT(ended.err, Contains("the job does not say how much memory a rank has"));
+}
+
 TEST_CASE("serve: prompts that wait are bounded, and end with their clients", "[serve]") {
   const TemporaryFolder folder;
   make_model(folder);
@@ -263,10 +272,16 @@ TEST_CASE("serve: a rank that is killed fails what is in work, and the server go
     ::kill(rank, SIGSTOP);
   }
   Client client(served.port());
-  client.send(request_text("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 2})"));
-  served.await_metric("prompts_in_work", "1");
+  client.send(request_text("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 2, "n": 2})", ""));
+  client.send(request_text("GET", "/v1/models"));
+  served.await_metric("prompts_in_work", "2");
   ::kill(ranks[1], SIGKILL);
-  const Response failed = response_of(client.read_all());
+  const std::string answers = client.read_all();
+  const std::size_t second = answers.find("HTTP/1.1 ", 1);
+  REQUIRE(second != std::string::npos);
+  // Both prompts have failed, and the request has one answer.
+  CHECK(response_of(answers.substr(second)).json().at("object") == "list");
+  const Response failed = response_of(answers.substr(0, second));
   CHECK(failed.status == 500);
   CHECK(failed.json().at("error").at("type") == "server_error");
   // It was told before the other rank ended, which is stopped.
@@ -276,6 +291,23 @@ TEST_CASE("serve: a rank that is killed fails what is in work, and the server go
   served.await_metric("job_restarts_total", "1");
   const Ended ended = served.stop();
   CHECK(ended.code == 0);
+}
+
+TEST_CASE("serve: a line of the job that is no event fails the job, and an empty one is skipped", "[serve]") {
+  const TemporaryFolder folder;
+  make_model(folder);
+  Served served(folder.path());
+  const pid_t job = await_children(served.process(), 1).front();
+  const std::string output = "/proc/" + std::to_string(job) + "/fd/1";
+  write_file(output, "\n");
+  CHECK(served.complete(small_request).status == 200);
+  write_file(output, "\n{\"id\": 1, \"te\n");
+  served.await_metric("job_restarts_total", "1");
+  served.await_ready();
+  CHECK(served.complete(small_request).status == 200);
+  const Ended ended = served.stop();
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.err, Contains("what the job wrote is no event") && !Contains("SIGKILL"));
 }
 
 TEST_CASE("serve: what is in work is answered before the end", "[serve]") {
@@ -387,7 +419,8 @@ TEST_CASE("serve: a request that takes longer than --timeout fails, and --log ha
 TEST_CASE("serve: echo with logprobs gives those of the prompt", "[serve]") {
   const TemporaryFolder folder;
   make_model(folder);
-  Served served(folder.path(), {"--ranks", "2", "--strategy", "tp", "--set", "infer.prompt_logprobs=true"});
+  Served served(folder.path(), {"--ranks", "2", "--strategy", "tp", "--set", "infer.prompt_logprobs=true", "--set",
+                                "infer.chunk=2"});  // so that a prompt's logprobs come in several pieces
   const auto choice_of = [&](const std::string& fields) {
     const Response response = served.complete("{\"temperature\": 0, " + fields + "}");
     INFO(response.body);

@@ -1,5 +1,7 @@
 #include "core/infer/prompts.h"
 
+#include <sstream>
+
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 
@@ -173,6 +175,28 @@ TEST_CASE("events tell each token of an answer once, and its end", "[infer]") {
         "\"answer_tokens\":3}\n");
   infer::Answer invalid(bytes(), read(R"({"prompt": "a", "id": 5})"));
   CHECK(invalid.event(invalid.take({.token = 0xFF}), {}) == "{\"id\":5,\"text\":\"\xEF\xBF\xBD\",\"tokens\":[255]}\n");
+}
+
+TEST_CASE("events tell each score of a prompt once, at most 1024 in a line", "[infer]") {
+  infer::Answer answer(numbers(), read(R"({"prompt": [4], "id": 5, "prompt_logprobs": true})", numbers()));
+  const std::vector<float> logits = {0, 0};
+  const auto scores_of = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      answer.take_scored({.token = 1, .logits = logits});
+    }
+    std::vector<std::size_t> lines;
+    std::istringstream text(answer.event("", {}));
+    for (std::string line; std::getline(text, line);) {
+      const boost::json::object event = boost::json::parse(line).as_object();
+      CHECK(event.at("id") == 5);
+      lines.push_back(event.contains("prompt_logprobs") ? event.at("prompt_logprobs").as_array().size() : 0);
+    }
+    return lines;
+  };
+  using Sizes = std::vector<std::size_t>;
+  CHECK(scores_of(1) == Sizes{1});
+  CHECK(scores_of(0) == Sizes{0});
+  CHECK(scores_of(2049) == Sizes{1024, 1024, 1});
 }
 
 TEST_CASE("a line cancels a prompt by its id", "[infer]") {

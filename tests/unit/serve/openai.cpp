@@ -1,4 +1,5 @@
-#include "core/serve/openai.h"
+#include "core/serve/questions.h"
+#include "core/serve/replies.h"
 
 #include <boost/json.hpp>
 
