@@ -111,7 +111,7 @@ class SlowRanks::Report {
   [[nodiscard]] const RankRates::Link* link_to(std::size_t rank) const {
     const RankRates::Link& link = ranks_[rank].slowest;
     const auto from = static_cast<std::size_t>(link.from);
-    const bool is_known = link.seconds > 0 && link.from >= 0 && from < ranks_.size();
+    const bool is_known = link.bytes > 0 && link.seconds > 0 && link.from >= 0 && from < ranks_.size();
     return is_known && (is_on_one_host_ || hosts_[rank] != hosts_[from]) ? &link : nullptr;
   }
 
@@ -128,12 +128,12 @@ class SlowRanks::Report {
       if (slowest != nullptr && !is_same) {
         others.push_back(slowest->bandwidth());
       }
-      if (ranks_[other].others.seconds > 0) {
+      if (ranks_[other].others.bytes > 0 && ranks_[other].others.seconds > 0) {
         others.push_back(ranks_[other].others.bandwidth());
       }
     }
     const double reference = std::max(others.empty() ? 0 : median(std::move(others)), usual.value_or(0));
-    if (link.bandwidth() > most_of_bandwidth * reference) {
+    if (reference <= 0 || link.bandwidth() > most_of_bandwidth * reference) {
       return std::nullopt;
     }
     // A message also takes longer if one of its ranks does not run meanwhile.

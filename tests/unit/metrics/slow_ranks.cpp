@@ -543,6 +543,24 @@ TEST_CASE("links between machines are not compared with links within a machine",
   CHECK(one_slow.slow().found()[0].usual_bandwidth == Approx(1.25e8));
 }
 
+TEST_CASE("a link over which no bytes came is not judged", "[metrics]") {
+  EvenRanks all(3);
+  EvenRanks one(3);
+  for (int report = 0; report < 6; ++report) {
+    static_cast<void>(all.report([](std::vector<RankRates>& reports) {
+      for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+        reports[rank].slowest = {.from = static_cast<std::int64_t>((rank + 1) % 3), .bytes = 0, .seconds = 0.18};
+      }
+    }));
+    static_cast<void>(one.report([](std::vector<RankRates>& reports) {
+      reports[0].slowest = {.from = 1, .bytes = 0, .seconds = 0.18};
+      reports[2].slowest = {.from = 0, .bytes = 1.8e8, .seconds = 0.18};
+    }));
+  }
+  CHECK(all.slow().found().empty());
+  CHECK(one.slow().found().empty());
+}
+
 TEST_CASE("the only link is compared with its own past, and not judged while one of its ranks is slow", "[metrics]") {
   const auto only = [](double bandwidth, double busy = 0.03) {
     return [=](std::vector<RankRates>& reports) {
