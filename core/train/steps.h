@@ -91,7 +91,8 @@ void set_links(metrics::RankRates& rates, const std::vector<sdk::Arrivals>& befo
                const std::vector<sdk::Arrivals>& now);
 
 /// Times for which this process was stopped (SIGSTOP, a frozen control group): a thread finds out that it slept for
-/// longer than it wanted to, without waiting for a core. None are found on a system that does not tell for how long a
+/// longer than it wanted to, without waiting for a core. Time in which a virtual machine was paused, or in which the
+/// thread waited for swapped memory, counts as well. None are found on a system that does not tell for how long a
 /// thread waited for a core (schedstat of Linux). All functions may be called on any thread.
 class Stops {
  public:
