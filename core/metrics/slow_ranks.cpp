@@ -81,7 +81,8 @@ class SlowRanks::Report {
  public:
   /// `latest`: the reports of the last seconds, with this one. `hosts`: the name of each rank's machine.
   Report(const std::deque<std::vector<RankRates>>& latest, const std::vector<std::string>& hosts)
-      : ranks_(latest.back()),
+      : reports_(latest),
+        ranks_(latest.back()),
         latest_(sums_of(latest)),
         hosts_(hosts),
         is_on_one_host_(hosts.size() < ranks_.size() ||
@@ -288,14 +289,22 @@ class SlowRanks::Report {
     if (seconds < (is_found ? least_share / 2 : least_share) * own.seconds) {
       return std::nullopt;
     }
-    const auto steps = static_cast<double>(own.steps);
+    RankRates since;  // the first of the reports with a stop
+    since.steps = 0;
+    for (const std::vector<RankRates>& report : reports_) {
+      if (since.steps > 0 || report[rank].stops > 0) {
+        since.add(report[rank]);
+      }
+    }
+    const auto steps = static_cast<double>(since.steps);
     return Behind{.seconds = seconds / steps,
                   .cause = SlowRank::Cause::stopped,
                   .weight = least_weight,
-                  .step = own.seconds / steps,
-                  .steps = own.steps};
+                  .step = since.seconds / steps,
+                  .steps = since.steps};
   }
 
+  const std::deque<std::vector<RankRates>>& reports_;  ///< of the last seconds
   const std::vector<RankRates>& ranks_;
   std::vector<RankRates> latest_;  ///< sums of the last seconds
   const std::vector<std::string>& hosts_;

@@ -443,6 +443,18 @@ TEST_CASE("a rank whose process is stopped again and again is named, although it
   }
   CHECK(ended == 1);
 
+  EvenRanks late(3);  // the first stop is later than the first step of the last two seconds
+  static_cast<void>(late.report(even));
+  static_cast<void>(late.report(even));
+  for (int report = 0; report < 3; ++report) {
+    static_cast<void>(late.report([](std::vector<RankRates>& reports) {
+      reports[2].stops = 2;
+      reports[2].stopped = 0.2;
+    }));
+  }
+  REQUIRE(late.slow().found().size() == 1);
+  CHECK(late.slow().found()[0].first_step == 21);
+
   EvenRanks once(3);
   EvenRanks alike(3);
   EvenRanks unnoticed(3);
