@@ -64,6 +64,9 @@ void RankRates::add(const RankRates& later) noexcept {
   fastest = later.fastest;
   stopped += later.stopped;
   stops += later.stops;
+  others.bytes += slowest.bytes + later.others.bytes;
+  others.seconds += slowest.seconds + later.others.seconds;
+  slowest = later.slowest;
 }
 
 StepRates::StepRates() : sums_{.steps = 0} {

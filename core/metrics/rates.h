@@ -41,7 +41,7 @@ struct RankRates {
   double stopped = 0;        ///< in which the process did not run
   std::int64_t stops = 0;    ///< how often
   Link slowest = {};         ///< the slowest of the links to this rank, of the latest report
-  Link others = {};          ///< all others of them, added up; `from` has no meaning
+  Link others = {};          ///< the others, and all of earlier reports, added up; `from` has no meaning
 
   // Over the single steps, because medians leave out steps that something else has disturbed.
   Quartiles busy;           ///< `seconds` without `waiting`

@@ -79,8 +79,14 @@ std::vector<RankRates> sums_of(const std::deque<std::vector<RankRates>>& reports
 /// A report of all ranks.
 class SlowRanks::Report {
  public:
-  /// `latest`: the reports of the last seconds, with this one.
-  explicit Report(const std::deque<std::vector<RankRates>>& latest) : ranks_(latest.back()), latest_(sums_of(latest)) {
+  /// `latest`: the reports of the last seconds, with this one. `hosts`: the name of each rank's machine.
+  Report(const std::deque<std::vector<RankRates>>& latest, const std::vector<std::string>& hosts)
+      : reports_(latest),
+        ranks_(latest.back()),
+        latest_(sums_of(latest)),
+        hosts_(hosts),
+        is_on_one_host_(hosts.size() < ranks_.size() ||
+                        std::ranges::adjacent_find(hosts, std::ranges::not_equal_to()) == hosts.end()) {
     for (const RankRates& rank : ranks_) {
       step_ = std::max(step_, rank.usual_seconds);
     }
@@ -101,11 +107,13 @@ class SlowRanks::Report {
     return stopped && (!most || 2 * stopped->seconds >= most->seconds) ? stopped : most;
   }
 
-  /// The slowest of the links to a rank. Nothing if no long messages came.
+  /// The slowest of the links to a rank; of those between machines if there are several. Nothing if no long messages
+  /// came.
   [[nodiscard]] const RankRates::Link* link_to(std::size_t rank) const {
     const RankRates::Link& link = ranks_[rank].slowest;
-    const bool is_known = link.seconds > 0 && link.from >= 0 && static_cast<std::size_t>(link.from) < ranks_.size();
-    return is_known ? &link : nullptr;
+    const auto from = static_cast<std::size_t>(link.from);
+    const bool is_known = link.bytes > 0 && link.seconds > 0 && link.from >= 0 && from < ranks_.size();
+    return is_known && (is_on_one_host_ || hosts_[rank] != hosts_[from]) ? &link : nullptr;
   }
 
   /// The same for the slowest link to a rank. `usual`: its bytes per second before, if known.
@@ -121,12 +129,12 @@ class SlowRanks::Report {
       if (slowest != nullptr && !is_same) {
         others.push_back(slowest->bandwidth());
       }
-      if (ranks_[other].others.seconds > 0) {
+      if (ranks_[other].others.bytes > 0 && ranks_[other].others.seconds > 0) {
         others.push_back(ranks_[other].others.bandwidth());
       }
     }
     const double reference = std::max(others.empty() ? 0 : median(std::move(others)), usual.value_or(0));
-    if (link.bandwidth() > most_of_bandwidth * reference) {
+    if (reference <= 0 || link.bandwidth() > most_of_bandwidth * reference) {
       return std::nullopt;
     }
     // A message also takes longer if one of its ranks does not run meanwhile.
@@ -281,16 +289,26 @@ class SlowRanks::Report {
     if (seconds < (is_found ? least_share / 2 : least_share) * own.seconds) {
       return std::nullopt;
     }
-    const auto steps = static_cast<double>(own.steps);
+    RankRates since;  // the first of the reports with a stop
+    since.steps = 0;
+    for (const std::vector<RankRates>& report : reports_) {
+      if (since.steps > 0 || report[rank].stops > 0) {
+        since.add(report[rank]);
+      }
+    }
+    const auto steps = static_cast<double>(since.steps);
     return Behind{.seconds = seconds / steps,
                   .cause = SlowRank::Cause::stopped,
                   .weight = least_weight,
-                  .step = own.seconds / steps,
-                  .steps = own.steps};
+                  .step = since.seconds / steps,
+                  .steps = since.steps};
   }
 
+  const std::deque<std::vector<RankRates>>& reports_;  ///< of the last seconds
   const std::vector<RankRates>& ranks_;
   std::vector<RankRates> latest_;  ///< sums of the last seconds
+  const std::vector<std::string>& hosts_;
+  bool is_on_one_host_;
   double step_ = 0;
 };
 
@@ -458,7 +476,7 @@ SlowRanks::Change SlowRanks::add(const std::vector<RankRates>& ranks, const std:
     }
     seconds += latest_[report].front().seconds;
   }
-  const Report report(latest_);
+  const Report report(latest_, hosts);
   const std::vector<double> by_usual = others_by_usual(ranks);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const Party party = {static_cast<std::int64_t>(rank), -1};

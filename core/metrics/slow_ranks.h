@@ -60,7 +60,8 @@ struct SlowRank {
 /// row as it took to find it in which its median is that of the others.
 ///
 /// Stops of a process are too rare for quartiles: they count in sum, over the last seconds. A link is slow in a report
-/// if its long messages came at less than a quarter of the rate of others, and the ranks wait for so long.
+/// if its long messages came at less than a quarter of the rate of others, and the ranks wait for so long. In a job on
+/// several machines, only the links between machines are compared.
 class SlowRanks {
  public:
   /// What changed with a report.

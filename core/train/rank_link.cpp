@@ -312,6 +312,11 @@ std::uint64_t RankLink::wire_bytes() const {
 
 sdk::Arrivals RankLink::arrivals(int from) const {
   sdk::Arrivals sum;
+  const std::vector<std::uint32_t>& machines = rank_->context().machines;
+  const auto machine_of = [&](int each) { return machines.empty() ? 0 : machines[static_cast<std::size_t>(each)]; };
+  if (std::ranges::count(machines, machine_of(from)) < std::ssize(machines) && machine_of(from) == machine_of(rank())) {
+    return sum;
+  }
   for (const plugins::Transport& transport : compiled_.transports.transports) {
     const sdk::Arrivals arrivals = transport.arrivals(static_cast<std::uint32_t>(from));
     sum.bytes += arrivals.bytes;

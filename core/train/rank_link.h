@@ -135,7 +135,9 @@ class RankLink final : private plugins::TransportHost {
   void message(std::string_view kind, std::string_view bytes) { rank_->message(kind, bytes); }
   /// Bytes that the transports have sent to others so far.
   [[nodiscard]] std::uint64_t wire_bytes() const;
-  /// Long messages that came in from another rank so far, over all transports that know of them.
+  /// Long messages that came in from another rank so far, over all transports that know of them. None of a rank on this
+  /// machine if there are ranks on others: such links are too fast to be compared with a network's. REQUIRES: there are
+  /// other ranks.
   [[nodiscard]] sdk::Arrivals arrivals(int from) const;
 
  private:

@@ -277,31 +277,12 @@ void RankTask::report_rates() {
 }
 
 void RankTask::add_arrivals(metrics::RankRates& rates) {
-  arrivals_.resize(static_cast<std::size_t>(settings_.link.world_size()));
-  sdk::Arrivals all;
-  std::optional<metrics::RankRates::Link> slowest;
+  std::vector<sdk::Arrivals> now;
   for (int from = 0; from < settings_.link.world_size(); ++from) {
-    sdk::Arrivals& before = arrivals_[static_cast<std::size_t>(from)];
-    const sdk::Arrivals now = settings_.link.arrivals(from);
-    const sdk::Arrivals since = {now.bytes - before.bytes, now.nanoseconds - before.nanoseconds};
-    before = now;
-    if (since.nanoseconds == 0) {
-      continue;
-    }
-    all.bytes += since.bytes;
-    all.nanoseconds += since.nanoseconds;
-    const metrics::RankRates::Link link = {.from = from,
-                                           .bytes = static_cast<double>(since.bytes),
-                                           .seconds = static_cast<double>(since.nanoseconds) * 1e-9};
-    if (!slowest || link.bandwidth() < slowest->bandwidth()) {
-      slowest = link;
-    }
+    now.push_back(settings_.link.arrivals(from));
   }
-  if (slowest) {
-    rates.slowest = *slowest;
-    rates.others = {.bytes = static_cast<double>(all.bytes) - slowest->bytes,
-                    .seconds = static_cast<double>(all.nanoseconds) * 1e-9 - slowest->seconds};
-  }
+  set_links(rates, arrivals_, now);
+  arrivals_ = std::move(now);
 }
 
 Due RankTask::own_due(int steps_to_come) {

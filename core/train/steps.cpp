@@ -10,6 +10,7 @@
 #include <cmath>
 #include <numbers>
 #include <string_view>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/host_name.h"
@@ -125,6 +126,26 @@ double learning_rate(const job::TrainSettings& train, std::int64_t step) {
       return train.min_learning_rate + 0.5 * range * (1.0 + std::cos(std::numbers::pi * progress));
   }
   return train.learning_rate;
+}
+
+void set_links(metrics::RankRates& rates, const std::vector<sdk::Arrivals>& before,
+               const std::vector<sdk::Arrivals>& now) {
+  rates.slowest = rates.others = {};
+  for (std::size_t from = 0; from < now.size(); ++from) {
+    const sdk::Arrivals earlier = from < before.size() ? before[from] : sdk::Arrivals{};
+    if (now[from].bytes <= earlier.bytes || now[from].nanoseconds <= earlier.nanoseconds) {
+      continue;
+    }
+    metrics::RankRates::Link link = {
+        .from = static_cast<std::int64_t>(from),
+        .bytes = static_cast<double>(now[from].bytes - earlier.bytes),
+        .seconds = static_cast<double>(now[from].nanoseconds - earlier.nanoseconds) * 1e-9};
+    if (rates.slowest.from < 0 || link.bandwidth() < rates.slowest.bandwidth()) {
+      std::swap(link, rates.slowest);
+    }
+    rates.others.bytes += link.bytes;
+    rates.others.seconds += link.seconds;
+  }
 }
 
 std::optional<std::chrono::nanoseconds> Stops::waited_for_core() noexcept {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "core/files/descriptor.h"
 #include "core/job/job.h"
@@ -84,8 +85,14 @@ class StepMeter {
   std::chrono::steady_clock::time_point begin_;
 };
 
+/// Sets the slowest link to this rank and the sum of the others. `before`, `now`: what came from each rank until an
+/// earlier moment (if empty, nothing) and until now. A link whose bytes or time have not grown counts as unused.
+void set_links(metrics::RankRates& rates, const std::vector<sdk::Arrivals>& before,
+               const std::vector<sdk::Arrivals>& now);
+
 /// Times for which this process was stopped (SIGSTOP, a frozen control group): a thread finds out that it slept for
-/// longer than it wanted to, without waiting for a core. None are found on a system that does not tell for how long a
+/// longer than it wanted to, without waiting for a core. Time in which a virtual machine was paused, or in which the
+/// thread waited for swapped memory, counts as well. None are found on a system that does not tell for how long a
 /// thread waited for a core (schedstat of Linux). All functions may be called on any thread.
 class Stops {
  public:

@@ -1,10 +1,13 @@
 // Ranks that hold up the others.
 
 #include <algorithm>
+#include <csignal>
+#include <future>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "tests/integration/processes.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
@@ -96,4 +99,55 @@ TEST_CASE("a rank with a slow disk is named within 21 steps", "[slow]") {
   REQUIRE(ended.code == 0);
   static_cast<void>(slow_rank(job.path() / "run", 1, "input"));
   CHECK(seconds_of(job.path() / "run", "input_s", 21, 2)[1] >= 21 * 0.01);
+}
+
+TEST_CASE("the times for which a rank's process is stopped are those of this rank", "[slow]") {
+  const TemporaryFolder folder;
+  write_file(folder / "job.ini", "[job]\nengine = slow\ntask = iterate\nranks = 3\noutput = run\n[plugins]\npath = " +
+                                     std::string(SHARDRUN_SLOW_ENGINES) +
+                                     "\n[engine]\nslow_rank = 1\nms = 10\n[iterate]\nsteps = 80\n");
+  std::future<void> stopping;
+
+  const Ended ended = run_program(folder.path(), {"job.ini"}, [&](pid_t launcher, std::string_view) {
+    if (!stopping.valid()) {
+      stopping = beside(launcher, [launcher] {
+        const std::vector<pid_t> ranks = await_children(launcher, 3);
+        while (children_of(launcher).size() >= 3) {
+          kill(ranks.at(1), SIGSTOP);
+          const bool has_ended = ends_within(launcher, 150);
+          kill(ranks.at(1), SIGCONT);
+          if (has_ended || ends_within(launcher, 100)) {
+            return;
+          }
+        }
+      });
+    }
+  });
+  stopping.get();
+
+  REQUIRE(ended.code == 0);
+  const std::vector<double> stopped = seconds_of(folder / "run", "stopped_s", 80, 3);
+  CHECK(stopped[1] > 0.1);
+  CHECK(stopped[1] > std::max(stopped[0], stopped[2]));
+  const json::object summary = read_json(folder / "run/summary.json");
+  if (summary.contains("slow_ranks")) {
+    for (const json::value& slow : summary.at("slow_ranks").as_array()) {
+      CHECK((slow.at("cause").as_string() != "stopped" || slow.at("rank").to_number<int>() == 1));
+    }
+  }
+}
+
+TEST_CASE("long messages over tcp are counted with the time in which they came", "[slow]") {
+  const JobFolder job;
+
+  const Ended ended = job.run({"job.strategy=dp", "job.ranks=2", "job.threads=1", "job.transport=tcp",
+                               "model.width=128", "train.steps=3", "train.eval_every=0"});
+
+  REQUIRE(ended.code == 0);
+  const std::vector<double> bytes = seconds_of(job.path() / "run", "arrived_bytes", 3, 2);
+  const std::vector<double> seconds = seconds_of(job.path() / "run", "arrived_s", 3, 2);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CHECK(bytes[rank] >= 3 * 65536);
+    CHECK(seconds[rank] > 0);
+  }
 }

@@ -368,29 +368,30 @@ namespace {
 /// of all ranks.
 class EvenRanks {
  public:
-  explicit EvenRanks(std::size_t ranks) : ranks_(ranks) {}
+  explicit EvenRanks(std::size_t ranks) : EvenRanks(std::vector<std::string>(ranks, "a")) {}
+  explicit EvenRanks(std::vector<std::string> hosts) : hosts_(std::move(hosts)) {}
 
   SlowRanks::Change report(const std::function<void(std::vector<RankRates>& reports)>& change) {
     step_ += steps_of_report;
     const Quartiles busy = {0.03, 0.03, 0.03};
-    std::vector<RankRates> reports(ranks_, {.step = step_,
-                                            .steps = steps_of_report,
-                                            .seconds = 0.5,
-                                            .waiting = 0.2,
-                                            .busy = busy,
-                                            .usual_seconds = 0.05,
-                                            .usual_waiting = 0.02});
+    std::vector<RankRates> reports(hosts_.size(), {.step = step_,
+                                                   .steps = steps_of_report,
+                                                   .seconds = 0.5,
+                                                   .waiting = 0.2,
+                                                   .busy = busy,
+                                                   .usual_seconds = 0.05,
+                                                   .usual_waiting = 0.02});
     change(reports);
     std::vector<RankRates> told;
     for (const RankRates& each : reports) {
       told.push_back(rates_of(to_text(each)));
     }
-    return slow_.add(told, std::vector<std::string>(ranks_, "a"));
+    return slow_.add(told, hosts_);
   }
   [[nodiscard]] const SlowRanks& slow() const { return slow_; }
 
  private:
-  std::size_t ranks_;
+  std::vector<std::string> hosts_;
   std::int64_t step_ = 0;
   SlowRanks slow_;
 };
@@ -441,6 +442,18 @@ TEST_CASE("a rank whose process is stopped again and again is named, although it
     ended += ranks.report(even).ended.size();
   }
   CHECK(ended == 1);
+
+  EvenRanks late(3);  // the first stop is later than the first step of the last two seconds
+  static_cast<void>(late.report(even));
+  static_cast<void>(late.report(even));
+  for (int report = 0; report < 3; ++report) {
+    static_cast<void>(late.report([](std::vector<RankRates>& reports) {
+      reports[2].stops = 2;
+      reports[2].stopped = 0.2;
+    }));
+  }
+  REQUIRE(late.slow().found().size() == 1);
+  CHECK(late.slow().found()[0].first_step == 21);
 
   EvenRanks once(3);
   EvenRanks alike(3);
@@ -516,6 +529,48 @@ TEST_CASE("a link that moves far fewer bytes a second than others is named by it
               .begun.empty());
     CHECK(third.report(ring(3e8)).begun.empty());
   }
+}
+
+TEST_CASE("links between machines are not compared with links within a machine", "[metrics]") {
+  // A ring. `slow`: bytes per second from rank 1 to rank 2.
+  const auto ring = [](double slow) {
+    return [=](std::vector<RankRates>& reports) {
+      const std::array<double, 4> from_before = {1.25e8, 3e9, slow, 3e9};
+      for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+        reports[rank].slowest = {
+            .from = static_cast<std::int64_t>((rank + 3) % 4), .bytes = from_before[rank] * 0.18, .seconds = 0.18};
+      }
+    };
+  };
+  EvenRanks even({"a", "a", "b", "b"});
+  EvenRanks one_slow({"a", "a", "b", "b"});
+  for (int report = 0; report < 6; ++report) {
+    static_cast<void>(even.report(ring(1.25e8)));
+    static_cast<void>(one_slow.report(ring(1.25e7)));
+  }
+  CHECK(even.slow().found().empty());
+  REQUIRE(one_slow.slow().found().size() == 1);
+  CHECK(one_slow.slow().found()[0].rank == 1);
+  CHECK(one_slow.slow().found()[0].peer == 2);
+  CHECK(one_slow.slow().found()[0].usual_bandwidth == Approx(1.25e8));
+}
+
+TEST_CASE("a link over which no bytes came is not judged", "[metrics]") {
+  EvenRanks all(3);
+  EvenRanks one(3);
+  for (int report = 0; report < 6; ++report) {
+    static_cast<void>(all.report([](std::vector<RankRates>& reports) {
+      for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+        reports[rank].slowest = {.from = static_cast<std::int64_t>((rank + 1) % 3), .bytes = 0, .seconds = 0.18};
+      }
+    }));
+    static_cast<void>(one.report([](std::vector<RankRates>& reports) {
+      reports[0].slowest = {.from = 1, .bytes = 0, .seconds = 0.18};
+      reports[2].slowest = {.from = 0, .bytes = 1.8e8, .seconds = 0.18};
+    }));
+  }
+  CHECK(all.slow().found().empty());
+  CHECK(one.slow().found().empty());
 }
 
 TEST_CASE("the only link is compared with its own past, and not judged while one of its ranks is slow", "[metrics]") {

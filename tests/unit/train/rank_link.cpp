@@ -236,3 +236,21 @@ TEST_CASE("results longer than a message arrive whole", "[train]") {
   pair.store.end();
   CHECK(pair.store.messages() == sample);
 }
+
+TEST_CASE("a report has the slowest link to a rank and the sum of the others, without those that brought nothing",
+          "[train]") {
+  metrics::RankRates rates;
+  // Nothing came from rank 0, no bytes from rank 1, and the numbers of rank 2 fell.
+  train::set_links(rates, {{}, {5, 5}, {9, 9}, {0, 0}, {1000, 1000}, {0, 0}},
+                   {{}, {5, 50}, {8, 8}, {4000, 1000}, {2000, 2000}, {2000, 1000}});
+
+  CHECK(rates.slowest.from == 4);
+  CHECK(rates.slowest.bytes == 1000);
+  CHECK(rates.slowest.seconds == Approx(1e-6));
+  CHECK(rates.others.bytes == 6000);
+  CHECK(rates.others.seconds == Approx(2e-6));
+
+  train::set_links(rates, {}, {{}, {5, 0}, {0, 5}});
+  CHECK(rates.slowest.from == -1);
+  CHECK(rates.others.seconds == 0);
+}
