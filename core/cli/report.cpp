@@ -204,7 +204,7 @@ int serve_live(const Parsed& parsed, Report& report) {
   std::promise<void> asked_to_stop;
   std::future<void> stop = asked_to_stop.get_future();
   const http::PageServer server(endpoint, answer);
-  fmt::print("serving {} at {}/; Ctrl-C ends it\n", printable(report.title()), server.address());
+  fmt::print("serving {} at {}/ (Ctrl-C ends it)\n", printable(report.title()), server.address());
   std::fflush(stdout);
   listen_for_stop([&](int) { asked_to_stop.set_value(); });
   stop.wait();

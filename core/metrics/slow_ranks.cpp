@@ -271,7 +271,7 @@ class SlowRanks::Report {
   }
 
   /// Stops hold up the others for as long as these wait, at most. The times of all processes that have to wait for a
-  /// core vary alike.
+  /// core vary alike. How long the others wait decides only whether a rank is found.
   [[nodiscard]] std::optional<Behind> behind_by_stops(std::size_t rank, bool is_found) const {
     const RankRates& own = latest_[rank];
     if (own.stops < least_stops || own.seconds < seconds_of_stops) {
@@ -285,8 +285,9 @@ class SlowRanks::Report {
         waiting.push_back(latest_[other].waiting);
       }
     }
-    const double seconds = std::min(own.stopped - most, median(std::move(waiting)));
-    if (seconds < (is_found ? least_share / 2 : least_share) * own.seconds) {
+    const double stopped = own.stopped - most;
+    const double seconds = std::min(stopped, median(std::move(waiting)));
+    if (is_found ? stopped < least_share / 2 * own.seconds : seconds < least_share * own.seconds) {
       return std::nullopt;
     }
     RankRates since;  // the first of the reports with a stop
@@ -456,6 +457,12 @@ void SlowRanks::judge(const Party& party, const std::optional<Behind>& behind, c
   if (streak.place) {
     found_[*streak.place] = slow;
   } else if (streak.weight >= least_weight && (streak.steps >= least_steps || streak.seconds >= least_seconds)) {
+    for (const SlowRank& before : found_) {
+      if (before.rank == slow.rank && before.peer == slow.peer) {
+        slow.first_step = std::max(slow.first_step, before.last_step + 1);
+      }
+    }
+    streak.first_step = slow.first_step;
     streak.place = found_.size();
     found_.push_back(slow);
     change.begun.push_back(slow);

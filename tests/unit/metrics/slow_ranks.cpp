@@ -436,12 +436,26 @@ TEST_CASE("a rank whose process is stopped again and again is named, although it
         "rank 2 (host a) holds up the others since step 1: 10.0 ms a step (20 %), "
         "because its process was stopped again and again");
   CHECK_THAT(to_json(ranks.slow().found()), Catch::Matchers::Contains("\"cause\":\"stopped\""));
+  CHECK(ranks
+            .report([&](std::vector<RankRates>& reports) {
+              stopped(reports);
+              for (RankRates& each : reports) {
+                each.waiting = 0;
+              }
+            })
+            .ended.empty());
   const auto even = [](std::vector<RankRates>&) {};
   std::size_t ended = 0;
   for (int report = 0; report < 5; ++report) {
     ended += ranks.report(even).ended.size();
   }
   CHECK(ended == 1);
+  const std::int64_t last = ranks.slow().found()[0].last_step;
+  for (int report = 0; report < 4; ++report) {
+    static_cast<void>(ranks.report(stopped));
+  }
+  REQUIRE(ranks.slow().found().size() == 2);
+  CHECK(ranks.slow().found()[1].first_step > last);
 
   EvenRanks late(3);  // the first stop is later than the first step of the last two seconds
   static_cast<void>(late.report(even));
