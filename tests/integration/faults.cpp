@@ -249,6 +249,12 @@ TEST_CASE("signals that a batch system sends to all processes are handled by the
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
     DYNAMIC_SECTION("SIG" << sigabbrev_np(signal)) {
       Strike strike("training", 1, [&](pid_t launcher, const std::vector<pid_t>& all) {
+        // The launcher learns from the first rank that the first step has begun, and this rank may be ahead of it.
+        const std::filesystem::path metrics = strike.job().path() / "run/metrics.jsonl";
+        while ((!std::filesystem::exists(metrics) || std::filesystem::file_size(metrics) == 0) &&
+               !ends_within(launcher, 0)) {
+          sched_yield();
+        }
         for (const pid_t rank : all) {
           kill(rank, signal);
         }

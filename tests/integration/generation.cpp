@@ -482,10 +482,11 @@ TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[gener
   const Ended unknown = run("auto", "");
   CHECK(unknown.code == 2);
   CHECK_THAT(unknown.err, Contains("the job does not say how much memory a rank has"));
-  const Ended machines = run_program(
-      job.path(), {"plan", "run/job.ini", "--set", "job.task=infer", "--set", "infer.from=prompts.jsonl", "--set",
-                   "infer.tokens=9", "--set", "job.ranks=2", "--set", "job.strategy=pp", "--set", "infer.slots=auto",
-                   "--set", "cluster.memory=1GiB", "--set", "cluster.ranks_per_machine=1"});
+  std::string text = read_file(job.path() / "runs/generate/job.ini");
+  text.erase(text.find("threads = 1\n"), std::string_view("threads = 1\n").size());
+  write_file(job.path() / "machines.ini", text);
+  const Ended machines = run_program(job.path(), {"plan", "machines.ini", "--set", "infer.slots=auto", "--set",
+                                                  "cluster.memory=1GiB", "--set", "cluster.ranks_per_machine=1"});
   CHECK(machines.code == 2);
   CHECK_THAT(machines.err, Contains("set [job] threads, or slots to a number"));
 }
