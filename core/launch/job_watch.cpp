@@ -116,8 +116,8 @@ void FailureJudge::set_cause(int rank, FailureKind kind, std::string text) {
 }
 
 bool FailureJudge::is_final() const {
-  const auto may_report = [this](const RankStatus& each) {
-    return each.joined && !each.gone && !each.end.failure && !each.end.said_goodbye && &each != &of(cause_->rank);
+  const auto may_report = [](const RankStatus& each) {
+    return each.joined && !each.gone && !each.end.failure && !each.end.said_goodbye;
   };
   return cause_ &&
          (cause_kind_ != FailureKind::consequence || std::none_of(statuses_.begin(), statuses_.end(), may_report));

@@ -49,9 +49,9 @@ class FailureJudge {
   void blame(int rank, FailureKind kind, std::string text);
 
   [[nodiscard]] const std::optional<RootCause>& cause() const { return cause_; }
-  /// Whether no further report can change the cause. Ranks may wait for each other in a chain, and time out at almost
-  /// the same moment. The first link of the chain is known only when all of them have reported; an abort would keep
-  /// them from reporting.
+  /// Whether no further report can change the cause or what is said about it. Ranks may wait for each other in a chain,
+  /// and time out at almost the same moment. The first link of the chain is known only when all of them have reported,
+  /// the accused rank too; an abort would keep them from reporting.
   [[nodiscard]] bool is_final() const;
   /// The job's outcome, without the parts that only the owner of the processes knows.
   [[nodiscard]] LaunchResult result() const;

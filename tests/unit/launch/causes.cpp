@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "core/launch/job_watch.h"
 #include "tests/support/catch.h"
 #include "tests/unit/launch/job.h"
 
@@ -153,14 +154,21 @@ TEST_CASE("a rank that is named late is the cause, rather than a rank that named
   CHECK(cause_of(result).starts_with("[2] does not answer other ranks, though it answers the launcher: rank 1 (pid "));
 }
 
-TEST_CASE("all ranks that wait for each other report before the job is aborted", "[launch]") {
-  LaunchJob job(3, {"chain"});
-  job.settings.report_time = std::chrono::minutes(1);
-  kill_when_all_wait(job, 0, SIGUSR1);
-  const LaunchResult result = job.run();
-  CHECK(cause_of(result) == "[2] does not answer other ranks, though it answers the launcher: rank 1 (pid " +
-                                std::to_string(pid_of(job, 1)) + "): too late [code 1]");
-  CHECK(result.ending < job.settings.report_time);
+TEST_CASE("a cause is final when all ranks that wait have reported, and the accused rank too") {
+  FailureJudge judge(4);
+  for (int rank = 0; rank < 4; ++rank) {
+    judge.of(rank).joined = true;
+  }
+  judge.of(3).end.said_goodbye = true;
+  judge.failed(0, FailureKind::consequence, 1, "late");
+  CHECK_FALSE(judge.is_final());
+  judge.failed(1, FailureKind::consequence, 2, "later");
+  CHECK(judge.cause().value().rank == 2);
+  CHECK_FALSE(judge.is_final());
+  judge.failed(2, FailureKind::consequence, 1, "latest");
+  CHECK(judge.is_final());
+  CHECK(judge.result().cause.value().text ==
+        "it and rank 1 wait for each other: rank 1 (pid -1): later; rank 2 itself: latest");
 }
 
 TEST_CASE("if two ranks lose each other, the messages of both are shown", "[launch]") {

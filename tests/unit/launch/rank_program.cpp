@@ -136,28 +136,6 @@ int awaiting(Rank& rank, const Arguments& arguments) {
   return 1;
 }
 
-/// Ranks 0 and 1 wait in vain, each for the next rank. Rank 0 reports that once it gets SIGUSR1, and rank 1 a little
-/// later, unless it hears of the abort before.
-int chain(Rank& rank, const Arguments& arguments) {
-  if (rank.rank() == 2) {
-    return wait(rank, arguments);
-  }
-  say("ready");
-  if (rank.rank() == 0) {
-    await_usr1();
-    rank.set("late", "");
-  } else {
-    (void)rank.get("late", soon());
-    try {
-      (void)rank.get("never", Rank::Clock::now() + std::chrono::milliseconds(200));
-    } catch (const Error&) {
-    }
-  }
-  const bool aborted = rank.aborted();
-  rank.fail(FailureKind::consequence, "too late", aborted ? std::nullopt : std::optional(rank.rank() + 1));
-  return 1;
-}
-
 /// Leaves normally when asked to stop or, with `deaf`, never. Pauses when asked to.
 int stop(Rank& rank, const Arguments& arguments) {
   say("ready");
@@ -339,7 +317,7 @@ const std::map<std::string, int (*)(Rank&, const Arguments&)> joined_modes = {
     {"exchange", exchange}, {"wait", wait},         {"code", code},           {"goodbye", goodbye},
     {"linger", linger},     {"fail", fail},         {"stop", stop},           {"lost_peer", lost_peer},
     {"callback", callback}, {"awaiting", awaiting}, {"set_twice", set_twice}, {"attacked", attacked},
-    {"print", print},       {"chain", chain}};
+    {"print", print}};
 
 const std::map<std::string, int (*)(const RankContext&)> modes = {
     {"show", show}, {"silent", silent}, {"hang_up", hang_up}, {"crowd", crowd}, {"other_job", other_job}};
