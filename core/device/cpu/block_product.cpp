@@ -76,32 +76,6 @@ struct WeightPair {
 
 using Bytes = __m512i;
 
-/// Element j of vector i becomes element i of vector j.
-SHARDRUN_INLINE void transpose(Bytes* rows) {
-  Bytes in[16];
-  for (int j = 0; j < 16; j += 4) {
-    // In each 128 bits: four consecutive elements of one vector become one element of four.
-    const Bytes ab_low = _mm512_maskz_unpacklo_epi32(0xFFFF, rows[j], rows[j + 1]);
-    const Bytes ab_high = _mm512_maskz_unpackhi_epi32(0xFFFF, rows[j], rows[j + 1]);
-    const Bytes cd_low = _mm512_maskz_unpacklo_epi32(0xFFFF, rows[j + 2], rows[j + 3]);
-    const Bytes cd_high = _mm512_maskz_unpackhi_epi32(0xFFFF, rows[j + 2], rows[j + 3]);
-    in[j] = _mm512_maskz_unpacklo_epi64(0xFF, ab_low, cd_low);
-    in[j + 1] = _mm512_maskz_unpackhi_epi64(0xFF, ab_low, cd_low);
-    in[j + 2] = _mm512_maskz_unpacklo_epi64(0xFF, ab_high, cd_high);
-    in[j + 3] = _mm512_maskz_unpackhi_epi64(0xFF, ab_high, cd_high);
-  }
-  for (int i = 0; i < 4; ++i) {
-    const Bytes low01 = _mm512_maskz_shuffle_i32x4(0xFFFF, in[i], in[i + 4], 0x44);
-    const Bytes high01 = _mm512_maskz_shuffle_i32x4(0xFFFF, in[i], in[i + 4], 0xEE);
-    const Bytes low23 = _mm512_maskz_shuffle_i32x4(0xFFFF, in[i + 8], in[i + 12], 0x44);
-    const Bytes high23 = _mm512_maskz_shuffle_i32x4(0xFFFF, in[i + 8], in[i + 12], 0xEE);
-    rows[i] = _mm512_maskz_shuffle_i32x4(0xFFFF, low01, low23, 0x88);
-    rows[i + 4] = _mm512_maskz_shuffle_i32x4(0xFFFF, low01, low23, 0xDD);
-    rows[i + 8] = _mm512_maskz_shuffle_i32x4(0xFFFF, high01, high23, 0x88);
-    rows[i + 12] = _mm512_maskz_shuffle_i32x4(0xFFFF, high01, high23, 0xDD);
-  }
-}
-
 SHARDRUN_INLINE Bytes load_column(const WeightPair& of, std::int64_t column) {
   if (column >= of.columns) {
     return _mm512_setzero_si512();
@@ -118,7 +92,7 @@ SHARDRUN_INLINE Bytes load_column(const WeightPair& of, std::int64_t column) {
 struct TransposedPair {
   SHARDRUN_INLINE explicit TransposedPair(const WeightPair& of) {
     for (std::int64_t j = 0; j < 16; ++j) {
-      four[j] = load_column(of, j);
+      four[j] = reinterpret_cast<ivec>(load_column(of, j));
     }
     transpose(four);
   }
@@ -134,32 +108,12 @@ struct TransposedPair {
     return reinterpret_cast<ivec>(sums);
   }
 
-  Bytes four[16];
+  ivec four[16];
 };
 
 #elif SHARDRUN_VECTOR_BYTES == 32
 
 using Bytes = __m256i;
-
-/// Element j of vector i becomes element i of vector j.
-SHARDRUN_INLINE void transpose(Bytes* rows) {
-  Bytes in[8];
-  for (int j = 0; j < 8; j += 4) {
-    // In each 128 bits: four consecutive elements of one vector become one element of four.
-    const Bytes ab_low = _mm256_unpacklo_epi32(rows[j], rows[j + 1]);
-    const Bytes ab_high = _mm256_unpackhi_epi32(rows[j], rows[j + 1]);
-    const Bytes cd_low = _mm256_unpacklo_epi32(rows[j + 2], rows[j + 3]);
-    const Bytes cd_high = _mm256_unpackhi_epi32(rows[j + 2], rows[j + 3]);
-    in[j] = _mm256_unpacklo_epi64(ab_low, cd_low);
-    in[j + 1] = _mm256_unpackhi_epi64(ab_low, cd_low);
-    in[j + 2] = _mm256_unpacklo_epi64(ab_high, cd_high);
-    in[j + 3] = _mm256_unpackhi_epi64(ab_high, cd_high);
-  }
-  for (int i = 0; i < 4; ++i) {
-    rows[i] = _mm256_permute2x128_si256(in[i], in[i + 4], 0x20);
-    rows[i + 4] = _mm256_permute2x128_si256(in[i], in[i + 4], 0x31);
-  }
-}
 
 SHARDRUN_INLINE Bytes load_column(const WeightPair& of, std::int64_t column, int half) {
   const std::int64_t terms = of.terms - half * block_width;
@@ -180,7 +134,7 @@ struct TransposedPair {
   SHARDRUN_INLINE explicit TransposedPair(const WeightPair& of) {
     for (int half = 0; half < 2; ++half) {
       for (std::int64_t j = 0; j < 8; ++j) {
-        four[8 * half + j] = load_column(of, j, half);
+        four[8 * half + j] = reinterpret_cast<ivec>(load_column(of, j, half));
       }
       transpose(four + 8 * half);
     }
@@ -189,14 +143,15 @@ struct TransposedPair {
   SHARDRUN_INLINE ivec dots(const RoundedPair& row, int half) const {
     Bytes sums = _mm256_setzero_si256();
     for (int g = 8 * half; g < 8 * half + 8; ++g) {
-      const Bytes q = _mm256_sign_epi8(_mm256_set1_epi32(row.q[g]), four[g]);
-      const Bytes pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(four[g]), q);
+      const auto weights = reinterpret_cast<Bytes>(four[g]);
+      const Bytes q = _mm256_sign_epi8(_mm256_set1_epi32(row.q[g]), weights);
+      const Bytes pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), q);
       sums = _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     }
     return reinterpret_cast<ivec>(sums);
   }
 
-  Bytes four[16];
+  ivec four[16];
 };
 
 #else
@@ -244,9 +199,9 @@ SHARDRUN_INLINE void widen_scales(const BlockProduct& p, std::int64_t blocks, st
     return whole ? load(Halves16{p.scales}, Whole{at}) : load(Halves16{p.scales}, Part{at, count});
   };
 #if SHARDRUN_VECTOR_BYTES > 16
-  Bytes of_columns[tile_columns] = {};
+  vec of_columns[tile_columns] = {};
   for (std::int64_t j = 0; j < columns; ++j) {
-    of_columns[j] = reinterpret_cast<Bytes>(load_scales(j));
+    of_columns[j] = load_scales(j);
   }
   transpose(of_columns);
   __builtin_memcpy(to, of_columns, sizeof(of_columns));

@@ -90,6 +90,25 @@ SHARDRUN_INLINE std::int64_t multiply_all_rows(std::int64_t row, std::int64_t m,
 SHARDRUN_INLINE Whole from_zero(Whole) { return {0}; }
 SHARDRUN_INLINE Part from_zero(Part at) { return {0, at.count}; }
 
+SHARDRUN_INLINE std::int64_t count_of(Whole) { return lanes; }
+SHARDRUN_INLINE std::int64_t count_of(Part at) { return at.count; }
+
+/// The first `terms` elements of the columns `at`, of which each is contiguous, as rows of `to`.
+template <typename At>
+SHARDRUN_INLINE void transpose_columns(const float* columns, std::int64_t stride, At at, std::int64_t terms,
+                                       float* to) {
+  vectors(0, terms, [&](auto of_terms) {
+    vec square[lanes] = {};
+    for (std::int64_t j = 0; j < count_of(at); ++j) {
+      square[j] = load(columns + j * stride, of_terms);
+    }
+    transpose(square);
+    for (std::int64_t p = 0; p < count_of(of_terms); ++p) {
+      store(to + (of_terms.begin + p) * lanes, Whole{0}, square[p]);
+    }
+  });
+}
+
 void multiply_block(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a, Matrix b, float* c,
                     std::int64_t c_stride, bool accumulate) {
   constexpr std::int64_t depth = 256;
@@ -104,13 +123,7 @@ void multiply_block(std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
       const float* right = b.data + first * b.stride + at.begin;
       std::int64_t right_stride = b.stride;
       if (b.transposed) {
-        const std::int64_t columns = n - at.begin < lanes ? n - at.begin : lanes;
-        for (std::int64_t j = 0; j < columns; ++j) {
-          const float* column = b.data + (at.begin + j) * b.stride + first;
-          for (std::int64_t p = 0; p < terms; ++p) {
-            panel[p * lanes + j] = column[p];
-          }
-        }
+        transpose_columns(b.data + at.begin * b.stride + first, b.stride, place, terms, panel);
         right = panel;
         right_stride = lanes;
       }

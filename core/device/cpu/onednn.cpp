@@ -139,12 +139,10 @@ class OnednnProduct final : public Bf16Product {
 };
 
 /// Whether our own loops compute a product. Generating machine code for its first product takes oneDNN about 30 ms, in
-/// which a small job would be done. Up to these limits, ours take about as long as oneDNN's products or less; those
-/// with too few rows or columns to fill vectors take up to 8 microseconds longer. `dots`: every element of the result
-/// is the dot product of two contiguous rows, which oneDNN computes faster unless there are many of them.
-constexpr bool is_small(std::int64_t m, std::int64_t n, std::int64_t k, bool dots) {
-  const bool fills_vectors = m >= (dots ? 64 : 8) && n >= 16;
-  return m * n * k <= (fills_vectors ? 1 << 20 : 1 << 12);
+/// which a small job would be done. Up to these limits, ours take about as long as oneDNN's products or less; those of
+/// fewer than four rows take up to 8 microseconds longer.
+constexpr bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return m * n * k <= (m >= 4 ? 1 << 20 : 1 << 16);
 }
 
 /// The properties that select a product's primitive, in addition to bfloat16 operands.
@@ -187,7 +185,7 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
     }
     return;
   }
-  if (is_small(m, n, k, b.transposed && !a.transposed)) {
+  if (is_small(m, n, k)) {
     block_loops().multiply(m, n, k, alpha, a, b, c, c_stride, accumulate);
     return;
   }
@@ -200,12 +198,12 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
 }
 
 void set_up_sgemm(const Product& product) {
-  if (is_small(product.m, product.n, product.k, product.b.transposed && !product.a.transposed)) {
+  if (is_small(product.m, product.n, product.k)) {
     return;
   }
   static const bool once = [] {
     constexpr std::int64_t size = 128;
-    static_assert(!is_small(size, size, size, false));
+    static_assert(!is_small(size, size, size));
     const std::vector<float> matrix(size * size);
     std::vector<float> product(size * size);
     sgemm(size, size, size, 1, {matrix.data(), size}, {matrix.data(), size}, product.data(), size, false);

@@ -276,6 +276,48 @@ using AllLanes = Lanes<0, 1, 2, 3, 4, 5, 6, 7>;
 using AllLanes = Lanes<0, 1, 2, 3>;
 #endif
 
+/// In every four lanes: `unit` lanes of a and b in turn, all from the first or all from the last two lanes.
+template <int unit, bool last, typename Vector, int... lane>
+SHARDRUN_INLINE Vector units_in_turn(Vector a, Vector b, Lanes<lane...>) {
+  return __builtin_shufflevector(
+      a, b, (lane % 4 / unit % 2 * lanes + lane / 4 * 4 + last * 2 + lane % 4 / (2 * unit) + lane % unit)...);
+}
+
+/// Of the fours of lanes of a, then b: every other one.
+template <bool odd, typename Vector, int... lane>
+SHARDRUN_INLINE Vector every_other_four(Vector a, Vector b, Lanes<lane...>) {
+  return __builtin_shufflevector(a, b, (lane / 4 * 8 + odd * 4 + lane % 4)...);
+}
+
+/// Lane j of vector i becomes lane i of vector j. There are as many vectors as lanes.
+template <typename Vector>
+SHARDRUN_INLINE void transpose(Vector* rows) {
+  constexpr AllLanes all;
+  for (int i = 0; i < lanes; i += 4) {  // squares of four by four
+    const Vector ab_first = units_in_turn<1, false>(rows[i], rows[i + 1], all);
+    const Vector ab_last = units_in_turn<1, true>(rows[i], rows[i + 1], all);
+    const Vector cd_first = units_in_turn<1, false>(rows[i + 2], rows[i + 3], all);
+    const Vector cd_last = units_in_turn<1, true>(rows[i + 2], rows[i + 3], all);
+    rows[i] = units_in_turn<2, false>(ab_first, cd_first, all);
+    rows[i + 1] = units_in_turn<2, true>(ab_first, cd_first, all);
+    rows[i + 2] = units_in_turn<2, false>(ab_last, cd_last, all);
+    rows[i + 3] = units_in_turn<2, true>(ab_last, cd_last, all);
+  }
+  constexpr int squares = lanes / 4;
+  for (int round = 1; round < squares; round *= 2) {
+    for (int i = 0; i < 4; ++i) {
+      Vector from[squares];
+      for (int k = 0; k < squares; ++k) {
+        from[k] = rows[4 * k + i];
+      }
+      for (int k = 0; k < squares / 2; ++k) {
+        rows[4 * k + i] = every_other_four<false>(from[2 * k], from[2 * k + 1], all);
+        rows[4 * (k + squares / 2) + i] = every_other_four<true>(from[2 * k], from[2 * k + 1], all);
+      }
+    }
+  }
+}
+
 /// In every 2 * run lanes: the sum of a's two halves, then that of b's.
 template <int run, int... lane>
 SHARDRUN_INLINE vec add_halves(vec a, vec b, Lanes<lane...>) {
