@@ -67,14 +67,13 @@ std::vector<Victim> victims() {
 /// Sends a signal to the launcher, or to one of its ranks, after a while. Returns the process, 0 if all had ended.
 pid_t strike(pid_t launcher, int signal, std::size_t whom, microseconds after) {
   const auto moment = steady_clock::now() + after;
-  while (!ends_within(launcher, 0)) {
+  while (!ends_within(launcher, 1)) {
     if (steady_clock::now() >= moment) {
       std::vector<pid_t> all = children_of(launcher);
       all.insert(all.begin(), launcher);
       const pid_t hit = all[std::min(whom, all.size() - 1)];
       return kill(hit, signal) == 0 ? hit : 0;
     }
-    sched_yield();
   }
   return 0;
 }

@@ -82,8 +82,7 @@ Ended run_flipped(const JobFolder& job, const Settings& settings, int ranks, int
       kill(each, SIGSTOP);
     }
     for (const pid_t each : all) {
-      while (state_of(each) != 'T' && !ends_within(each, 0)) {
-        sched_yield();
+      while (state_of(each) != 'T' && !ends_within(each, 1)) {
       }
     }
     flip(all[static_cast<std::size_t>(victim)], offset);

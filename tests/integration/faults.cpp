@@ -121,8 +121,7 @@ class Strike {
  private:
   void strike(pid_t launcher) {
     ranks_ = await_children(launcher, ranks);
-    while (!ranks_.empty() && !has_come_to(job_, rank_, phase_) && !ends_within(launcher, 0)) {
-      sched_yield();
+    while (!ranks_.empty() && !has_come_to(job_, rank_, phase_) && !ends_within(launcher, 1)) {
     }
     if (!ranks_.empty()) {
       below_ = ranks_below(job_.path());
@@ -252,8 +251,7 @@ TEST_CASE("signals that a batch system sends to all processes are handled by the
         // The launcher learns from the first rank that the first step has begun, and this rank may be ahead of it.
         const std::filesystem::path metrics = strike.job().path() / "run/metrics.jsonl";
         while ((!std::filesystem::exists(metrics) || std::filesystem::file_size(metrics) == 0) &&
-               !ends_within(launcher, 0)) {
-          sched_yield();
+               !ends_within(launcher, 1)) {
         }
         for (const pid_t rank : all) {
           kill(rank, signal);
@@ -338,8 +336,7 @@ TEST_CASE("the death of the launcher ends the ranks at every stage", "[faults]")
                                         }
                                         killing = beside(launcher, [&, launcher] {
                                           started = await_children(launcher, ranks);
-                                          while (!has_come_to(job, 0, phase) && !ends_within(launcher, 0)) {
-                                            sched_yield();
+                                          while (!has_come_to(job, 0, phase) && !ends_within(launcher, 1)) {
                                           }
                                           kill(launcher, SIGKILL);
                                         });

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -150,9 +151,7 @@ Weights kill_late(int kills) {
           done = true;
           const auto moment = std::chrono::steady_clock::now() + after;
           const std::vector<pid_t> ranks = children_of(launcher);
-          while (std::chrono::steady_clock::now() < moment) {
-            sched_yield();
-          }
+          std::this_thread::sleep_until(moment);
           kill(victim < ranks.size() ? ranks[victim] : launcher, SIGKILL);
         });
     INFO("kill " << i << " of " << victim << " after " << after.count() << " us: " << ended.code << " " << ended.err);

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <poll.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -53,10 +52,9 @@ template <class Act>
     if (children.size() >= count) {
       return children;
     }
-    if (ends_within(process, 0)) {
+    if (ends_within(process, 1)) {
       return {};
     }
-    sched_yield();
   }
 }
 

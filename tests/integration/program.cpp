@@ -5,11 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <thread>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -167,7 +166,7 @@ bool ends_soon(pid_t process) {
     if (std::chrono::steady_clock::now() > latest) {
       return false;
     }
-    sched_yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;
 }

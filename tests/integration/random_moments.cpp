@@ -74,7 +74,7 @@ struct Sight {
 Sight strike(const JobFolder& job, pid_t launcher, const Blow& blow, std::size_t rank, microseconds after) {
   const Clock::time_point moment = Clock::now() + after;
   Sight sight;
-  while (sight.hit.empty() && !ends_within(launcher, 0)) {
+  while (sight.hit.empty() && !ends_within(launcher, 1)) {
     if (Clock::now() >= moment) {
       std::vector<pid_t> ranks = descendants_of(launcher);
       if (blow.victim == Victim::launcher || blow.victim == Victim::both) {
@@ -89,7 +89,6 @@ Sight strike(const JobFolder& job, pid_t launcher, const Blow& blow, std::size_t
         kill(each, blow.signal);
       }
     }
-    sched_yield();
   }
   sight.was_late = sight.hit.empty();
   if (!ends_within(launcher, longest_end_ms)) {

@@ -80,8 +80,7 @@ void ask_twice(pid_t launcher, const JobFolder& job) {
   const auto is_heard = [&] {
     return read_file(job.path() / "run/log/rank-0.log").find("stopping after this step") != std::string::npos;
   };
-  while (!is_heard() && !ends_within(launcher, 0)) {
-    sched_yield();
+  while (!is_heard() && !ends_within(launcher, 1)) {
   }
   kill(launcher, SIGTERM);
 }
@@ -189,8 +188,7 @@ TEST_CASE("a rank killed while weights are written leaves no half-written file",
       const auto is_writing = [&] {
         return read_file(run / "flight/rank-0.record").find("writing what the ranks hold") != std::string::npos;
       };
-      while (!is_writing() && !ends_within(launcher, 0)) {
-        sched_yield();
+      while (!is_writing() && !ends_within(launcher, 1)) {
       }
       kill(rank, SIGKILL);
     });
@@ -370,8 +368,7 @@ TEST_CASE("after Ctrl-Z ranks may pause between two steps for longer than the ti
     const shardrun::launch::StartedProcess launcher =
         shardrun::launch::start_process({.program = "/usr/bin/env", .arguments = words, .environment = {}});
     const auto await_steps = [&](std::ptrdiff_t count) {
-      while (steps() < count && !ends_within(launcher.pid, 0)) {
-        sched_yield();
+      while (steps() < count && !ends_within(launcher.pid, 1)) {
       }
     };
 

@@ -77,8 +77,7 @@ Ended run_beside_mpirun(const JobFolder& job, int ranks, const std::vector<std::
 
 void stop_process(pid_t process) {
   kill(process, SIGSTOP);
-  while (state_of(process) != 'T' && !ends_within(process, 0)) {
-    sched_yield();
+  while (state_of(process) != 'T' && !ends_within(process, 1)) {
   }
 }
 

@@ -1,4 +1,3 @@
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -392,7 +391,7 @@ TEST_CASE("a second signal ends a run at once, and the run says so", "[program]"
           sent = true;
           kill(process, SIGSTOP);  // so that it finds both signals when it goes on
           while (state_of(process) != 'T') {
-            sched_yield();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
           }
           kill(process, SIGINT);
           kill(process, SIGTERM);
