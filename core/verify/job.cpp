@@ -192,9 +192,14 @@ int record(Recorder& recorder, const job::Job& job, Extent extent) {
 
 constexpr const char* title_of_job = "running the job";
 
+/// The file in [job] output for the answers to prompts.
+constexpr const char* answers_name = "answers";
+
 /// Continues the job's first prompts, and records all logits that this rank computes.
 int record_sequences(const job::Job& job, std::int64_t prompts, compile::Compiled& compiled, train::RankLink& link,
                      metrics::Display& display, const metrics::RunFolder& folder) {
+  job::Job recorded = link.job();
+  recorded.infer.to = job.output / answers_name;
   SequenceRecorder recorder;
   const train::StepSettings settings{.display = display,
                                      .folder = folder,
@@ -207,7 +212,7 @@ int record_sequences(const job::Job& job, std::int64_t prompts, compile::Compile
                                          },
                                      .computed = [&](const infer::Computed& computed) { recorder.take(computed); }};
   metrics::Summary failed;
-  const metrics::Summary summary = train::run_steps(link.job(), compiled, settings, failed);
+  const metrics::Summary summary = train::run_steps(recorded, compiled, settings, failed);
   recorder.write(job.output, link.rank());
   link.barrier();
   return summary.exit_code;
@@ -362,16 +367,15 @@ Verification prepare_verification(const job::Job& job, const JobSettings& verifi
     require_interpretable(job, compiled);
   }
   verification.steps = verified.steps;
-  if (job::generates(job)) {  // the sequences are not known yet
-    return verification;
-  }
-  if (job::applies_model(job)) {
+  if (job::applies_model(job) && !job::generates(job)) {
     verification.steps = std::min(verified.steps, std::ssize(compiled.evaluation_rows));
   }
-  const graph::Graph graph = compile::reference_graph(job, verification.reference());
-  verification.selection = select(graph, verified.tensors);
-  const graph::StateId loss = graph.find_state("loss");
-  verification.evaluates = loss.exists() && is_selected(verification.selection, loss);
+  if (!job::generates(job)) {  // otherwise the tensors are known after the run
+    const graph::Graph graph = compile::reference_graph(job, verification.reference());
+    verification.selection = select(graph, verified.tensors);
+    const graph::StateId loss = graph.find_state("loss");
+    verification.evaluates = loss.exists() && is_selected(verification.selection, loss);
+  }
   run::prepare_data(job, verification.prepared);
   return verification;
 }
@@ -401,9 +405,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
   std::filesystem::create_directory(copy.output);
   copy.checkpoints.used = false;
   copy.restarts = 0;
-  if (job::generates(job)) {
-    copy.infer.to = folder.path() / "answers";
-  }
+  copy.infer.to = copy.output / answers_name;
   const std::function<int()> stop_signal = settings.stop_signal ? settings.stop_signal : [] { return 0; };
   JobOutcome outcome;
   if (verified.in_process) {
