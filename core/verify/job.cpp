@@ -238,7 +238,7 @@ void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
 metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, const JobSettings& verified,
                               bool evaluates, const std::function<int()>& stop_signal) {
   const run::RunSettings& settings = verified.run;
-  if (job.ranks == 1 && !job::generates(job)) {  // which needs the records of a rank
+  if (job.ranks == 1 && !job::generates(job)) {  // prompts are continued by a process with the records of a rank
     run::use_unit(job, *compiled.device, 0, 1);
     Meter meter(settings.progress, title_of_job);
     train::RankLink link(job, compiled, nullptr, stop_signal);
@@ -405,7 +405,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
   std::filesystem::create_directory(copy.output);
   copy.checkpoints.used = false;
   copy.restarts = 0;
-  copy.infer.to = copy.output / answers_name;
+  copy.infer.to = copy.output / answers_name;  // events of failures do not go to standard output, either
   const std::function<int()> stop_signal = settings.stop_signal ? settings.stop_signal : [] { return 0; };
   JobOutcome outcome;
   if (verified.in_process) {

@@ -23,7 +23,7 @@ enum class What : std::uint8_t {
   gradient,       ///< gradient of a parameter for the whole batch
   gradient_norm,  ///< norm of all gradients before clipping
   update,         ///< a parameter or optimizer state after the step; a field or an output after an iteration
-  prediction,     ///< an output of a model that is applied to a batch
+  prediction,     ///< an output of a model that is applied to a batch, or logits of a sequence
   evaluation,     ///< loss of the whole validation data
   replica,        ///< whether ranks that hold the same elements agree, and whether every element is held
 };
