@@ -3,8 +3,10 @@
 #include "core/verify/sequences.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/partition/partition.h"
+#include "core/verify/reference.h"
 #include "core/verify/verify.h"
 #include "tests/support/catch.h"
 #include "tests/support/model_cases.h"
@@ -19,6 +21,22 @@ namespace {
 constexpr std::uint64_t seed = 17;
 constexpr std::int64_t context = 24;
 
+workload::ModelSettings settings_of(std::string_view model) {
+  if (model == "gpt") {
+    return model_settings(
+        "gpt",
+        {{"layers", "2"}, {"heads", "2"}, {"width", "32"}, {"context", "24"}, {"vocab", "11"}, {"bias", "true"}});
+  }
+  return model_settings("llama", {{"layers", "2"},
+                                  {"heads", "4"},
+                                  {"kv_heads", "2"},
+                                  {"width", "32"},
+                                  {"hidden", "64"},
+                                  {"context", "24"},
+                                  {"vocab", "11"},
+                                  {"window", "5"}});
+}
+
 /// A small model that continues prompts on one rank, and records its sequences.
 class Continued {
  public:
@@ -29,20 +47,7 @@ class Continued {
     job_.infer.weights = weights;
     job_.infer.prompt_logprobs = scores_prompts;
     compiled_.model = find_model(model);
-    compiled_.settings = model == std::string("gpt") ? model_settings("gpt", {{"layers", "2"},
-                                                                              {"heads", "2"},
-                                                                              {"width", "32"},
-                                                                              {"context", "24"},
-                                                                              {"vocab", "11"},
-                                                                              {"bias", "true"}})
-                                                     : model_settings("llama", {{"layers", "2"},
-                                                                                {"heads", "4"},
-                                                                                {"kv_heads", "2"},
-                                                                                {"width", "32"},
-                                                                                {"hidden", "64"},
-                                                                                {"context", "24"},
-                                                                                {"vocab", "11"},
-                                                                                {"window", "5"}});
+    compiled_.settings = settings_of(model);
     compiled_.settings.caches = {.pages = 18, .page = 4, .of_sequence = 6};
     compiled_.slots = 2;
     const workload::DecodingSettings made = compile::decoding_settings(job_, compiled_);
@@ -69,8 +74,10 @@ class Continued {
 
   [[nodiscard]] const std::vector<verify::Workload::Sequence>& sequences() const { return sequences_; }
 
+  [[nodiscard]] graph::Graph reference_graph() const { return verify::graph_of_sequences(job_, compiled_, sequences_); }
+
   [[nodiscard]] verify::Report compared() const {
-    const graph::Graph graph = verify::graph_of_sequences(job_, compiled_, sequences_);
+    const graph::Graph graph = reference_graph();
     const verify::Workload workload = {.graph = graph, .sequences = sequences_, .seed = seed};
     return verify::verify_snapshots(workload, {folder_.path(), 1, std::ssize(sequences_)});
   }
@@ -121,6 +128,37 @@ TEST_CASE("sequences agree with the reference for each type of weights and of ca
       CHECK(report.passed());
       CHECK(report.steps() == 3);
       CHECK(report.values_per_step() == 11 * (8 + 20 + 3) / 3);
+    }
+  }
+}
+
+TEST_CASE("in float64, a sequence that is read at once has the logits of predict at each position", "[verify]") {
+  const device::Device& reference = device::Device::find("reference");
+  for (const char* model : {"gpt", "llama"}) {
+    CAPTURE(model);
+    Continued continued(model, job::RealType::float32, job::Weights::float32);
+    continued.session().add(request(1, long_prompt, 6));
+    continued.run();
+    const verify::Workload::Sequence& sequence = continued.sequences().at(0);
+    const graph::Graph whole = continued.reference_graph();
+    verify::Reference at_once({.graph = whole, .sequences = {sequence}, .seed = seed}, 1);
+    at_once.initialize();
+    at_once.update(0);
+    const std::vector<double> logits = at_once.state(whole.find_state(sequence.name));
+
+    const graph::Graph graph = workload::build_prediction(find_model(model), settings_of(model));
+    runtime::Executor predicting(partition::programs_of(graph, reference, 1), reference);
+    runtime::initialize(graph, seed, predicting);
+    const std::size_t program = predicting.find(workload::predict_function, 1);
+    const std::span<std::int32_t> inputs = device::elements_of<std::int32_t>(predicting.input(program, "inputs"));
+    for (std::size_t row = 0; row < sequence.kept.size(); ++row) {
+      std::ranges::fill(inputs, 0);
+      std::ranges::copy(sequence.tokens, inputs.begin());
+      predicting.run(program, {.position = sequence.kept[row]});
+      const std::span<const double> expected = device::elements_of<double>(predicting.output(program, "logits"));
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        CHECK(std::abs(logits[row * expected.size() + i] - expected[i]) < 1e-14);
+      }
     }
   }
 }
