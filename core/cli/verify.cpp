@@ -23,7 +23,9 @@ int verify(std::span<const std::string> words) {
       {set_option(),
        {.name = "steps",
         .value = "N",
-        .help = "how many steps, or batches of predictions, to run and compare (default 3, or as many as the job has)"},
+        .help =
+            "how many steps, batches of predictions or prompts to run and compare (default 3, or as many as the job "
+            "has)"},
        {.name = "tensors",
         .value = "GLOB",
         .help = "compare only matching tensors, such as 'layer.0/*', with a parameter's gradient and optimizer "

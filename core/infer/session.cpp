@@ -253,7 +253,9 @@ bool Session::complete(const Listener& listener) {
   const std::size_t vocabulary = logits.size() / rows;
   for (std::size_t row = 0; row < call.rows.size(); ++row) {
     if (Slot* const slot = slot_of(call.rows[row])) {
-      draw(*slot, logits.subspan(row * vocabulary, vocabulary), listener);
+      const std::span<const float> own = logits.subspan(row * vocabulary, vocabulary);
+      tell(*slot, call.rows[row].first, 1, own, listener);
+      draw(*slot, own, listener);
     }
   }
   return true;
@@ -270,18 +272,26 @@ void Session::take_chunk(const Launched& call, std::span<const float> logits, co
   if (slot == nullptr) {
     return;
   }
+  const std::int64_t tokens = std::ssize(row.tokens);
+  const std::int64_t rows = call.program->logits.global[0];  // of the chunk if the prompt is scored, otherwise 1
+  const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(rows);
+  const std::int64_t told = std::min(rows, tokens);
+  tell(*slot, row.first + tokens - told, told, logits.first(static_cast<std::size_t>(told) * vocabulary), listener);
   if (score_ && call.program == &*score_) {
     score(*slot, row, logits, listener);
   }
-  const std::int64_t tokens = std::ssize(row.tokens);
   const bool is_read = row.first + tokens == std::ssize(slot->request.prompt);
   if (is_read && slot->request.tokens == 0) {
     release(*slot);
   } else if (is_read) {
-    const std::int64_t rows = call.program->logits.global[0];  // of the chunk if the prompt is scored, otherwise 1
-    const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(rows);
-    draw(*slot, logits.subspan(static_cast<std::size_t>(std::min(rows, tokens) - 1) * vocabulary, vocabulary),
-         listener);
+    draw(*slot, logits.subspan(static_cast<std::size_t>(told - 1) * vocabulary, vocabulary), listener);
+  }
+}
+
+void Session::tell(const Slot& slot, std::int64_t first, std::int64_t rows, std::span<const float> logits,
+                   const Listener& listener) {
+  if (listener.computed) {
+    listener.computed({.id = slot.request.id, .tokens = slot.tokens, .first = first, .rows = rows, .logits = logits});
   }
 }
 

@@ -46,10 +46,21 @@ struct Drawn {
   bool is_end = false;  ///< the token is one of the request's ends
 };
 
+/// Logits that a call has computed for a sequence.
+struct Computed {
+  std::int64_t id = 0;
+  std::span<const std::int32_t> tokens;  ///< of the sequence so far
+  std::int64_t first = 0;                ///< the index of the token behind which the first row of logits is
+  std::int64_t rows = 0;                 ///< of logits, each behind the next token
+  std::span<const float> logits;         ///< valid in the call that gets this
+};
+
 /// Gets what a step makes.
 struct Listener {
   std::function<void(const Drawn& drawn)> drawn;
   std::function<void(const Scored& scored)> scored = {};
+  /// Gets all logits, also those of chunks from which no token is drawn.
+  std::function<void(const Computed& computed)> computed = {};
 };
 
 /// Continues sequences with the programs `prefill`, `decode` and, for prompts that are scored, `score`. Each sequence
@@ -148,6 +159,8 @@ class Session {
   [[nodiscard]] Slot* slot_of(const Fed& row);
   void take_chunk(const Launched& call, std::span<const float> logits, const Listener& listener);
   void feed(const Program& program, const std::vector<Fed>& rows);
+  static void tell(const Slot& slot, std::int64_t first, std::int64_t rows, std::span<const float> logits,
+                   const Listener& listener);
   /// Tells the logits of tokens of the prompt that are scored. `logits`: those after each of the row's tokens.
   void score(const Slot& slot, const Fed& row, std::span<const float> logits, const Listener& listener) const;
   void draw(Slot& slot, std::span<const float> logits, const Listener& listener);

@@ -36,6 +36,9 @@ class GenerateTask : private StreamTask {
           compiled_.weights->source(), compile::models_in(compile::directories_of(job_.plugins.path)));
       const infer::Language language(trained.tokenizer,
                                      compiled_.weights->is_hub() ? job_.checkpoint : std::filesystem::path());
+      if (settings_.begun) {
+        settings_.begun(executor);
+      }
       open_lines();
       settings_.link.barrier();
       const StepsUnderWay from_here_on;
@@ -70,8 +73,9 @@ class GenerateTask : private StreamTask {
     const auto begin = std::chrono::steady_clock::now();
     infer::Session session(executor, compiled_.settings.caches, compile::decoding_settings(job_, compiled_), context());
     bool has_more = true;
-    while (signal_ == 0 && (has_more || session.is_busy())) {
-      while (has_more && signal_ == 0 && has_room(session)) {
+    const auto is_wanted = [&] { return has_more && added_ < settings_.prompts; };
+    while (signal_ == 0 && (is_wanted() || session.is_busy())) {
+      while (is_wanted() && signal_ == 0 && has_room(session)) {
         const auto prepare = [&](const std::string& line) { return prepared(line, language); };
         const std::optional<std::string> line = next_line(prepare, !session.is_busy());
         has_more = line.has_value();
@@ -211,7 +215,8 @@ class GenerateTask : private StreamTask {
     executor.begin_step(steps_ - 1);
     naming_step(steps_ - 1, [&] {
       session.step({.drawn = [&](const infer::Drawn& drawn) { take(session, drawn); },
-                    .scored = [&](const infer::Scored& scored) { take(scored); }});
+                    .scored = [&](const infer::Scored& scored) { take(scored); },
+                    .computed = settings_.computed});
       require_same_tokens();
       if (job_.infer.events) {
         write_events();

@@ -3,10 +3,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "core/files/descriptor.h"
+#include "core/infer/session.h"
 #include "core/job/job.h"
 #include "core/metrics/record.h"
 #include "core/metrics/run_folder.h"
@@ -30,6 +32,10 @@ struct StepSettings {
   std::optional<std::chrono::system_clock::time_point> ends_by = {};
   int standard_input = 0;  ///< the descriptors for which "-" stands in [infer], on the first rank
   int standard_output = 1;
+  // For a job that continues prompts.
+  std::int64_t prompts = INT64_MAX;                                    ///< so many are read at most
+  std::function<void(const runtime::Executor& executor)> begun = {};   ///< called when the states have their values
+  std::function<void(const infer::Computed& computed)> computed = {};  ///< gets all logits
 };
 
 /// Runs one rank's part of the task of [job]. Metrics, log and results go to the folder of [job] output, which is open.

@@ -29,6 +29,21 @@ std::string index_text(const std::vector<std::int64_t>& shape, std::size_t eleme
   return fmt::format("[{}]", fmt::join(indices_of(shape, element), ", "));
 }
 
+/// The sequence whose logits a state is; null for other states.
+const Workload::Sequence* sequence_of(const Workload& workload, const graph::State& state) {
+  const auto found = std::ranges::find(workload.sequences, state.name, &Workload::Sequence::name);
+  return found == workload.sequences.end() ? nullptr : &*found;
+}
+
+/// An element as text: "element [3, 0]". Of a sequence: "logit 7 at position 12".
+std::string element_text(const Workload& workload, const graph::State& state, std::size_t element) {
+  if (const Workload::Sequence* const sequence = sequence_of(workload, state)) {
+    const std::vector<std::int64_t> indices = indices_of(state.type.shape, element);
+    return fmt::format("logit {} at position {}", indices[1], sequence->kept[static_cast<std::size_t>(indices[0])]);
+  }
+  return "element " + index_text(state.type.shape, element);
+}
+
 bool same_bits(double a, double b) noexcept { return std::memcmp(&a, &b, sizeof(double)) == 0; }
 
 /// The relative difference of two values that have different bits. It is never 0.
@@ -38,7 +53,8 @@ double distance(double a, double b) noexcept {
   return std::isnan(relative) ? 1 : std::max(relative, std::numeric_limits<double>::epsilon());
 }
 
-void add_part(const Part& part, const graph::State& state, std::int32_t rank, Whole& whole, Difference& replica) {
+void add_part(const Part& part, const Workload& workload, const graph::State& state, std::int32_t rank, Whole& whole,
+              Difference& replica) {
   for (std::size_t local = 0; local < part.values.size(); ++local) {
     const auto at =
         static_cast<std::size_t>(part.box.index_in_whole(state.type.shape, static_cast<std::int64_t>(local)));
@@ -49,7 +65,7 @@ void add_part(const Part& part, const graph::State& state, std::int32_t rank, Wh
     } else if (!same_bits(whole.values[at], value) && distance(whole.values[at], value) > replica.error.mean) {
       replica.error.mean = replica.error.largest = distance(whole.values[at], value);
       replica.ranks = {whole.first[at], rank};
-      replica.note = fmt::format("element {} is {} on rank {}, {} on rank {}", index_text(state.type.shape, at),
+      replica.note = fmt::format("{} is {} on rank {}, {} on rank {}", element_text(workload, state, at),
                                  whole.values[at], whole.first[at], value, rank);
     }
   }
@@ -111,8 +127,9 @@ std::vector<int> ranks_of(const Whole& whole, const std::vector<std::int64_t>& s
 
 /// Assembles each state from the parts of all ranks. For every selected state, adds a result of kind `replica` to the
 /// report: whether ranks that hold the same element have equal bits, and whether each element is on at least one rank.
-Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step, const SnapshotOf& snapshot_of,
+Gathered gather(const Workload& workload, std::int64_t ranks, std::int64_t step, const SnapshotOf& snapshot_of,
                 const Selection& selection, Report& report) {
+  const graph::Graph& graph = workload.graph;
   Gathered gathered(graph.states.size());
   IdVector<graph::StateId, Difference> replicas(graph.states.size());
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
@@ -130,7 +147,7 @@ Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step
                             .boxes = std::vector<mesh::Box>(static_cast<std::size_t>(ranks), {zeros, zeros})};
         replicas[s] = {.tensor = state.name, .what = What::replica, .expected = 1, .step = step + 1};
       }
-      add_part(*snapshot.parts[s], state, static_cast<std::int32_t>(rank), *gathered[s], replicas[s]);
+      add_part(*snapshot.parts[s], workload, state, static_cast<std::int32_t>(rank), *gathered[s], replicas[s]);
     }
   }
   for (const graph::StateId s : graph.states.ids()) {
@@ -140,6 +157,21 @@ Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step
     }
   }
   return gathered;
+}
+
+/// The first position at which a sequence's logits differ by more than rounding may make them differ. If all of them
+/// together do, there is one.
+std::int64_t first_position(const Workload::Sequence& sequence, std::span<const double> found,
+                            std::span<const double> expected, const Size& rounding) {
+  const std::size_t row = expected.size() / sequence.kept.size();
+  for (std::size_t r = 0; r < sequence.kept.size(); ++r) {
+    std::size_t worst = 0;
+    const Size error = size_of(found.subspan(r * row, row), expected.subspan(r * row, row), worst);
+    if (!Difference{.tensor = {}, .error = error, .rounding = rounding}.passed()) {
+      return sequence.kept[r];
+    }
+  }
+  return -1;
 }
 
 }  // namespace
@@ -154,7 +186,7 @@ Comparison::Comparison(const Workload& workload, std::int64_t ranks, int threads
       roundings_(workload.graph.states.size()) {}
 
 void Comparison::add(std::int64_t step, Moment moment, const SnapshotOf& snapshot_of) {
-  const Gathered run = gather(workload_.graph, ranks_, step, snapshot_of, selection_, report_);
+  const Gathered run = gather(workload_, ranks_, step, snapshot_of, selection_, report_);
   switch (moment) {
     case Moment::begin: begin(step, run); break;
     case Moment::gradients: judge(step, moment, run, [&] { reference_.differentiate(step); }); break;
@@ -176,13 +208,13 @@ void Comparison::begin(std::int64_t step, const Gathered& run) {
       if (is_selected(selection_, s)) {
         report_.add(difference(s, step == 0 ? What::initial : What::update, step, run, true));
       }
-      load(s, run[s]->values);
+      reference_.set_state(s, run[s]->values);
     }
   }
 }
 
 void Comparison::judge(std::int64_t step, Moment moment, const Gathered& run, const std::function<void()>& calls) {
-  const std::vector<std::vector<double>> before = states();
+  const Values before = written();
   calls();
   const Compared compared = compared_at(moment, run);
   make_rounded(calls, before, [&] {
@@ -195,15 +227,16 @@ void Comparison::judge(std::int64_t step, Moment moment, const Gathered& run, co
   for (const auto& [s, what] : compared) {
     const Whole* const master = master_of(s, run);
     if (master != nullptr) {
-      load(s, master->values);
-      device::round_elements(workload_.graph.states[s].type.dtype, reference_.state(s));
+      std::vector<double> rounded = master->values;
+      device::round_elements(workload_.graph.states[s].type.dtype, rounded);
+      reference_.set_state(s, rounded);
     }
     report_.add(difference(s, what, step, run, master != nullptr));
     roundings_[s] = larger(roundings_[s], latest_[s]);
   }
   for (const graph::StateId s : run.ids()) {
     if (run[s]) {
-      load(s, run[s]->values);
+      reference_.set_state(s, run[s]->values);
     }
   }
 }
@@ -237,18 +270,18 @@ const Whole* Comparison::master_of(graph::StateId state, const Gathered& run) co
   return master.exists() && run[master] ? &*run[master] : nullptr;
 }
 
-void Comparison::make_rounded(const std::function<void()>& calls, const std::vector<std::vector<double>>& before,
+void Comparison::make_rounded(const std::function<void()>& calls, const Values& before,
                               const std::function<bool()>& is_settled) {
-  const std::vector<std::vector<double>> exact = states();
+  const Values exact = written();
   std::ranges::fill(latest_, Size());
   for (int made = 1;; ++made) {
     load(before);
     reference_.round(true);
     calls();
     reference_.round(false);
-    for (const graph::StateId s : workload_.graph.states.ids()) {
+    for (const auto& [s, values] : exact) {
       std::size_t worst = 0;
-      if (const Size found = size_of(reference_.state(s), exact[s.index()], worst); std::isfinite(found.mean)) {
+      if (const Size found = size_of(reference_.state(s), values, worst); std::isfinite(found.mean)) {
         latest_[s] = larger(latest_[s], found);  // an infinite value would excuse every error
       }
     }
@@ -265,41 +298,40 @@ Difference Comparison::difference(graph::StateId state, What what, std::int64_t 
                                   ? workload_.graph.states[described.of_parameter]
                                   : described;
   const Whole& whole = *run[state];
-  const std::span<const double> expected = reference_.state(state);
+  const std::vector<double> expected = reference_.state(state);
   std::size_t worst = 0;
-  const Size error = size_of(whole.values, expected, worst);
-  return {.tensor = named.name,
-          .state = described.name,
-          .what = what,
-          .error = error,
-          .rounding =
-              exact ? Size()
-                    : larger(larger(roundings_[state], latest_[state]), rounding_of(described.type.dtype, expected)),
-          .expected = root_mean_square(expected),
-          .step = step + 1,
-          .values = static_cast<std::int64_t>(expected.size()),
-          .ranks = ranks_of(whole, described.type.shape, worst),
-          .note = fmt::format("element {} is {:.9g}, should be {:.9g}", index_text(described.type.shape, worst),
-                              whole.values[worst], expected[worst])};
+  Difference found = {.tensor = named.name,
+                      .state = described.name,
+                      .what = what,
+                      .error = size_of(whole.values, expected, worst),
+                      .rounding = exact ? Size()
+                                        : larger(larger(roundings_[state], latest_[state]),
+                                                 rounding_of(described.type.dtype, expected)),
+                      .expected = root_mean_square(expected),
+                      .step = step + 1,
+                      .values = static_cast<std::int64_t>(expected.size()),
+                      .ranks = ranks_of(whole, described.type.shape, worst)};
+  found.note = fmt::format("{} is {:.9g}, should be {:.9g}", element_text(workload_, described, worst),
+                           whole.values[worst], expected[worst]);
+  if (const Workload::Sequence* const sequence = sequence_of(workload_, described); sequence && !found.passed()) {
+    found.position = first_position(*sequence, whole.values, expected, found.rounding);
+    found.note += fmt::format("; the first position that differs is {}", *found.position);
+  }
+  return found;
 }
 
-std::vector<std::vector<double>> Comparison::states() {
-  std::vector<std::vector<double>> values;
-  for (const graph::StateId s : workload_.graph.states.ids()) {
-    const std::span<const double> state = reference_.state(s);
-    values.emplace_back(state.begin(), state.end());
+Comparison::Values Comparison::written() const {
+  Values values;
+  for (const graph::StateId s : written_states(workload_.graph)) {
+    values.emplace(s, reference_.state(s));
   }
   return values;
 }
 
-void Comparison::load(const std::vector<std::vector<double>>& values) {
-  for (const graph::StateId s : workload_.graph.states.ids()) {
-    load(s, values[s.index()]);
+void Comparison::load(const Values& values) {
+  for (const auto& [s, each] : values) {
+    reference_.set_state(s, each);
   }
-}
-
-void Comparison::load(graph::StateId state, std::span<const double> values) {
-  std::ranges::copy(values, reference_.state(state).begin());
 }
 
 }  // namespace shardrun::verify

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <utility>
@@ -48,6 +49,7 @@ class Comparison {
   [[nodiscard]] const Report& report() const noexcept { return report_; }
 
  private:
+  using Values = std::map<graph::StateId, std::vector<double>>;
   using Compared = std::vector<std::pair<graph::StateId, What>>;
 
   void begin(std::int64_t step, const Gathered& run);
@@ -58,14 +60,12 @@ class Comparison {
   /// The run's float32 master values of a parameter in mixed precision; null for other states.
   [[nodiscard]] const Whole* master_of(graph::StateId state, const Gathered& run) const;
   /// Repeats the calls with rounded results until `is_settled` returns true, at most `most_rounded` times.
-  void make_rounded(const std::function<void()>& calls, const std::vector<std::vector<double>>& before,
-                    const std::function<bool()>& is_settled);
+  void make_rounded(const std::function<void()>& calls, const Values& before, const std::function<bool()>& is_settled);
   /// Compares the run's values of a state with the reference's. `exact`: whether they must be equal.
   [[nodiscard]] Difference difference(graph::StateId state, What what, std::int64_t step, const Gathered& run,
                                       bool exact);
-  [[nodiscard]] std::vector<std::vector<double>> states();  ///< values of all states of the reference, by number
-  void load(const std::vector<std::vector<double>>& values);
-  void load(graph::StateId state, std::span<const double> values);
+  [[nodiscard]] Values written() const;  ///< the values of the states that the reference's functions write
+  void load(const Values& values);
 
   const Workload workload_;
   const std::int64_t ranks_;

@@ -27,6 +27,7 @@
 #include "core/train/training.h"
 #include "core/verify/meter.h"
 #include "core/verify/selection.h"
+#include "core/verify/sequences.h"
 #include "core/verify/snapshot.h"
 #include "core/verify/verify.h"
 #include "core/workload/program.h"
@@ -191,6 +192,32 @@ int record(Recorder& recorder, const job::Job& job, Extent extent) {
 
 constexpr const char* title_of_job = "running the job";
 
+/// The file in [job] output for the answers to prompts.
+constexpr const char* answers_name = "answers";
+
+/// Continues the job's first prompts, and records all logits that this rank computes.
+int record_sequences(const job::Job& job, std::int64_t prompts, compile::Compiled& compiled, train::RankLink& link,
+                     metrics::Display& display, const metrics::RunFolder& folder) {
+  job::Job recorded = link.job();
+  recorded.infer.to = job.output / answers_name;
+  SequenceRecorder recorder;
+  const train::StepSettings settings{.display = display,
+                                     .folder = folder,
+                                     .link = link,
+                                     .prompts = prompts,
+                                     .begun =
+                                         [&](const runtime::Executor& executor) {
+                                           write_snapshot(job.output, 0, Moment::begin, link.rank(), compiled.graph,
+                                                          executor);
+                                         },
+                                     .computed = [&](const infer::Computed& computed) { recorder.take(computed); }};
+  metrics::Summary failed;
+  const metrics::Summary summary = train::run_steps(recorded, compiled, settings, failed);
+  recorder.write(job.output, link.rank());
+  link.barrier();
+  return summary.exit_code;
+}
+
 /// Throws if tensors vary between ranks on purpose: the ranks then hold several models, but there is one reference.
 void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Placements& placements = compiled.partition.placements;
@@ -211,7 +238,7 @@ void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
 metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, const JobSettings& verified,
                               bool evaluates, const std::function<int()>& stop_signal) {
   const run::RunSettings& settings = verified.run;
-  if (job.ranks == 1) {
+  if (job.ranks == 1 && !job::generates(job)) {  // prompts are continued by a process with the records of a rank
     run::use_unit(job, *compiled.device, 0, 1);
     Meter meter(settings.progress, title_of_job);
     train::RankLink link(job, compiled, nullptr, stop_signal);
@@ -226,6 +253,12 @@ metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, 
 }
 
 void require_interpretable(const job::Job& job, const compile::Compiled& compiled) {
+  if (job::generates(job)) {
+    throw Error(ErrorCode::usage,
+                fmt::format("--in-process: {}: the ranks of a job that continues prompts are processes of their own; "
+                            "leave it out, so that they are started",
+                            job.where("infer", "tokens")));
+  }
   if (compiled.engine != nullptr) {
     throw Error(ErrorCode::usage,
                 fmt::format("--in-process: {}: an engine's ranks are processes of their own; leave it "
@@ -276,11 +309,12 @@ metrics::Summary record_interpreted(const job::Job& job, const compile::Compiled
 /// Compares the snapshots in `folder` with the reference; returns nothing if a signal asked to stop. `compiled`: the
 /// compiled model.
 Report compare_snapshots(const std::filesystem::path& folder, const job::Job& job, const compile::Compiled& compiled,
-                         const JobSettings& verified, const Selection& selection, bool evaluates,
-                         const std::function<int()>& stop_signal) {
+                         std::vector<Workload::Sequence> sequences, const JobSettings& verified,
+                         const Selection& selection, bool evaluates, const std::function<int()>& stop_signal) {
   job::Job alone = job;
   alone.threads = 0;  // the ranks have ended, so the reference may use all cores
   Workload workload = workload_of(job, compiled);
+  workload.sequences = std::move(sequences);
   if (!evaluates) {
     workload.evaluation_rows.clear();
   }
@@ -313,18 +347,11 @@ struct Verification {
 };
 
 Verification prepare_verification(const job::Job& job, const JobSettings& verified) {
-  if (job::generates(job)) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: [infer] tokens = {}: a job that continues prompts is not verified: verify the model's "
-                            "predictions of arrays of tokens ([infer] tokens = 0), of which 'shardrun plugins check' "
-                            "shows that decoding computes the same",
-                            job.where("infer", "tokens"), job.infer.tokens));
-  }
   if (data::reads_records(job)) {
-    throw Error(
-        ErrorCode::job,
-        fmt::format("{}: [infer] from is a stream, and predictions are verified of a file of one array: name one",
-                    job.where("infer", "from")));
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [infer] from is a stream, and {}: name one", job.where("infer", "from"),
+                            job::generates(job) ? "verify reads prompts from a file"
+                                                : "predictions are verified of a file of one array"));
   }
   Verification verification = {
       .prepared = run::prepare(
@@ -340,13 +367,15 @@ Verification prepare_verification(const job::Job& job, const JobSettings& verifi
     require_interpretable(job, compiled);
   }
   verification.steps = verified.steps;
-  if (job::applies_model(job)) {
+  if (job::applies_model(job) && !job::generates(job)) {
     verification.steps = std::min(verified.steps, std::ssize(compiled.evaluation_rows));
   }
-  const graph::Graph graph = compile::reference_graph(job, verification.reference());
-  verification.selection = select(graph, verified.tensors);
-  const graph::StateId loss = graph.find_state("loss");
-  verification.evaluates = loss.exists() && is_selected(verification.selection, loss);
+  if (!job::generates(job)) {  // otherwise the tensors are known after the run
+    const graph::Graph graph = compile::reference_graph(job, verification.reference());
+    verification.selection = select(graph, verified.tensors);
+    const graph::StateId loss = graph.find_state("loss");
+    verification.evaluates = loss.exists() && is_selected(verification.selection, loss);
+  }
   run::prepare_data(job, verification.prepared);
   return verification;
 }
@@ -368,7 +397,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
   verified.steps = verification->steps;
   compile::Compiled& compiled = verification->prepared.compiled;
   compile::Compiled& reference = verification->reference();
-  const Selection& selection = verification->selection;
+  Selection& selection = verification->selection;
   const bool evaluates = verification->evaluates;
   const files::ScratchFolder folder("shardrun-verify", "the ranks' states");
   job::Job copy = job;
@@ -376,6 +405,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
   std::filesystem::create_directory(copy.output);
   copy.checkpoints.used = false;
   copy.restarts = 0;
+  copy.infer.to = copy.output / answers_name;  // events of failures do not go to standard output, either
   const std::function<int()> stop_signal = settings.stop_signal ? settings.stop_signal : [] { return 0; };
   JobOutcome outcome;
   if (verified.in_process) {
@@ -392,8 +422,21 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
   }
   outcome.summary.status = "finished";
   // The reference does not recompute activations, so that errors in the ranks' recomputation are found.
-  reference.graph = compile::reference_graph(job, reference);
-  outcome.report = compare_snapshots(copy.output, job, reference, verified, selection, evaluates, stop_signal);
+  std::vector<Workload::Sequence> sequences;
+  if (job::generates(job)) {
+    sequences = read_sequences(copy.output);
+    if (sequences.empty()) {
+      throw Error(ErrorCode::data, fmt::format("{}: [infer] from: '{}' has no prompts", job.where("infer", "from"),
+                                               job.infer.from.string()));
+    }
+    reference.graph = graph_of_sequences(job, reference, sequences);
+    selection = select(reference.graph, verified.tensors);
+    verified.steps = std::ssize(sequences);
+  } else {
+    reference.graph = compile::reference_graph(job, reference);
+  }
+  outcome.report =
+      compare_snapshots(copy.output, job, reference, std::move(sequences), verified, selection, evaluates, stop_signal);
   if (const int signal = stop_signal()) {
     outcome.summary.status = "stopped";
     outcome.summary.exit_code = 128 + signal;
@@ -403,7 +446,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
 
 int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates,
                    run::RankInputs inputs) {
-  const auto work = [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder&) {
+  const auto work = [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder& folder) {
     // The launcher shows what the first rank prints, line by line.
     const std::unique_ptr<metrics::Display> display = run::display_of_launcher(link);
     Meter meter({.write = [&](std::string_view text) { display->line(text.substr(0, text.size() - 1)); },
@@ -411,6 +454,9 @@ int record_as_rank(const job::Job& job, const launch::RankContext& context, std:
                 title_of_job);
     if (link.rank() == 0) {
       display->now_at(title_of_job);
+    }
+    if (job::generates(job)) {
+      return record_sequences(job, steps, compiled, link, *display, folder);
     }
     Recorder recorder(job, compiled, link, link.rank() == 0 ? &meter : nullptr);
     const int signal = record(recorder, job, {steps, evaluates});

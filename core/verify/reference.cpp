@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/saved_state.h"
-#include "core/device/host_tensor.h"
+#include "core/device/elements.h"
 #include "core/partition/partition.h"
 #include "core/verify/rounding.h"
 #include "core/verify/snapshot.h"
@@ -31,7 +31,7 @@ Reference::Reference(const Workload& workload, const partition::Programs& progra
           }
         }
       }) {
-  for (const graph::StateId id : workload_.graph.states.ids()) {
+  for (const graph::StateId id : written_states(workload_.graph)) {
     if (belongs_to(workload_.graph.states[id].kind, Moment::begin)) {
       lasting_.emplace(executor_.state(id).data, id);
     }
@@ -73,11 +73,21 @@ void Reference::load_parameters(const checkpoint::SafetensorsFile& file) {
     }
     std::vector<float> values(tensor->bytes.size() / sizeof(float));
     file.read(*tensor, 0, std::as_writable_bytes(std::span(values)));
-    std::ranges::copy(values, state(id).begin());
+    set_state(id, std::vector<double>(values.begin(), values.end()));
   }
 }
 
-std::span<double> Reference::state(graph::StateId id) { return device::elements_of<double>(executor_.state(id)); }
+std::vector<double> Reference::state(graph::StateId id) const {
+  const device::TensorView view = executor_.state(id);
+  std::vector<double> values(static_cast<std::size_t>(view.elements()));
+  device::read_elements(view, 0, values);
+  return values;
+}
+
+void Reference::set_state(graph::StateId id, std::span<const double> values) {
+  const device::TensorView view = executor_.state(id);
+  device::write_elements(view.dtype, values, {static_cast<std::byte*>(view.data), view.bytes()});
+}
 
 void Reference::run(const Call& call) {
   const std::size_t program = program_of(call);
@@ -97,8 +107,11 @@ std::int64_t Reference::work_of(const std::vector<Call>& calls) const {
 }
 
 std::int64_t Reference::work(std::int64_t steps) const {
-  return steps * (work_of(gradient_calls(workload_, 0)) + work_of({update_call(workload_, 0)})) +
-         work_of(evaluation_calls(workload_));
+  std::int64_t work = steps * work_of(gradient_calls(workload_, 0)) + work_of(evaluation_calls(workload_));
+  for (std::int64_t step = 0; step < steps; ++step) {
+    work += work_of({update_call(workload_, step)});
+  }
+  return work;
 }
 
 void Reference::differentiate(std::int64_t step) {
@@ -110,12 +123,14 @@ void Reference::differentiate(std::int64_t step) {
 void Reference::update(std::int64_t step) {
   std::vector<std::vector<double>> before;
   for (const auto& [address, id] : lasting_) {
-    before.emplace_back(state(id).begin(), state(id).end());
+    before.push_back(state(id));
   }
   run(update_call(workload_, step));
   for (auto of_state = before.begin(); const auto& [address, id] : lasting_) {
     if (rounds_) {
-      round_change(workload_.graph.states[id].type.dtype, *of_state++, state(id), ++rounded_);
+      std::vector<double> after = state(id);
+      round_change(workload_.graph.states[id].type.dtype, *of_state++, after, ++rounded_);
+      set_state(id, after);
     }
   }
 }

@@ -24,8 +24,8 @@ class Reference {
 
   /// Sets the initial values of every state.
   void initialize();
-  /// The values of a state, to read or overwrite.
-  [[nodiscard]] std::span<double> state(graph::StateId id);
+  [[nodiscard]] std::vector<double> state(graph::StateId id) const;
+  void set_state(graph::StateId id, std::span<const double> values);
 
   /// Whether results are rounded from now on, as a run may round them. Each computation rounds in a different way.
   void round(bool rounds) { rounds_ = rounds; }
@@ -56,7 +56,7 @@ class Reference {
   std::vector<std::int64_t> program_work_;
   InstructionWork instruction_work_;
   runtime::Executor executor_;
-  std::map<const void*, graph::StateId> lasting_;  ///< states kept between steps, by address of their values
+  std::map<const void*, graph::StateId> lasting_;  ///< written states that last between steps, by their address
   bool rounds_ = false;
   std::uint32_t rounded_ = 0;  ///< the number of tensors rounded so far; selects the random numbers
   const device::RoundResults round_results_;

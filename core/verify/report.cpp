@@ -42,7 +42,7 @@ void append_json(std::string& text, const Difference& difference) {
   metrics::append_json(text, difference.multiple());
   text += fmt::format(R"(, "step": {}, "ranks": [{}], "note": )", difference.step, fmt::join(difference.ranks, ", "));
   metrics::append_json(text, std::string_view(difference.note));
-  text += "}";
+  text += difference.position ? fmt::format(R"(, "position": {}}})", *difference.position) : "}";
 }
 
 }  // namespace
@@ -67,6 +67,7 @@ double Difference::multiple() const noexcept {
 
 void Report::add(Difference difference) {
   const auto [at, is_new] = worst_.try_emplace({difference.tensor, difference.what}, difference);
+  steps_of_[at->first].insert(difference.step);
   Difference& worst = at->second;
   if (is_new || std::isinf(worst.multiple())) {
     return;
@@ -126,9 +127,9 @@ std::int64_t Report::values_per_step() const {
   std::int64_t values = 0;
   for (const auto& [key, difference] : worst_) {
     const bool is_of_each_step = difference.what != What::initial && difference.what != What::evaluation;
-    values += is_of_each_step ? difference.values : 0;
+    values += is_of_each_step ? difference.values * std::ssize(steps_of_.at(key)) : 0;
   }
-  return values;
+  return values / std::max<std::int64_t>(steps_, 1);
 }
 
 std::string to_text(const Report& report, std::size_t rows) {

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +23,7 @@ enum class What : std::uint8_t {
   gradient,       ///< gradient of a parameter for the whole batch
   gradient_norm,  ///< norm of all gradients before clipping
   update,         ///< a parameter or optimizer state after the step; a field or an output after an iteration
-  prediction,     ///< an output of a model that is applied to a batch
+  prediction,     ///< an output of a model that is applied to a batch, or logits of a sequence
   evaluation,     ///< loss of the whole validation data
   replica,        ///< whether ranks that hold the same elements agree, and whether every element is held
 };
@@ -40,6 +42,8 @@ struct Difference {
   std::int64_t values = 0;      ///< number of elements compared with the reference
   std::vector<int> ranks = {};  ///< ranks that hold the element with the largest error
   std::string note = {};        ///< a remark about the element with the largest error
+  /// The first position at which logits of a sequence differ, counted from 0; nothing if they pass.
+  std::optional<std::int64_t> position = {};
 
   /// The error divided by the error that rounding makes; infinite if there is an error where none is allowed.
   [[nodiscard]] double multiple() const noexcept;
@@ -66,13 +70,16 @@ class Report {
   /// as the loss.
   [[nodiscard]] std::size_t tensors() const;
   [[nodiscard]] std::size_t failed_tensors() const;
-  /// The number of elements per step that were compared with the reference: of losses, gradients and updated tensors.
+  /// The number of elements per step that were compared with the reference: of losses, gradients, updated tensors and
+  /// predictions. The mean of all steps.
   [[nodiscard]] std::int64_t values_per_step() const;
   /// All pairs, sorted by Difference::multiple(), the worst first.
   [[nodiscard]] std::vector<Difference> worst() const;
 
  private:
-  std::map<std::pair<std::string, What>, Difference> worst_;
+  using Pair = std::pair<std::string, What>;
+  std::map<Pair, Difference> worst_;
+  std::map<Pair, std::set<std::int64_t>> steps_of_;  ///< in which each was compared
   std::int64_t steps_ = 0;
 };
 
@@ -81,7 +88,7 @@ class Report {
 
 /// The rows of to_text() as JSON: {"passed", "steps", "compared", "failed", "tensors", "failed_tensors",
 /// "values_per_step", "limit", "worst": [{"tensor", "what", "relative", "rounding", "multiple", "step", "ranks",
-/// "note"}]}. NaN and infinity become null.
+/// "note"}]}, and "position" if a sequence fails. NaN and infinity become null.
 [[nodiscard]] std::string to_json(const Report& report, std::size_t rows = 10);
 
 }  // namespace shardrun::verify

@@ -53,8 +53,8 @@ struct Recorded {
 
 /// Compares snapshots that ranks have written with write_snapshot(). Each rank needs one at `begin`, `gradients` (if
 /// the run trains) and `end` of every step from 0 to `steps` - 1. The evaluation after the last step is compared if the
-/// first rank wrote one. For predictions: each rank's at `begin` of step 0, and those of write_predictions() at `end`
-/// of every step. Throws Error{data} if a file is missing or of another job.
+/// first rank wrote one. For predictions: each rank's at `begin` of step 0, and those of write_predictions() or
+/// SequenceRecorder::write() at `end` of every step. Throws Error{data} if a file is missing or of another job.
 [[nodiscard]] Report verify_snapshots(const Workload& workload, const Recorded& recorded);
 
 }  // namespace shardrun::verify

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "core/data/feed.h"
 #include "core/train/steps.h"
@@ -37,10 +38,10 @@ std::vector<Workload::Batch> batches_of(const std::vector<std::int64_t>& rows) {
 }  // namespace
 
 Workload workload_of(const job::Job& job, const compile::Compiled& compiled) {
-  const bool predicts = job::applies_model(job);
+  const bool predicts = job::applies_model(job) && !job::generates(job);
   return {.graph = compiled.graph,
           .microbatch_rows = compiled.microbatch_rows,
-          .evaluation_rows = predicts ? std::vector<std::int64_t>() : compiled.evaluation_rows,
+          .evaluation_rows = job::applies_model(job) ? std::vector<std::int64_t>() : compiled.evaluation_rows,
           .iterated_rows = compiled.iterated_rows,
           .predicted = predicts ? batches_of(compiled.evaluation_rows) : std::vector<Workload::Batch>(),
           .dataset = compiled.dataset.get(),
@@ -48,6 +49,16 @@ Workload workload_of(const job::Job& job, const compile::Compiled& compiled) {
           .learning_rate = [&job](std::int64_t step) { return train::learning_rate(job.train, step); },
           .job = &job,
           .weights = compiled.weights.get()};
+}
+
+std::vector<graph::StateId> written_states(const graph::Graph& graph) {
+  std::set<graph::StateId> written;
+  for (const graph::Function& function : graph.functions) {
+    for (const graph::StateWrite& write : function.writes) {
+      written.insert(write.state);
+    }
+  }
+  return {written.begin(), written.end()};
 }
 
 std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step) {
@@ -61,6 +72,9 @@ std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step) {
 }
 
 Call update_call(const Workload& workload, std::int64_t step) {
+  if (!workload.sequences.empty()) {
+    return {.function = workload.sequences[static_cast<std::size_t>(step)].name, .rows = 1};
+  }
   if (workload.predicts()) {
     const Workload::Batch& batch = workload.predicted[static_cast<std::size_t>(step)];
     return {.function = workload::forward_function,
@@ -84,8 +98,29 @@ std::vector<Call> evaluation_calls(const Workload& workload) {
   return calls_of(workload::evaluate_function, workload.evaluation_rows, {.seed = workload.seed});
 }
 
+namespace {
+
+/// Fills the inputs of the call for a sequence. Its pages are in order.
+void feed(const Workload::Sequence& sequence, runtime::Executor& executor, std::size_t program) {
+  const auto input = [&](std::string_view name) {
+    const std::optional<device::TensorView> found = executor.find_input(program, name);
+    return found ? device::elements_of<std::int32_t>(*found) : std::span<std::int32_t>();
+  };
+  for (const std::string_view name : {"positions", "pages"}) {
+    const std::span<std::int32_t> numbers = input(name);
+    std::iota(numbers.begin(), numbers.end(), 0);
+  }
+  std::ranges::copy(sequence.tokens, input("inputs").begin());
+  std::ranges::copy(sequence.kept, input("kept").begin());
+}
+
+}  // namespace
+
 void feed(const Workload& workload, const Call& call, runtime::Executor& executor, std::size_t program,
           std::size_t number) {
+  if (!workload.sequences.empty()) {
+    return feed(*std::ranges::find(workload.sequences, call.function, &Workload::Sequence::name), executor, program);
+  }
   const std::optional<device::TensorView> found = executor.find_input(program, "inputs", number);
   if (!found) {
     return;

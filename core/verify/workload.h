@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +27,13 @@ struct Workload {
     std::int64_t rows = 0;
   };
   std::vector<Batch> predicted = {};
+  /// A sequence that was continued.
+  struct Sequence {
+    std::string name;
+    std::vector<std::int32_t> tokens;  ///< up to the last one that was read
+    std::vector<std::int32_t> kept;    ///< the indices of tokens behind which logits were computed, ascending
+  };
+  std::vector<Sequence> sequences = {};
   const data::Dataset* dataset = nullptr;  ///< the data for training, predictions, and iterations with samples
   std::uint64_t seed = 0;
   std::function<double(std::int64_t step)> learning_rate = {};
@@ -33,12 +41,15 @@ struct Workload {
   const checkpoint::GivenWeights* weights = nullptr;  ///< the weights of a model that is applied; may be null
 
   [[nodiscard]] bool trains() const noexcept { return !microbatch_rows.empty(); }
-  [[nodiscard]] bool predicts() const noexcept { return !predicted.empty(); }
+  [[nodiscard]] bool predicts() const noexcept { return !predicted.empty() || !sequences.empty(); }
   [[nodiscard]] bool evaluates() const noexcept { return !evaluation_rows.empty(); }
 };
 
 /// Makes the workload of a compiled job. REQUIRES: both arguments outlive the result.
 [[nodiscard]] Workload workload_of(const job::Job& job, const compile::Compiled& compiled);
+
+/// The states that functions of a graph write, in the order of their numbers.
+[[nodiscard]] std::vector<graph::StateId> written_states(const graph::Graph& graph);
 
 /// One call of a function.
 struct Call {
@@ -51,7 +62,7 @@ struct Call {
 // The calls of a step. Steps count from 0.
 
 [[nodiscard]] std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step);
-/// The call that updates parameters, iterates the fields, or applies the model to a batch.
+/// The call that updates parameters, iterates the fields, or applies the model to a batch or to a sequence.
 [[nodiscard]] Call update_call(const Workload& workload, std::int64_t step);
 /// The name of the state in which the reference keeps a batch's predictions.
 [[nodiscard]] std::string kept_output(const Workload& workload, std::int64_t step);

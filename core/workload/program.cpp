@@ -214,7 +214,10 @@ void fix_order(Graph& graph) {
 
 }  // namespace
 
-Graph build_decoding(const Model& model, const ModelSettings& model_settings, const DecodingSettings& settings) {
+namespace {
+
+/// The states of a graph whose functions are made of the model's function `decode`.
+Graph declare_decoding(const Model& model, const ModelSettings& model_settings, graph::DType cache) {
   if (!model.decode) {
     refuse(model_settings, "model", "name",
            fmt::format("model {} has no function decode, by which tokens are added to sequences in caches "
@@ -223,8 +226,15 @@ Graph build_decoding(const Model& model, const ModelSettings& model_settings, co
   }
   Graph graph = declare(model, model_settings);
   for (State& state : graph.states) {
-    state.type.dtype = state.kind == StateKind::cache ? settings.cache : state.type.dtype;
+    state.type.dtype = state.kind == StateKind::cache ? cache : state.type.dtype;
   }
+  return graph;
+}
+
+}  // namespace
+
+Graph build_decoding(const Model& model, const ModelSettings& model_settings, const DecodingSettings& settings) {
+  Graph graph = declare_decoding(model, model_settings, settings.cache);
   const auto add = [&](std::string_view name, std::int64_t rows, std::int64_t length) {
     FunctionBuilder builder(graph, std::string(name), graph::Role::on_demand, rows);
     if (name == score_function) {
@@ -242,6 +252,23 @@ Graph build_decoding(const Model& model, const ModelSettings& model_settings, co
   if (settings.fixed_order) {
     fix_order(graph);
   }
+  return graph;
+}
+
+Graph build_kept_decoding(const Model& model, const ModelSettings& model_settings, const DecodingSettings& settings,
+                          const std::vector<WholeSequence>& sequences) {
+  Graph graph = declare_decoding(model, model_settings, settings.cache);
+  for (const WholeSequence& sequence : sequences) {
+    FunctionBuilder builder(graph, sequence.name, graph::Role::on_demand, 1);
+    builder.take_all_positions();
+    model.decode(builder, model_settings, 1, sequence.tokens);
+    const ValueId kept = builder.input("kept", {.dtype = graph::DType::i32, .shape = {sequence.rows}, .axes = {""}});
+    const ValueId logits = builder.call("embedding", {kept, builder.function().outputs.front().value}, {}, "kept");
+    builder.write(graph.add_state({.name = sequence.name, .type = builder.type(logits), .kind = StateKind::output}),
+                  logits, StateWrite::Mode::assign);
+    finish(builder);
+  }
+  graph::store_weights(graph, settings.weights);
   return graph;
 }
 

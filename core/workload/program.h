@@ -98,6 +98,21 @@ struct DecodingSettings {
 [[nodiscard]] graph::Graph build_decoding(const Model& model, const ModelSettings& model_settings,
                                           const DecodingSettings& settings);
 
+/// A sequence that is computed in one call.
+struct WholeSequence {
+  std::string name;
+  std::int64_t tokens = 0;
+  std::int64_t rows = 0;  ///< how many of its logits are kept
+};
+
+/// A graph with the parameters and the caches of build_decoding(), and a function for each sequence, with the
+/// sequence's name: `decode` for all tokens of the sequence at once. Its input `kept` [rows] has the indices of tokens.
+/// It writes the logits behind them to a state of the same name, [rows, vocab]. REQUIRES: the caches have room for one
+/// sequence.
+[[nodiscard]] graph::Graph build_kept_decoding(const Model& model, const ModelSettings& model_settings,
+                                               const DecodingSettings& settings,
+                                               const std::vector<WholeSequence>& sequences);
+
 /// Adds the functions `forward`, one for each number of rows that occurs in `calls`. Throws Error{job} if the model has
 /// no such function.
 void add_forward(graph::Graph& graph, const Model& model, const ModelSettings& model_settings,

@@ -1,3 +1,4 @@
+#include <map>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 namespace json = boost::json;
 
 namespace {
@@ -220,4 +222,120 @@ TEST_CASE("verify of some tensors compares only these, and skips the validation 
   CHECK(none.code == 2);
   CHECK(none.out.empty());
   CHECK_THAT(none.err, Contains("matches no tensor (did you mean 'layer.0/mlp/up/weights'?)"));
+}
+
+namespace {
+
+/// A folder with a trained model, a file of prompts that share a beginning, and a job that continues them.
+class PromptFolder : public JobFolder {
+ public:
+  PromptFolder() {
+    write_file(path() / "job.ini",
+               "[job]\noutput = run\nthreads = 1\n[model]\nname = llama\nlayers = 2\nheads = 6\nkv_heads = 2\n"
+               "head_dim = 32\nwidth = 64\nhidden = 192\ncontext = 32\ntied = true\n"
+               "[data]\ntext = corpus.txt\nbatch = 4\n[train]\nsteps = 20\nlearning_rate = 0.01\nwarmup = 0\n");
+    REQUIRE(run().code == 0);
+    write_file(path() / "prompts.jsonl",
+               "{\"prompt\": \"the cat sat\", \"max_tokens\": 20}\n\n{\"prompt\": \"a\"}\n"
+               "{\"prompt\": \"the cat saw some\", \"stop\": \" \"}\n"
+               "{\"prompt\": [1, 2, 3, 4, 5, 6, 7], \"prompt_logprobs\": 3, \"max_tokens\": 2}\n");
+    write_file(
+        path() / "continue.ini",
+        "[job]\ntask = infer\nthreads = 1\n[model]\nfrom = run\n[infer]\nfrom = prompts.jsonl\nto = answers.jsonl\n"
+        "tokens = 6\nslots = 2\nchunk = 4\npage = 4\nprompt_logprobs = true\n");
+  }
+
+  [[nodiscard]] Ended verify_prompts(const std::vector<std::string>& settings,
+                                     const std::vector<std::string>& words = {"--steps", "9"}) const {
+    std::vector<std::string> all = {"verify", "continue.ini", "--json", "--rows", "100"};
+    all.insert(all.end(), words.begin(), words.end());
+    return run_program(path(), with_settings(all, settings));
+  }
+};
+
+/// The rows of a report about sequences, by the sequence's number.
+std::map<int, json::object> sequences_in(const Ended& ended) {
+  std::map<int, json::object> found;
+  const json::value report = json::parse(ended.out);
+  for (const json::value& row : report.at("worst").as_array()) {
+    const std::string name(row.at("tensor").as_string());
+    if (name.starts_with("sequence ") && row.at("what") == "prediction") {
+      found.emplace(std::stoi(name.substr(9)), row.as_object());
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("jobs that continue prompts agree with the reference, whatever the split and the weights", "[verify]") {
+  const PromptFolder job;
+  for (const std::vector<std::string>& split : std::vector<std::vector<std::string>>{
+           {"job.strategy=single"},
+           {"job.strategy=tp", "job.ranks=3"},
+           {"job.strategy=pp", "job.ranks=2"},
+           {"job.strategy=zero3", "job.ranks=2"},
+           {"job.strategy=dp", "job.ranks=2"},
+           {"job.strategy=3d", "job.ranks=8", "mesh.data=2", "mesh.model=2", "mesh.pipe=2"}}) {
+    for (const char* weights : {"float32", "bfloat16", "float16", "int8"}) {
+      CAPTURE(split, weights);
+      const Ended ended = job.verify_prompts(with(split, {"infer.weights=" + std::string(weights)}));
+      check_passed(ended);
+      CHECK(json::parse(ended.out).at("steps") == 4);
+      CHECK(sequences_in(ended).size() == 4);
+      CHECK_THAT(ended.out, Contains("\"tensor\": \"layer.1/mlp/down/weights\", \"what\": \"initial\""));
+    }
+  }
+  check_passed(job.verify_prompts({"job.strategy=tp", "job.ranks=2", "infer.cache=bfloat16", "infer.invariant=ranks"}));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "answers.jsonl"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "runs"));
+}
+
+TEST_CASE("a flipped bit on one rank that continues prompts is found, with the sequence and the position", "[verify]") {
+  const PromptFolder job;
+  const std::vector<std::string> tp = {"job.strategy=tp", "job.ranks=3", "job.transport=chaos"};
+  check_passed(job.verify_prompts(tp));
+  int op = 0;
+  /// Flips a bit in each of the first rank's ops in turn, until it is one of this name.
+  const auto flip_in = [&](const std::string& name) {
+    Ended ended;
+    while (ended.err.find(name) == std::string::npos && ++op < 40) {
+      ended = job.verify_prompts(with(tp, {"transport.chaos.rank=0", "transport.chaos.corrupt=true",
+                                           "transport.chaos.at_op=" + std::to_string(op)}));
+    }
+    INFO(ended.err << ended.out);
+    CHECK(ended.code == 1);
+    return json::parse(ended.out).at("worst").at(0).as_object();
+  };
+  // In the first chunk of a prompt, tokens 0 to 3: the caches of the layer behind it are wrong.
+  const json::object caches = flip_in("'all_reduce of layer.0/mlp/down'");
+  CHECK_THAT(std::string(caches.at("tensor").as_string()), StartsWith("sequence "));
+  CHECK(caches.at("what") == "prediction");
+  CHECK(caches.at("position") == 3);
+  CHECK_THAT(std::string(caches.at("note").as_string()), Contains("; the first position that differs is 3"));
+  // Only the first rank's copy of the logits is wrong.
+  const json::object copy = flip_in("'all_gather of logits'");
+  CHECK(copy.at("tensor") == "sequence 1");
+  CHECK(copy.at("what") == "replica");
+  CHECK(copy.at("ranks") == json::array{0, 1});
+  CHECK_THAT(std::string(copy.at("note").as_string()), Contains("at position 3 is") && Contains("on rank 0, "));
+}
+
+TEST_CASE("verify of prompts takes the first ones and the chosen tensors, and refuses what it cannot record",
+          "[verify]") {
+  const PromptFolder job;
+  const Ended two = job.verify_prompts({}, {"--steps", "2", "--tensors", "sequence*"});
+  check_passed(two);
+  CHECK(sequences_in(two).size() == 2);
+  CHECK(json::parse(two.out).at("tensors") == 2);
+  const auto refused = [&](const std::vector<std::string>& settings, const std::vector<std::string>& words) {
+    const Ended ended = job.verify_prompts(settings, words);
+    CHECK(ended.code == 2);
+    return ended.err;
+  };
+  CHECK_THAT(refused({"infer.from=-"}, {}), Contains("[infer] from is a stream, and verify reads prompts from a file"));
+  CHECK_THAT(refused({}, {"--in-process"}), Contains("the ranks of a job that continues prompts are processes"));
+  CHECK_THAT(refused({}, {"--tensors", "sequence 9"}), Contains("--tensors 'sequence 9' matches no tensor"));
+  write_file(job.path() / "empty.jsonl", "\n");
+  CHECK_THAT(refused({"infer.from=empty.jsonl"}, {}), Contains("empty.jsonl' has no prompts"));
 }

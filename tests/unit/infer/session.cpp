@@ -273,3 +273,37 @@ TEST_CASE("tokens of a prompt are scored by the logits before them", "[infer]") 
     CHECK(largest_difference(decoder.logits[3][0], recomputed(model, prompt)) < 1e-5);
   }
 }
+
+TEST_CASE("all logits are told, with the position behind which they are", "[infer]") {
+  for (const bool scores_prompts : {false, true}) {
+    Decoder decoder("gpt", 2, ample, graph::DType::f32, scores_prompts);
+    const std::vector<std::int32_t> prompt = {7, 2, 9, 10, 3, 1, 1, 8, 4};
+    infer::Request asked = request(1, prompt, 3);
+    if (scores_prompts) {
+      asked.scored_from = 6;
+    }
+    decoder.session->add(std::move(asked));
+    std::vector<std::int64_t> positions;
+    while (decoder.session->requests() > 0) {
+      decoder.session->step(
+          {.drawn = [](const infer::Drawn&) {},
+           .scored = [](const infer::Scored&) {},
+           .computed =
+               [&](const infer::Computed& computed) {
+                 CHECK(computed.id == 1);
+                 const std::size_t vocabulary = computed.logits.size() / static_cast<std::size_t>(computed.rows);
+                 for (std::int64_t row = 0; row < computed.rows; ++row) {
+                   const std::int64_t position = computed.first + row;
+                   positions.push_back(position);
+                   const auto read = computed.tokens.first(static_cast<std::size_t>(position) + 1);
+                   const auto own = computed.logits.subspan(static_cast<std::size_t>(row) * vocabulary, vocabulary);
+                   CHECK(largest_difference({own.begin(), own.end()}, recomputed("gpt", {read.begin(), read.end()})) <
+                         1e-5);
+                 }
+               }});
+    }
+    // The ends of the chunks; all of a chunk whose logits score tokens.
+    CHECK(positions == (scores_prompts ? std::vector<std::int64_t>{3, 4, 5, 6, 7, 8, 9, 10}
+                                       : std::vector<std::int64_t>{3, 7, 8, 9, 10}));
+  }
+}
