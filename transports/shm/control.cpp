@@ -14,6 +14,8 @@
 #include <climits>
 #include <cstring>
 #include <ctime>
+#include <shardrun/sdk/transport/clock.hpp>
+#include <shardrun/sdk/transport/core_wait.hpp>
 #include <system_error>
 #include <utility>
 
@@ -259,7 +261,9 @@ bool Control::Yielding::yield() noexcept {
   if (count_++ == control_.yields_) {
     return false;
   }
+  const std::int64_t begin = shardrun::sdk::monotonic_now();
   sched_yield();
+  shardrun::sdk::yielded() += shardrun::sdk::monotonic_now() - begin;
   return coarse_now() < end_;
 }
 
