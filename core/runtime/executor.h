@@ -157,6 +157,10 @@ class Executor {
     return communicator_ == nullptr ? 0 : communicator_->late_seconds();
   }
   /// Seconds that the host took so far to read the programs' inputs, as those who wrote them say.
+  /// See Communicator. 0 for a rank that runs alone.
+  [[nodiscard]] double starved_seconds() const noexcept {
+    return communicator_ == nullptr ? 0 : communicator_->starved_seconds();
+  }
   [[nodiscard]] double input_seconds() const noexcept { return input_seconds_; }
   void add_input_seconds(double seconds) noexcept { input_seconds_ += seconds; }
   /// The total bytes that started transfers sent, assuming rings: see partition::sent_bytes().
