@@ -72,11 +72,10 @@ void RankRates::add(const RankRates& later) noexcept {
   slowest = later.slowest;
 }
 
-StepRates::StepRates() : sums_{.steps = 0} {
+StepRates::StepRates() : sums_{.steps = 0}, stretch_{.steps = 0} {
   for (std::vector<double>& column : columns_) {
     column.resize(most);
   }
-  starved_.resize(most);
 }
 
 void StepRates::add(const RankRates& step) noexcept {
@@ -88,10 +87,10 @@ void StepRates::add(const RankRates& step) noexcept {
   columns_[4][row] = step.input;
   sums_.stage = step.stage;
   sums_.add(step);
-  stretch_ = {stretch_.steps + 1, stretch_.seconds + step.seconds, stretch_.starved + step.starved};
+  stretch_.add(step);
   if (stretch_.seconds >= seconds_of_stretch) {
-    starved_[static_cast<std::size_t>(stretches_++) % most] = stretch_.starved / static_cast<double>(stretch_.steps);
-    stretch_ = {};
+    columns_[5][static_cast<std::size_t>(stretches_++) % most] = stretch_.starved / static_cast<double>(stretch_.steps);
+    stretch_ = {.steps = 0};
   }
 }
 
@@ -109,9 +108,8 @@ RankRates StepRates::take() noexcept {
   taken.usual_waiting = quartiles_of(columns_[3], taken.steps).middle;
   taken.input_in_step = quartiles_of(columns_[4], taken.steps);
   taken.usual_starved =
-      stretches_ > 0 ? quartiles_of(starved_, stretches_).middle : taken.starved / static_cast<double>(taken.steps);
-  sums_ = {.steps = 0};
-  stretch_ = {};
+      stretches_ > 0 ? quartiles_of(columns_[5], stretches_).middle : taken.starved / static_cast<double>(taken.steps);
+  sums_ = stretch_ = {.steps = 0};
   stretches_ = 0;
   return taken;
 }

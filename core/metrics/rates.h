@@ -78,18 +78,11 @@ class StepRates {
   /// Of the first `count` values of a column, or of all if it has fewer. Sorts them. REQUIRES: `count` > 0.
   [[nodiscard]] static Quartiles quartiles_of(std::vector<double>& column, std::int64_t count) noexcept;
 
-  /// Consecutive steps.
-  struct Stretch {
-    std::int64_t steps = 0;
-    double seconds = 0;
-    double starved = 0;
-  };
-
   RankRates sums_;
-  Stretch stretch_;
+  RankRates stretch_;  ///< of the steps since the last whole stretch
   std::int64_t stretches_ = 0;
-  std::vector<double> starved_;                 ///< in a step, the mean of each stretch
-  std::array<std::vector<double>, 5> columns_;  ///< busy, late, seconds, waiting, input
+  /// Busy, late, seconds, waiting and input of each step; starved of a step, the mean of each stretch.
+  std::array<std::vector<double>, 6> columns_;
 };
 
 /// Converts to a message between processes, and back. Numbers missing in the text become 0.

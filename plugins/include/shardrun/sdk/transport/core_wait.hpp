@@ -5,13 +5,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
-#include <string_view>
-#include <system_error>
 
 namespace shardrun::sdk {
 
@@ -35,14 +32,13 @@ class CoreWait {
       file_ = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
     }
     std::array<char, 96> text{};
-    const ssize_t bytes = ::pread(file_, text.data(), text.size(), 0);
+    if (::pread(file_, text.data(), text.size() - 1, 0) <= 0) {
+      return std::nullopt;
+    }
     // Nanoseconds in which the thread ran, those in which it waited, and how often.
-    const std::string_view line(text.data(), static_cast<std::size_t>(std::max<ssize_t>(0, bytes)));
-    const std::size_t space = line.find(' ');
-    std::int64_t waited = 0;
-    const bool is_there = space != std::string_view::npos &&
-                          std::from_chars(line.data() + space + 1, line.data() + line.size(), waited).ec == std::errc();
-    return is_there ? std::optional(waited) : std::nullopt;
+    char* after_first = nullptr;
+    static_cast<void>(std::strtoll(text.data(), &after_first, 10));
+    return std::strtoll(after_first, nullptr, 10);
   }
 
  private:
