@@ -15,6 +15,8 @@ namespace {
 /// If there are more ranks than this, a line has the minimum and the maximum.
 constexpr std::size_t most_ranks_in_line = 4;
 
+constexpr double seconds_of_stretch = 0.2;
+
 using Text = std::function<std::string(double)>;
 
 std::string rate_text(double bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)) + "/s"; }
@@ -59,6 +61,7 @@ void RankRates::add(const RankRates& later) noexcept {
   waiting += later.waiting;
   input += later.input;
   late += later.late;
+  starved += later.starved;
   bytes += later.bytes;
   flops += later.flops;
   fastest = later.fastest;
@@ -69,7 +72,7 @@ void RankRates::add(const RankRates& later) noexcept {
   slowest = later.slowest;
 }
 
-StepRates::StepRates() : sums_{.steps = 0} {
+StepRates::StepRates() : sums_{.steps = 0}, stretch_{.steps = 0} {
   for (std::vector<double>& column : columns_) {
     column.resize(most);
   }
@@ -84,22 +87,30 @@ void StepRates::add(const RankRates& step) noexcept {
   columns_[4][row] = step.input;
   sums_.stage = step.stage;
   sums_.add(step);
+  stretch_.add(step);
+  if (stretch_.seconds >= seconds_of_stretch) {
+    columns_[5][static_cast<std::size_t>(stretches_++) % most] = stretch_.starved / static_cast<double>(stretch_.steps);
+    stretch_ = {.steps = 0};
+  }
 }
 
-Quartiles StepRates::quartiles_of(std::vector<double>& column) const noexcept {
-  const std::size_t rows = std::min(most, static_cast<std::size_t>(sums_.steps));
+Quartiles StepRates::quartiles_of(std::vector<double>& column, std::int64_t count) noexcept {
+  const std::size_t rows = std::min(most, static_cast<std::size_t>(count));
   std::sort(column.begin(), column.begin() + static_cast<std::ptrdiff_t>(rows));
   return {column[(rows - 1) / 4], column[(rows - 1) / 2], column[(rows - 1) - (rows - 1) / 4]};
 }
 
 RankRates StepRates::take() noexcept {
   RankRates taken = sums_;
-  taken.busy = quartiles_of(columns_[0]);
-  taken.late_in_step = quartiles_of(columns_[1]);
-  taken.usual_seconds = quartiles_of(columns_[2]).middle;
-  taken.usual_waiting = quartiles_of(columns_[3]).middle;
-  taken.input_in_step = quartiles_of(columns_[4]);
-  sums_ = {.steps = 0};
+  taken.busy = quartiles_of(columns_[0], taken.steps);
+  taken.late_in_step = quartiles_of(columns_[1], taken.steps);
+  taken.usual_seconds = quartiles_of(columns_[2], taken.steps).middle;
+  taken.usual_waiting = quartiles_of(columns_[3], taken.steps).middle;
+  taken.input_in_step = quartiles_of(columns_[4], taken.steps);
+  taken.usual_starved =
+      stretches_ > 0 ? quartiles_of(columns_[5], stretches_).middle : taken.starved / static_cast<double>(taken.steps);
+  sums_ = stretch_ = {.steps = 0};
+  stretches_ = 0;
   return taken;
 }
 
@@ -133,6 +144,8 @@ void for_fields(Rates& rates, const Each& each) {
                        &rates.input_in_step.middle,
                        &rates.input_in_step.high,
                        &rates.stopped,
+                       &rates.starved,
+                       &rates.usual_starved,
                        &rates.slowest.bytes,
                        &rates.slowest.seconds,
                        &rates.others.bytes,

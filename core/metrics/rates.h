@@ -35,6 +35,7 @@ struct RankRates {
   double waiting = 0;        ///< the part of `communicating` in which the rank did nothing else
   double input = 0;          ///< reading samples
   double late = 0;           ///< from the start of transfers until the transport began to work on them
+  double starved = 0;        ///< in which the rank could run and had no core; part of the other times
   double bytes = 0;          ///< sent to other ranks
   double flops = 0;          ///< includes what is recomputed; 0: unknown
   double fastest = 0;        ///< operations per second of the rank's fastest op; 0: not measured
@@ -49,6 +50,9 @@ struct RankRates {
   Quartiles input_in_step;  ///< `input`
   double usual_seconds = 0;
   double usual_waiting = 0;
+  /// `starved` of a step, the median of stretches of consecutive steps of a fifth of a second or more: a control group
+  /// with a limit loses its cores once in a tenth of a second, be that in each step or in some of them.
+  double usual_starved = 0;
 
   [[nodiscard]] double bandwidth() const noexcept { return communicating > 0 ? bytes / communicating : 0; }
   [[nodiscard]] double flops_per_s() const noexcept { return seconds > 0 ? flops / seconds : 0; }
@@ -71,11 +75,14 @@ class StepRates {
   /// The largest number of steps, the latest, that quartiles are of.
   static constexpr std::size_t most = 1024;
 
-  /// The column's values, one for each step, sorted by this call.
-  [[nodiscard]] Quartiles quartiles_of(std::vector<double>& column) const noexcept;
+  /// Of the first `count` values of a column, or of all if it has fewer. Sorts them. REQUIRES: `count` > 0.
+  [[nodiscard]] static Quartiles quartiles_of(std::vector<double>& column, std::int64_t count) noexcept;
 
   RankRates sums_;
-  std::array<std::vector<double>, 5> columns_;  ///< busy, late, seconds, waiting, input
+  RankRates stretch_;  ///< of the steps since the last whole stretch
+  std::int64_t stretches_ = 0;
+  /// Busy, late, seconds, waiting and input of each step; starved of a step, the mean of each stretch.
+  std::array<std::vector<double>, 6> columns_;
 };
 
 /// Converts to a message between processes, and back. Numbers missing in the text become 0.

@@ -99,8 +99,8 @@ class SlowRanks::Report {
   /// if its median is. `usual`: seconds for which the rank is usually busy, if known.
   [[nodiscard]] std::optional<Behind> behind(std::size_t rank, bool is_found, std::optional<double> usual) const {
     std::optional<Behind> most;
-    for (const std::optional<Behind>& each :
-         {behind_by_input(rank, is_found), behind_by_busy(rank, is_found, usual), behind_by_late(rank, is_found)}) {
+    for (const std::optional<Behind>& each : {behind_by_input(rank, is_found), behind_by_busy(rank, is_found, usual),
+                                              behind_by_late(rank, is_found), behind_by_starving(rank, is_found)}) {
       most = each && (!most || each->seconds > most->seconds) ? each : most;
     }
     const std::optional<Behind> stopped = behind_by_stops(rank, is_found);
@@ -268,6 +268,30 @@ class SlowRanks::Report {
                   .weight = weight(apart, spread_of(own) + spread_of(reference)),
                   .step = step_,
                   .steps = ranks_[rank].steps};
+  }
+
+  /// A rank that lacks a core holds up the others for as long as these wait, at most. It is compared with all others,
+  /// also of other stages: on a machine with more to do than cores, each of them lacks a core in proportion to its
+  /// work.
+  [[nodiscard]] std::optional<Behind> behind_by_starving(std::size_t rank, bool is_found) const {
+    const RankRates& own = ranks_[rank];
+    const double reference = reference_among(others(rank, [&](const RankRates& other) {
+                               const double starved = ratio_of_flops(own, other) * other.usual_starved;
+                               return Quartiles{starved, starved, starved};
+                             })).middle;
+    const auto steps = static_cast<double>(own.steps);
+    const double step = own.seconds / steps;
+    const double apart = own.usual_starved - reference;
+    const double seconds =
+        std::min(apart, median(others(rank, [](const RankRates& other) { return other.waiting; })) / steps);
+    if (seconds < (is_found ? least_share / 2 : least_share) * step) {
+      return std::nullopt;
+    }
+    return Behind{.seconds = seconds,
+                  .cause = SlowRank::Cause::compute,
+                  .weight = weight(apart, 2 * least_share * step),
+                  .step = step,
+                  .steps = own.steps};
   }
 
   /// Stops hold up the others for as long as these wait, at most. The times of all processes that have to wait for a

@@ -260,14 +260,16 @@ void RankReports::write_times() {
   const std::vector<double> input = column([](const Rates& rank) { return rank.input; });
   const std::vector<double> sent = column([](const Rates& rank) { return rank.bytes; });
   const std::vector<double> stopped = column([](const Rates& rank) { return rank.stopped; });
+  const std::vector<double> starved = column([](const Rates& rank) { return rank.starved; });
   const std::vector<double> arrived = column([](const Rates& rank) { return rank.slowest.bytes + rank.others.bytes; });
   const std::vector<double> arriving =
       column([](const Rates& rank) { return rank.slowest.seconds + rank.others.seconds; });
   const std::string slow = metrics::to_json(slow_ranks_.found());
-  std::vector<metrics::JsonField> fields = {
-      {"step", ranks.front().step},          {"steps", ranks.front().steps},    {"seconds", std::span(seconds)},
-      {"computing_s", std::span(computing)}, {"exposed_s", std::span(exposed)}, {"hidden_s", std::span(hidden)},
-      {"input_s", std::span(input)},         {"sent_bytes", std::span(sent)},   {"stopped_s", std::span(stopped)}};
+  std::vector<metrics::JsonField> fields = {{"step", ranks.front().step},      {"steps", ranks.front().steps},
+                                            {"seconds", std::span(seconds)},   {"computing_s", std::span(computing)},
+                                            {"exposed_s", std::span(exposed)}, {"hidden_s", std::span(hidden)},
+                                            {"input_s", std::span(input)},     {"sent_bytes", std::span(sent)},
+                                            {"stopped_s", std::span(stopped)}, {"starved_s", std::span(starved)}};
   if (std::ranges::any_of(arrived, [](double bytes) { return bytes > 0; })) {
     fields.push_back({"arrived_bytes", std::span(arrived)});
     fields.push_back({"arrived_s", std::span(arriving)});

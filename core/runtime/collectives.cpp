@@ -216,8 +216,11 @@ void Collectives::finish(Op& op) {
   }
   record_.ended(op.recorded, false);
   op.times.reset();
+  op.starved = 0;
   if (const std::optional<sdk::OpTimes> times = op.op.times()) {
     op.times = Times{times->begun, times->ended};
+    op.starved = times->starved;
+    yielded_ns_ += times->yielded;
   }
 }
 
@@ -268,14 +271,21 @@ void Collectives::wait(Op& op) {
     hidden_ns_ += std::max<std::int64_t>(0, under_way - waited_for_others);
     count_late(op);
   }
-  exposed_ns_ += plugins::transport_clock() - waited_from;
+  const std::int64_t waited = plugins::transport_clock() - waited_from;
+  exposed_ns_ += waited;
+  starved_in_waits_ns_ += std::min(op.starved, waited);
 }
 
 void Collectives::count_late(const Op& op) {
   std::int64_t& ended_before = groups_[op.group].ended;
-  const std::int64_t late = op.times->begun - std::max(op.started, ended_before);
+  const std::int64_t late = op.times->begun - std::max(op.started, ended_before) - op.starved;
   late_ns_ += late > wake_up_ns ? late : 0;
   ended_before = std::max(ended_before, op.times->ended);
+}
+
+double Collectives::starved_seconds() noexcept {
+  const std::int64_t of_this_thread = core_wait_.nanoseconds().value_or(0) - yielded_ns_;
+  return static_cast<double>(of_this_thread + starved_in_waits_ns_) * 1e-9;
 }
 
 void Collectives::start(Handle transfer, const plugins::TransportQueue& queue) {

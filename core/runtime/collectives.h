@@ -16,6 +16,8 @@
 #include "core/runtime/waits.h"
 #include "plugins/loader/transport.h"
 
+#include <shardrun/sdk/transport/core_wait.hpp>
+
 namespace shardrun::runtime {
 
 /// The SR_DTYPE_... of an element type.
@@ -63,6 +65,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   [[nodiscard]] double exposed_seconds() const noexcept override { return static_cast<double>(exposed_ns_) * 1e-9; }
   [[nodiscard]] double hidden_seconds() const noexcept override { return static_cast<double>(hidden_ns_) * 1e-9; }
   [[nodiscard]] double late_seconds() const noexcept override { return static_cast<double>(late_ns_) * 1e-9; }
+  [[nodiscard]] double starved_seconds() noexcept override;
 
   // Operations that no program has planned, on memory that is not registered.
 
@@ -104,6 +107,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
     std::int64_t started = 0;                     ///< when the host started it
     std::int64_t exposed_before = 0;              ///< `exposed_ns_` when it was started
     std::optional<Times> times = std::nullopt;    ///< of its latest run, after the wait
+    std::int64_t starved = 0;                     ///< likewise, as in sdk::OpTimes
     std::vector<std::uint32_t>* reuse = nullptr;  ///< for an unplanned operation: the list to which its number returns
   };
 
@@ -125,7 +129,8 @@ class Collectives final : public Communicator, private QueuedTransfers {
   void finish(Op& op);
   void start(Op& op);
   void wait(Op& op);
-  /// Counts by how much an operation began late, if that is more than a transport's thread needs to wake up.
+  /// Counts by how much an operation began late, if that is more than a transport's thread needs to wake up. It was not
+  /// late while its thread had no core.
   void count_late(const Op& op);
 
   TransportSet& set_;
@@ -144,6 +149,9 @@ class Collectives final : public Communicator, private QueuedTransfers {
   std::int64_t exposed_ns_ = 0;
   std::int64_t hidden_ns_ = 0;
   std::int64_t late_ns_ = 0;
+  std::int64_t starved_in_waits_ns_ = 0;  ///< of transports' threads
+  std::int64_t yielded_ns_ = 0;
+  sdk::CoreWait core_wait_;
   Waits waits_;  ///< times at which queues waited
 };
 

@@ -69,6 +69,10 @@ class Communicator {
   /// still worked on earlier transfers of the group does not count, nor do delays as short as a thread's wake-up. 0 if
   /// the transports do not report times, or if a queue starts them.
   [[nodiscard]] virtual double late_seconds() const noexcept { return 0; }
+  /// Seconds in which the calling thread could run and had no core, or in which it waited for a transfer while the
+  /// transport's thread could work on it and had no core. Not counted are times in which it gave its core to others
+  /// because it waited for other ranks. 0 on a system that does not tell.
+  [[nodiscard]] virtual double starved_seconds() noexcept { return 0; }
 };
 
 /// Starts transfers when a device's queue reaches them, and makes queues wait for them, while the host continues. Used

@@ -156,6 +156,10 @@ class Executor {
   [[nodiscard]] double late_seconds() const noexcept {
     return communicator_ == nullptr ? 0 : communicator_->late_seconds();
   }
+  /// See Communicator. 0 for a rank that runs alone.
+  [[nodiscard]] double starved_seconds() const noexcept {
+    return communicator_ == nullptr ? 0 : communicator_->starved_seconds();
+  }
   /// Seconds that the host took so far to read the programs' inputs, as those who wrote them say.
   [[nodiscard]] double input_seconds() const noexcept { return input_seconds_; }
   void add_input_seconds(double seconds) noexcept { input_seconds_ += seconds; }

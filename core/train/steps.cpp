@@ -1,15 +1,10 @@
 #include "core/train/steps.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <numbers>
-#include <string_view>
 #include <utility>
 
 #include "core/base/error.h"
@@ -96,6 +91,7 @@ void StepMeter::begin_again() {
   hidden_ = executor_.hidden_seconds();
   input_ = executor_.input_seconds();
   late_ = executor_.late_seconds();
+  starved_ = executor_.starved_seconds();
   begin_ = std::chrono::steady_clock::now();
 }
 
@@ -109,6 +105,7 @@ StepMeasure StepMeter::end() const {
           .hidden = executor_.hidden_seconds() - hidden_,
           .input = executor_.input_seconds() - input_,
           .late = executor_.late_seconds() - late_,
+          .starved = std::max(0.0, executor_.starved_seconds() - starved_),
           .sent = sent_ ? *sent_ : difference(executor_.sent(), before_)};
 }
 
@@ -148,27 +145,12 @@ void set_links(metrics::RankRates& rates, const std::vector<sdk::Arrivals>& befo
   }
 }
 
-std::optional<std::chrono::nanoseconds> Stops::waited_for_core() noexcept {
-  if (!statistics_.is_open()) {
-    statistics_ = files::FileDescriptor(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
-  }
-  std::array<char, 96> text{};
-  const ssize_t bytes = ::pread(statistics_.get(), text.data(), text.size(), 0);
-  // Nanoseconds in which the thread ran, those in which it waited, and how often.
-  const std::string_view line(text.data(), static_cast<std::size_t>(std::max<ssize_t>(0, bytes)));
-  const std::size_t space = line.find(' ');
-  std::int64_t waited = 0;
-  const bool is_there = space != std::string_view::npos &&
-                        std::from_chars(line.data() + space + 1, line.data() + line.size(), waited).ec == std::errc();
-  return is_there ? std::optional(std::chrono::nanoseconds(waited)) : std::nullopt;
-}
-
 void Stops::look() noexcept {
   constexpr std::chrono::milliseconds least{20};
-  const std::optional<std::chrono::nanoseconds> waited = waited_for_core();
+  const std::optional<std::int64_t> waited = core_wait_.nanoseconds();
   const auto now = std::chrono::steady_clock::now();
   if (waited && waited_) {
-    const std::chrono::nanoseconds late = now - looked_ - interval - (*waited - *waited_);
+    const std::chrono::nanoseconds late = now - looked_ - interval - std::chrono::nanoseconds(*waited - *waited_);
     if (late >= least) {
       nanoseconds_ += late.count();
       ++count_;

@@ -7,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "core/files/descriptor.h"
 #include "core/infer/session.h"
 #include "core/job/job.h"
 #include "core/metrics/record.h"
@@ -16,6 +15,8 @@
 #include "core/runtime/executor.h"
 #include "core/screen/ticker.h"
 #include "core/train/rank_link.h"
+
+#include <shardrun/sdk/transport/core_wait.hpp>
 
 namespace shardrun::train {
 
@@ -66,6 +67,7 @@ struct StepMeasure {
   double hidden = 0;   ///< communication while the rank computed
   double input = 0;    ///< reading samples
   double late = 0;     ///< by which transfers began late
+  double starved = 0;  ///< in which the rank could run and had no core; part of the other times
   partition::SentBytes sent;
 };
 
@@ -88,6 +90,7 @@ class StepMeter {
   double hidden_ = 0;
   double input_ = 0;
   double late_ = 0;
+  double starved_ = 0;
   std::chrono::steady_clock::time_point begin_;
 };
 
@@ -113,15 +116,13 @@ class Stops {
 
  private:
   void look() noexcept;
-  /// For how long the calling thread could run and had no core, so far.
-  [[nodiscard]] std::optional<std::chrono::nanoseconds> waited_for_core() noexcept;
 
   std::atomic<std::int64_t> count_ = 0;
   std::atomic<std::int64_t> nanoseconds_ = 0;
   // Used only by the ticker's thread.
   std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
-  std::optional<std::chrono::nanoseconds> waited_;  ///< for a core, until then
-  files::FileDescriptor statistics_;                ///< of the thread
+  std::optional<std::int64_t> waited_;  ///< nanoseconds for a core, until then
+  sdk::CoreWait core_wait_;
   static constexpr std::chrono::milliseconds interval{25};
   screen::Ticker ticker_{interval, [this] { look(); }};
 };

@@ -10,6 +10,7 @@
 #include "tests/integration/processes.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/cores.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace shardrun::test;
@@ -135,6 +136,37 @@ TEST_CASE("the times for which a rank's process is stopped are those of this ran
       CHECK((slow.at("cause").as_string() != "stopped" || slow.at("rank").to_number<int>() == 1));
     }
   }
+}
+
+TEST_CASE("a rank that has too little of a core is named, although it loses its time within transfers", "[slow]") {
+  const std::vector<int> cores = usable_cores();
+  if (cores.size() < 2) {
+    return;  // no rank would have more of a core than another
+  }
+  const JobFolder job;
+  std::future<void> starving;
+
+  const Ended ended =
+      run_program(job.path(),
+                  with_settings({"job.ini"}, {"job.strategy=tp", "job.ranks=2", "job.threads=1", "job.transport=tcp",
+                                              "train.steps=300", "train.eval_every=0"}),
+                  [&](pid_t launcher, std::string_view) {
+                    if (!starving.valid()) {
+                      starving = beside(launcher, [&cores, launcher] {
+                        const std::vector<pid_t> ranks = await_children(launcher, 2);
+                        starve_on(cores.front(), ranks.at(1));
+                        const Rivals rivals(cores.front(), 1);
+                        while (!ends_within(launcher, 1000)) {
+                        }
+                      });
+                    }
+                  });
+  starving.get();
+
+  REQUIRE(ended.code == 0);
+  const std::vector<double> starved = seconds_of(job.path() / "run", "starved_s", 300, 2);
+  CHECK(starved[1] > starved[0]);
+  static_cast<void>(slow_rank(job.path() / "run", 1, "compute"));
 }
 
 TEST_CASE("long messages over tcp are counted with the time in which they came", "[slow]") {

@@ -232,7 +232,7 @@ std::int32_t FaultyOp::conclude(std::int32_t status, sr_error* error) {
 }
 
 sdk::OpTimes FaultyOp::times() const {
-  std::int64_t ended = 0;
+  sdk::OpTimes sum = {.begun = begun_};
   for (const std::uint64_t part : begun()) {
     sr_op_times times{};
     times.struct_size = sizeof(times);
@@ -241,9 +241,12 @@ sdk::OpTimes FaultyOp::times() const {
     const sr_transport& inner = *group_.injector().inner().functions;
     const bool is_known = SR_HAS(&inner, sr_transport, op_times) && inner.op_times != nullptr &&
                           group_.injector().inner()(&sr_transport::op_times, part, &times, &error) == SR_OK;
-    ended = std::max(ended, is_known ? times.ended : ended_);
+    const sdk::OpTimes known = is_known ? sdk::detail::read(times) : sdk::OpTimes{.ended = ended_};
+    sum.ended = std::max(sum.ended, known.ended);
+    sum.starved += known.starved;
+    sum.yielded += known.yielded;
   }
-  return {begun_, ended};
+  return sum;
 }
 
 bool FaultyOp::awaits_lost() const {

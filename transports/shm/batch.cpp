@@ -57,6 +57,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     }
     are_sends_posted_ = false;
     is_complete_ = false;
+    times_on_caller_ = {};
     deadline_ = deadline;
     ShmGroup::Running& running = group_.running();
     if (Batch* const before = std::exchange(running.on_caller, nullptr)) {
@@ -77,7 +78,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     return is_on_worker_ ? group_.wait(*this, deadline) : advance_on_caller(deadline);
   }
   std::optional<shardrun::sdk::OpTimes> times() const override {
-    return is_on_worker_ ? std::optional(group_.times(*this)) : std::nullopt;
+    return is_on_worker_ ? std::optional(group_.times(*this)) : ShmGroup::known(times_on_caller_);
   }
 
  private:
@@ -119,7 +120,8 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     Batch*& on_caller = group_.running().on_caller;
     try {
       is_complete_ = group_.on_caller(
-          until, deadline_, [&](sdk::Deadline latest) { return advance(latest); }, [this] { return past_deadline(); });
+          until, deadline_, times_on_caller_, [&](sdk::Deadline latest) { return advance(latest); },
+          [this] { return past_deadline(); });
     } catch (const TransportError&) {
       on_caller = nullptr;
       throw;
@@ -301,6 +303,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   bool are_sends_posted_ = false;
   bool is_complete_ = false;  ///< the latest run is complete; used only on the caller's thread
   sdk::Deadline deadline_;
+  shardrun::sdk::OpTimes times_on_caller_;
   Control::NextCheck next_check_ = sdk::Deadline::past();
 };
 

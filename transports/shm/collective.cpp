@@ -64,6 +64,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     group_.check();  // if the group has failed, an earlier run may not have ended
     step_ = 0;
     has_entered_ = false;
+    times_on_caller_ = {};
     first_number_ += step_count_before_;
     step_count_before_ = steps_;
     deadline_ = deadline;
@@ -90,9 +91,8 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     return advance_on_caller(deadline);
   }
 
-  /// Nothing for a run on the caller's thread, which overlaps with no other work.
   std::optional<shardrun::sdk::OpTimes> times() const override {
-    return in_background_ ? std::optional(group_.times(*this)) : std::nullopt;
+    return in_background_ ? std::optional(group_.times(*this)) : ShmGroup::known(times_on_caller_);
   }
 
  private:
@@ -121,9 +121,10 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(op_); }
 
   bool advance_on_caller(sdk::Deadline until) {
-    return step_ == steps_ || group_.on_caller(
-                                  until, deadline_, [&](sdk::Deadline latest) { return advance(latest); },
-                                  [this] { return past_deadline(); });
+    return step_ == steps_ ||
+           group_.on_caller(
+               until, deadline_, times_on_caller_, [&](sdk::Deadline latest) { return advance(latest); },
+               [this] { return past_deadline(); });
   }
 
   /// Runs the remaining steps. Returns false if `until` passed first; a later call continues.
@@ -458,6 +459,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   std::uint64_t first_number_ = 0;  ///< number of steps in all earlier runs
   std::uint64_t seen_ = 0;          ///< all members that this one waits for are known to have entered this step
   sdk::Deadline deadline_;
+  shardrun::sdk::OpTimes times_on_caller_;
   Control::NextCheck next_check_ = sdk::Deadline::past();
 };
 

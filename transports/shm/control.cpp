@@ -14,6 +14,8 @@
 #include <climits>
 #include <cstring>
 #include <ctime>
+#include <shardrun/sdk/transport/clock.hpp>
+#include <shardrun/sdk/transport/core_wait.hpp>
 #include <system_error>
 #include <utility>
 
@@ -22,6 +24,9 @@ namespace {
 
 /// How often a sleeping thread checks. A wakeup is lost if the process that should send it ends first.
 constexpr std::chrono::milliseconds check_interval(20);
+
+/// The longest time for which Linux usually runs a thread before it lets others run.
+constexpr std::int64_t slice_ns = 4'000'000;
 
 /// How long all yields before a sleep may take, apart from one tick of the coarse clock. Members that run the same op
 /// need less.
@@ -259,9 +264,14 @@ bool Control::Yielding::yield() noexcept {
   if (count_++ == control_.yields_) {
     return false;
   }
+  shardrun::sdk::yielded() += last_;
+  const std::int64_t begin = shardrun::sdk::monotonic_now();
   sched_yield();
+  last_ = shardrun::sdk::monotonic_now() - begin;
   return coarse_now() < end_;
 }
+
+Control::Yielding::~Yielding() { shardrun::sdk::yielded() += std::min(last_, slice_ns); }
 
 void Control::sleep(std::uint32_t seen, sdk::Deadline deadline) const noexcept {
   const std::chrono::nanoseconds left =

@@ -256,17 +256,22 @@ class Control {
   static void pause() noexcept;
 
   /// Yields a limited number of times, within the deadline and a few milliseconds. Beside a process that computes, each
-  /// yield costs a whole time slice.
+  /// yield costs a whole time slice. Adds them to sdk::yielded(). The last one may have been longer than what it waited
+  /// for, so no more of it counts than such a slice: beyond that the thread had no core.
   class Yielding {
    public:
     Yielding(const Control& control, sdk::Deadline deadline) noexcept : control_(control), until_(deadline) {}
+    Yielding(const Yielding&) = delete;
+    Yielding& operator=(const Yielding&) = delete;
+    ~Yielding();
     /// Returns false once the limit is reached.
     [[nodiscard]] bool yield() noexcept;
 
    private:
     const Control& control_;
     sdk::Deadline until_;
-    std::int64_t end_ = 0;  ///< by the coarse clock; set by the first yield
+    std::int64_t end_ = 0;   ///< by the coarse clock; set by the first yield
+    std::int64_t last_ = 0;  ///< how long the last yield took
     int count_ = 0;
   };
   void wake() noexcept;

@@ -7,6 +7,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <shardrun/sdk/transport/clock.hpp>
+#include <shardrun/sdk/transport/core_wait.hpp>
 #include <shardrun/sdk/transport/group.hpp>
 #include <shardrun/sdk/transport/worker.hpp>
 #include <shared_mutex>
@@ -141,15 +143,24 @@ class ShmGroup final : public shardrun::sdk::Group {
   [[nodiscard]] bool wait(Worker::Task& task, sdk::Deadline deadline) { return worker_.wait(task, deadline); }
   [[nodiscard]] shardrun::sdk::OpTimes times(const Worker::Task& task) { return worker_.times(task); }
 
-  /// Runs an op on the caller's thread. A failure there fails the group, too. `advance(until)` returns whether the op
-  /// is complete. Returns false if `until` passed before the op's own deadline `own`. Past `own` throws
-  /// `past_deadline()`, which names the missing members. Throws TransportError.
+  /// Times to which on_caller() has added; nothing if the op was complete without it.
+  [[nodiscard]] static std::optional<shardrun::sdk::OpTimes> known(const shardrun::sdk::OpTimes& times) noexcept {
+    return times.begun != 0 ? std::optional(times) : std::nullopt;
+  }
+  /// Runs an op on the caller's thread, and adds to its `times`. A failure there fails the group, too. `advance(until)`
+  /// returns whether the op is complete. Returns false if `until` passed before the op's own deadline `own`. Past `own`
+  /// throws `past_deadline()`, which names the missing members. Throws TransportError.
   template <class Advance, class PastDeadline>
-  [[nodiscard]] bool on_caller(sdk::Deadline until, sdk::Deadline own, const Advance& advance,
-                               const PastDeadline& past_deadline) {
+  [[nodiscard]] bool on_caller(sdk::Deadline until, sdk::Deadline own, shardrun::sdk::OpTimes& times,
+                               const Advance& advance, const PastDeadline& past_deadline) {
     check();
+    const std::int64_t yielded = shardrun::sdk::yielded();
+    times.begun = times.begun != 0 ? times.begun : shardrun::sdk::monotonic_now();
     try {
-      if (advance(std::min(until, own))) {
+      const bool is_complete = advance(std::min(until, own));
+      times.ended = shardrun::sdk::monotonic_now();
+      times.yielded += shardrun::sdk::yielded() - yielded;
+      if (is_complete) {
         return true;
       }
       if (!own.passed()) {

@@ -197,6 +197,9 @@ typedef struct sr_op_times {
   uint32_t reserved; /* zero */
   int64_t begun;     /* when the transport began to work on it; may be after its start */
   int64_t ended;     /* when it was complete; may be long before its wait */
+  /* Since 1.9, in nanoseconds; 0 if not known */
+  int64_t starved; /* for which a thread of the transport could have worked on it and had no core */
+  int64_t yielded; /* for which the calling thread gave its core to others, because the op waited for other ranks */
 } sr_op_times;
 #define SR_OP_TIMES_SIZE_1_2 UINT32_C(24)
 

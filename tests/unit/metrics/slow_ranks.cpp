@@ -495,6 +495,90 @@ TEST_CASE("a rank whose process is stopped again and again is named, although it
   }
 }
 
+TEST_CASE("a rank that has too little of a core is slow in computing, although it seems to wait for others",
+          "[metrics]") {
+  struct Named {
+    std::size_t after = 0;  ///< reports; 0: not named
+    std::string line;
+  };
+  // `starved`: seconds of a step, by rank.
+  const auto named = [](const std::vector<double>& starved, const std::function<void(RankRates&)>& change = {}) {
+    EvenRanks ranks(starved.size());
+    for (std::size_t report = 1; report <= 10; ++report) {
+      const SlowRanks::Change begun = ranks.report([&](std::vector<RankRates>& reports) {
+        for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+          reports[rank].usual_starved = starved[rank];
+          if (change) {
+            change(reports[rank]);
+          }
+        }
+      });
+      if (!begun.begun.empty()) {
+        CHECK(begun.begun.size() == 1);
+        return Named{report, line_of_begin(begun.begun[0])};
+      }
+    }
+    return Named{};
+  };
+  const Named clear = named({0.01, 0.008, 0.028, 0.012});
+  CHECK(clear.after == 2);
+  CHECK(clear.line == "rank 2 (host a) holds up the others since step 1: 16.0 ms a step (32 %), in computing");
+  CHECK(named({0.0, 0.028}).after == 2);
+  CHECK(named({0.01, 0.008, 0.018, 0.012}).after == 6);  // by more than a tenth of a step, but less than a fifth
+  CHECK(named({0.01, 0.008, 0.016, 0.012}).after == 0);  // by less than a tenth
+  CHECK(named({0.03, 0.03, 0.031, 0.03}).after == 0);    // a machine with more to do than cores
+  CHECK(named({0.01, 0.028, 0.028, 0.012}).after == 0);  // half of the ranks
+  CHECK(named({0.01, 0.008, 0.028, 0.012}, [](RankRates& rank) { rank.waiting = 0.01; }).after == 0);
+  // A rank with twice the operations lacks a core for twice as long.
+  const auto more = [](RankRates& rank) { rank.flops = rank.usual_starved > 0.02 ? 2e9 : 1e9; };
+  CHECK(named({0.012, 0.012, 0.024, 0.012}, more).after == 0);
+  CHECK(named({0.012, 0.012, 0.036, 0.012}, more).after == 2);
+}
+
+TEST_CASE("recorded times without a core name the rank whose control group had a limit, and nobody on a busy machine",
+          "[metrics]") {
+  // Four ranks on two busy cores. For each report: milliseconds of a step, then those in which each rank had no core.
+  using Recorded = std::vector<std::array<double, 5>>;
+  const auto named = [](const Recorded& recorded) {
+    EvenRanks ranks(4);
+    for (const std::array<double, 5>& times : recorded) {
+      static_cast<void>(ranks.report([&](std::vector<RankRates>& reports) {
+        for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+          reports[rank].seconds = times[0] * 1e-3 * static_cast<double>(reports[rank].steps);
+          reports[rank].waiting = reports[rank].seconds / 2;
+          reports[rank].usual_seconds = times[0] * 1e-3;
+          reports[rank].usual_starved = times[rank + 1] * 1e-3;
+        }
+      }));
+    }
+    std::vector<std::int64_t> all;
+    for (const SlowRank& slow : ranks.slow().found()) {
+      CHECK(slow.cause == SlowRank::Cause::compute);
+      all.push_back(slow.rank);
+    }
+    return all;
+  };
+  const std::vector<std::int64_t> nobody;
+  const std::vector<std::int64_t> rank_2 = {2};
+  CHECK(named({{166, 28, 25, 122, 26}, {148, 22, 10, 95, 19}}) == rank_2);   // tp
+  CHECK(named({{150, 71, 57, 133, 65}, {131, 35, 32, 130, 44}}) == rank_2);  // zero3
+  const Recorded pipeline = {{120, 10, 2, 20, 12}, {64, 3, 3, 16, 7}, {68, 4, 3, 18, 5}, {65, 2, 3, 18, 3}};
+  CHECK(named(pipeline) == nobody);  // a fifth of a core is almost enough for a stage that waits most of the time
+  CHECK(named({{160, 122, 136, 113, 122},
+               {142, 110, 112, 109, 100},
+               {139, 91, 109, 102, 104},
+               {187, 165, 115, 135, 154},
+               {177, 137, 146, 141, 131},
+               {141, 107, 107, 104, 105},
+               {159, 123, 125, 140, 139}}) == nobody);  // dp beside two processes that compute
+  CHECK(named({{169, 25, 31, 45, 53},
+               {164, 29, 23, 27, 24},
+               {160, 44, 42, 35, 40},
+               {143, 33, 31, 31, 24},
+               {207, 19, 67, 49, 68},
+               {160, 53, 57, 25, 49}}) == nobody);  // pp, likewise
+}
+
 TEST_CASE("a link that moves far fewer bytes a second than others is named by its two ranks", "[metrics]") {
   const auto link = [](std::int64_t from, double bandwidth) {
     return RankRates::Link{.from = from, .bytes = bandwidth * 0.18, .seconds = 0.18};
@@ -615,6 +699,26 @@ TEST_CASE("the only link is compared with its own past, and not judged while one
       CHECK(slow.cause == SlowRank::Cause::compute);
     }
   }
+}
+
+TEST_CASE("how long a rank usually has no core counts pulses in some of its steps, and not what happens once",
+          "[metrics]") {
+  StepRates pulses;  // in each fifth step
+  StepRates once;
+  StepRates few;
+  for (std::int64_t step = 1; step <= 50; ++step) {
+    const double pulse = step % 5 == 0 ? 0.08 : 0;
+    pulses.add({.step = step, .seconds = 0.01 + pulse, .starved = pulse});
+    once.add({.step = step, .seconds = step == 20 ? 0.41 : 0.02, .starved = step == 20 ? 0.4 : 0});
+  }
+  few.add({.step = 1, .seconds = 0.01, .starved = 0.002});
+  few.add({.step = 2, .seconds = 0.01, .starved = 0.004});
+
+  CHECK(pulses.take().usual_starved >= 0.01);
+  const RankRates disturbed = once.take();
+  CHECK(disturbed.starved == Approx(0.4));
+  CHECK(disturbed.usual_starved == 0);
+  CHECK(few.take().usual_starved == Approx(0.003));
 }
 
 TEST_CASE("a report has the sums and the quartiles of its steps, and adding a step allocates nothing", "[metrics]") {

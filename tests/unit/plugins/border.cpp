@@ -53,7 +53,7 @@ TEST_CASE("ops come back from their C form as they were", "[sdk]") {
 
 TEST_CASE("what a transport says comes back from its C form as it was", "[sdk]") {
   const OpInfo info = {.flags = 1, .scratch_bytes = 2};
-  const OpTimes times = {.begun = 3, .ended = 4};
+  const OpTimes times = {.begun = 3, .ended = 4, .starved = 5, .yielded = 6};
   const Arrivals arrivals = {.bytes = 8, .nanoseconds = 9};
   const Props props = {.flags = SR_TRANSPORT_OWN_LAUNCHER, .memory_kinds = 6, .queue_kinds = 7};
 
@@ -65,6 +65,10 @@ TEST_CASE("what a transport says comes back from its C form as it was", "[sdk]")
   sr_transport_props old{.struct_size = SR_TRANSPORT_PROPS_SIZE_1_0, .queue_kinds = 9};
   detail::write(props, old);
   CHECK(old.queue_kinds == 9);
+  sr_op_times shorter{.struct_size = SR_OP_TIMES_SIZE_1_2, .starved = 7};
+  detail::write(times, shorter);
+  CHECK(shorter.starved == 7);
+  CHECK(detail::read(shorter) == OpTimes{.begun = 3, .ended = 4});
 }
 
 TEST_CASE("groups come back from their C form as they were", "[sdk]") {

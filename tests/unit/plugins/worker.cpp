@@ -1,3 +1,6 @@
+#include <sched.h>
+
+#include <shardrun/sdk/transport/core_wait.hpp>
 #include <shardrun/sdk/transport/group.hpp>
 #include <shardrun/sdk/transport/worker.hpp>
 
@@ -11,6 +14,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/cores.h"
 
 using namespace shardrun::sdk;
 using Catch::Contains;
@@ -303,4 +307,41 @@ TEST_CASE("an early status of the host's store ends the wait", "[sdk]") {
   host.early_status = GENERATE(SR_TIMEOUT, SR_ABORTED, SR_INVALID);
 
   CHECK(failure_of(host, never).status() == host.early_status);
+}
+
+TEST_CASE("a task's times say for how long its thread had no core, apart from what it yielded", "[sdk]") {
+  if (!CoreWait().nanoseconds()) {
+    return;  // this system does not tell
+  }
+  constexpr std::int64_t enough = 5'000'000;
+  const int core = sched_getcpu();
+  const shardrun::test::Rivals rivals(core, 1);
+  Worker worker;
+  ActTask place([&] { shardrun::test::stay_on(core); });
+  std::int64_t computed_until = 0;
+  ActTask computing([&] {
+    CoreWait wait;
+    const std::int64_t before = *wait.nanoseconds();
+    do {
+      computed_until = *wait.nanoseconds();
+    } while (computed_until - before < enough);
+  });
+  std::int64_t waited = 0;
+  ActTask yielding([&] {
+    const std::int64_t yielded_before = yielded();
+    while (yielded() - yielded_before < enough) {
+      const std::int64_t begin = monotonic_now();
+      sched_yield();
+      yielded() += monotonic_now() - begin;
+    }
+    waited = *CoreWait().nanoseconds() - computed_until;
+  });
+
+  for (ActTask* const task : {&place, &computing, &yielding}) {
+    worker.start(*task, never);
+    REQUIRE(worker.wait(*task, never));
+  }
+
+  CHECK(worker.times(computing).starved >= enough);
+  CHECK(worker.times(yielding).starved < waited);
 }

@@ -148,6 +148,8 @@ TEST_CASE("shm: sends take no descriptors, whatever memory they use") {
     const auto open_files = [] {
       return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
     };
+    Messages first(group, rank.rank() == 0 ? SR_OP_SEND : SR_OP_RECV, 1 - rank.rank(), {5000});
+    run(first.op());
     rank.meet("connected");
     const std::ptrdiff_t before = rank.rank() == 0 ? open_files() : 0;
     rank.meet("counted");

@@ -1,11 +1,16 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
+#include "tests/support/processes.h"
 #include "tests/support/transport_ranks.h"
 #include "tests/unit/transports_shm/arena.h"
 
@@ -50,6 +55,34 @@ float overwritten_before_it_is_read(const sdk::OpSpec& sent, const sdk::OpSpec& 
 }
 
 }  // namespace
+
+TEST_CASE("shm: an op that waits for another member says for how long its caller yielded") {
+  std::atomic<pid_t> waiting = 0;
+  std::optional<sdk::OpTimes> times;
+  run_ranks("shm", 2, [&](Rank& rank) {
+    std::vector<float> data(1);
+    sdk::OpSpec request = request_of(SR_OP_ALL_REDUCE, 1, 1, data);
+    request.flags = SR_OP_FLAG_BLOCKING;
+    auto group = rank.group();
+    auto op = group.prepare({request}, after(30));
+    rank.meet("prepared");
+    if (rank.rank() == 0) {
+      waiting = gettid();
+    } else {
+      while (waiting == 0 || state_of(waiting) != 'S') {  // it sleeps once it has yielded for long enough
+      }
+    }
+    op.start(after(30));
+    finish(op);
+    if (rank.rank() == 0) {
+      times = op.times();
+    }
+    rank.meet("end");
+  });
+  REQUIRE(times);
+  CHECK(times->yielded > 0);
+  CHECK(times->yielded <= times->ended - times->begun);
+}
 
 TEST_CASE("shm: long registered memory is read in place, and other memory from a copy") {
   std::vector<float> none;

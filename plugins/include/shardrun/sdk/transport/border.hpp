@@ -91,11 +91,18 @@ inline void write(const OpInfo& info, sr_op_info& to) noexcept {
   to.scratch_bytes = info.scratch_bytes;
 }
 
-[[nodiscard]] inline OpTimes read(const sr_op_times& raw) noexcept { return {raw.begun, raw.ended}; }
+[[nodiscard]] inline OpTimes read(const sr_op_times& raw) noexcept {
+  const bool is_recent = SR_HAS(&raw, sr_op_times, yielded);
+  return {raw.begun, raw.ended, is_recent ? raw.starved : 0, is_recent ? raw.yielded : 0};
+}
 
 inline void write(const OpTimes& times, sr_op_times& to) noexcept {
   to.begun = times.begun;
   to.ended = times.ended;
+  if (SR_HAS(&to, sr_op_times, yielded)) {
+    to.starved = times.starved;
+    to.yielded = times.yielded;
+  }
 }
 
 [[nodiscard]] inline Arrivals read(const sr_arrivals& raw) noexcept { return {raw.bytes, raw.nanoseconds}; }

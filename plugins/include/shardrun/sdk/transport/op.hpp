@@ -104,10 +104,13 @@ struct OpInfo {
   bool operator==(const OpInfo&) const = default;
 };
 
-/// The C++ form of sr_op_times: when an op's latest run was in progress, by monotonic_now().
+/// The C++ form of sr_op_times: when an op's latest run was in progress, by monotonic_now(), and for how many
+/// nanoseconds threads had no core meanwhile.
 struct OpTimes {
   std::int64_t begun = 0;
   std::int64_t ended = 0;
+  std::int64_t starved = 0;
+  std::int64_t yielded = 0;
 
   bool operator==(const OpTimes&) const = default;
 };

@@ -3,9 +3,11 @@
 /// A thread that runs the ops of one group, for transports whose calls block.
 
 #include <shardrun/sdk/transport/clock.hpp>
+#include <shardrun/sdk/transport/core_wait.hpp>
 #include <shardrun/sdk/transport/op.hpp>
 #include <shardrun/sdk/transport/queue.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -47,8 +49,7 @@ class Worker {
     enum class State { idle, queued, running, done, failed };
     State state_ = State::idle;
     Deadline deadline_;
-    std::int64_t begun_ = 0;
-    std::int64_t ended_ = 0;
+    OpTimes times_;
     Task* next_ = nullptr;
     std::shared_ptr<PendingCall> turn_ = {};  ///< lets the task begin; made when it is first started in a queue
     bool is_held_ = false;                    ///< true until the queue reaches the task
@@ -187,7 +188,7 @@ class Worker {
   /// REQUIRES: the task is complete.
   [[nodiscard]] TaskTimes times(const Task& task) {
     const std::lock_guard lock(mutex_);
-    return {task.begun_, task.ended_};
+    return task.times_;
   }
 
   /// Returns once the task is neither queued nor running. If it was still in progress, the worker fails. A queue may
@@ -296,6 +297,7 @@ class Worker {
   }
 
   void work() {
+    static_cast<void>(starved_since_last());  // opens its file
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [&] { return has_work(); });
@@ -334,11 +336,17 @@ class Worker {
     lock.unlock();
     const std::int64_t begun = monotonic_now();
     const bool succeeded = run(task, deadline);
-    const std::int64_t ended = monotonic_now();
+    const OpTimes times = {.begun = begun, .ended = monotonic_now(), .starved = starved_since_last()};
     lock.lock();
-    task.begun_ = begun;
-    task.ended_ = ended;
+    task.times_ = times;
     end(task, succeeded ? Task::State::done : Task::State::failed, lock);
+  }
+
+  /// For how long this thread has had no core since the last call: all of that was time of the task, because without
+  /// one the thread sleeps.
+  [[nodiscard]] std::int64_t starved_since_last() noexcept {
+    const std::int64_t now = core_wait_.nanoseconds().value_or(0) - yielded();
+    return std::max<std::int64_t>(0, now - std::exchange(starved_, now));
   }
 
   [[nodiscard]] bool run(Task& task, Deadline deadline) noexcept {
@@ -364,7 +372,10 @@ class Worker {
   bool stopping_ = false;
   std::optional<TransportError> failure_;
   std::atomic<bool> failed_ = false;
-  std::thread thread_;  // last, because it uses the members above
+  // Used only by the worker's thread.
+  CoreWait core_wait_;
+  std::int64_t starved_ = 0;  ///< until the end of the latest task
+  std::thread thread_;        // last, because it uses the members above
 };
 
 }  // namespace shardrun::sdk

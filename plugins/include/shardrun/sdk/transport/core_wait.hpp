@@ -1,0 +1,55 @@
+#pragma once
+
+/// How long threads could run and had no core.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+
+namespace shardrun::sdk {
+
+/// For how long a thread could run and had no core, because others had it or because a limit of its control group was
+/// used up. Linux counts it.
+class CoreWait {
+ public:
+  CoreWait() = default;
+  CoreWait(const CoreWait&) = delete;
+  CoreWait& operator=(const CoreWait&) = delete;
+  ~CoreWait() {
+    if (file_ >= 0) {
+      ::close(file_);
+    }
+  }
+
+  /// Nanoseconds since the calling thread began; nothing on a system that does not tell. REQUIRES: all calls are made
+  /// on one thread.
+  [[nodiscard]] std::optional<std::int64_t> nanoseconds() noexcept {
+    if (file_ < 0) {
+      file_ = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    }
+    std::array<char, 96> text{};
+    if (::pread(file_, text.data(), text.size() - 1, 0) <= 0) {
+      return std::nullopt;
+    }
+    // Nanoseconds in which the thread ran, those in which it waited, and how often.
+    char* after_first = nullptr;
+    static_cast<void>(std::strtoll(text.data(), &after_first, 10));
+    return std::strtoll(after_first, nullptr, 10);
+  }
+
+ private:
+  int file_ = -1;
+};
+
+/// Nanoseconds for which the calling thread has so far given its core to others while it waited for other ranks, a part
+/// of its CoreWait. Whatever calls sched_yield in this plugin adds to it.
+[[nodiscard]] inline std::int64_t& yielded() noexcept {
+  thread_local std::int64_t nanoseconds = 0;
+  return nanoseconds;
+}
+
+}  // namespace shardrun::sdk
