@@ -275,10 +275,12 @@ class SlowRanks::Report {
   /// work.
   [[nodiscard]] std::optional<Behind> behind_by_starving(std::size_t rank, bool is_found) const {
     const RankRates& own = ranks_[rank];
-    const double reference = reference_among(others(rank, [&](const RankRates& other) {
-                               const double starved = ratio_of_flops(own, other) * other.usual_starved;
-                               return Quartiles{starved, starved, starved};
-                             })).middle;
+    const std::vector<Quartiles> starved = others(rank, [&](const RankRates& other) {
+      const double seconds = ratio_of_flops(own, other) * other.usual_starved;
+      return Quartiles{seconds, seconds, seconds};
+    });
+    const double reference = reference_among(starved).middle;
+    const double least_of_others = std::ranges::min_element(starved, {}, &Quartiles::middle)->middle;
     const auto steps = static_cast<double>(own.steps);
     const double step = own.seconds / steps;
     const double apart = own.usual_starved - reference;
@@ -289,7 +291,7 @@ class SlowRanks::Report {
     }
     return Behind{.seconds = seconds,
                   .cause = SlowRank::Cause::compute,
-                  .weight = weight(apart, 2 * least_share * step),
+                  .weight = weight(apart, std::max(2 * least_share * step, reference - least_of_others)),
                   .step = step,
                   .steps = own.steps};
   }

@@ -60,7 +60,7 @@ struct SlowRank {
 /// row as it took to find it in which its median is that of the others.
 ///
 /// A rank that lacks a core computes and transfers too slowly, and seems to wait within its transfers. So it also
-/// counts as slow if it had no core for longer than all others, by a tenth of a step or more.
+/// counts as slow if it had no core for longer than the others, by a tenth of a step or more.
 ///
 /// Stops of a process are too rare for quartiles: they count in sum, over the last seconds. A link is slow in a report
 /// if its long messages came at less than a quarter of the rate of others, and the ranks wait for so long. In a job on

@@ -524,10 +524,11 @@ TEST_CASE("a rank that has too little of a core is slow in computing, although i
   CHECK(clear.after == 2);
   CHECK(clear.line == "rank 2 (host a) holds up the others since step 1: 16.0 ms a step (32 %), in computing");
   CHECK(named({0.0, 0.028}).after == 2);
-  CHECK(named({0.01, 0.008, 0.018, 0.012}).after == 6);  // by more than a tenth of a step, but less than a fifth
-  CHECK(named({0.01, 0.008, 0.016, 0.012}).after == 0);  // by less than a tenth
-  CHECK(named({0.03, 0.03, 0.031, 0.03}).after == 0);    // a machine with more to do than cores
-  CHECK(named({0.01, 0.028, 0.028, 0.012}).after == 0);  // half of the ranks
+  CHECK(named({0.01, 0.008, 0.018, 0.012}).after == 6);   // by more than a tenth of a step, but less than a fifth
+  CHECK(named({0.016, 0.002, 0.028, 0.004}).after == 6);  // by less than lies between the others
+  CHECK(named({0.01, 0.008, 0.016, 0.012}).after == 0);   // by less than a tenth
+  CHECK(named({0.03, 0.03, 0.031, 0.03}).after == 0);     // a machine with more to do than cores
+  CHECK(named({0.01, 0.028, 0.028, 0.012}).after == 0);   // half of the ranks
   CHECK(named({0.01, 0.008, 0.028, 0.012}, [](RankRates& rank) { rank.waiting = 0.01; }).after == 0);
   // A rank with twice the operations lacks a core for twice as long.
   const auto more = [](RankRates& rank) { rank.flops = rank.usual_starved > 0.02 ? 2e9 : 1e9; };
