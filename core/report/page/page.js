@@ -147,7 +147,7 @@ function restart_warnings(run) {
       (has(from) ? "; the next went on after step " + from + " and did " + plural(repeated_steps(run, number), "step") + " again" : "") + ".";
   });
   return [...texts.map(text => make("p", {class: "slow", text})),
-          make("p", {class: "soft", text: "Curves are of all attempts. Speed, steps, seconds, memory, bytes and slow ranks are of the last one alone."})];
+          make("p", {class: "soft", text: "Curves and the times of every rank are of all attempts. Speed, steps, seconds, memory, bytes and slow ranks are of the last one alone."})];
 }
 
 function bubble_tile(run) {

@@ -166,6 +166,15 @@ function step_chart(run) {
 /// All but the first, which has the start of the run in it, where there are others.
 const after_first = list => list.length > 1 ? list.slice(1) : list;
 
+const first_step = (times, interval) => times.step[interval] - times.steps[interval] + 1;
+const step_range = (from, to) => from === to ? String(from) : from + dash + to;
+
+/// The steps of no interval from interval `begin` on, such as "41–60, 135–140"; or "". Of an interval that a restart cuts short, no times are kept.
+function steps_without_times(times, begin) {
+  return times.step.slice(begin, -1).map((end, i) => [end + 1, first_step(times, begin + i + 1) - 1]).filter(([from, to]) => from <= to)
+    .map(([from, to]) => step_range(from, to)).join(", ");
+}
+
 /// Seconds a step of every rank, over all intervals after the first.
 function mean_times(times) {
   const steps = sum(after_first(times.steps)), ranks = times.seconds.length ? times.seconds[0].length : 0;
@@ -184,8 +193,9 @@ function rank_bars(run) {
     const rest = seconds - sum(parts.map(part => part[1]));
     return {label: (slow.some(each => each.rank === rank) ? "\u25b2 " : "") + "rank " + rank, show: shown.seconds, text: shown.seconds(seconds), parts: [...parts, ["other", Math.max(0, rest), "series-rest"]]};
   });
+  const later = run.rank_times.step.length > 1, without = later ? steps_without_times(run.rank_times, 1) : "";
   return [
-    make("h3", {text: "Every rank, mean of a step" + (run.rank_times.step.length > 1 ? " from step " + (run.rank_times.step[0] + 1) + " on" : "")}),
+    make("h3", {text: "Every rank, mean of a step" + (later ? " from step " + first_step(run.rank_times, 1) + " on" : "") + (without ? ", without steps " + without : "")}),
     legend([...time_parts.map(part => [part[1], part[2]]), ["other", "series-rest"]]), bars(rows, most),
     slow.length ? make("p", {class: "remark", text: "\u25b2 A slow rank." + (slow.some(each => each.cause === "transfer")
       ? " That its transfers begin late is not part of its bar: the others' waiting for them is exposed communication." : "")}) : null,
@@ -199,17 +209,18 @@ const quantities = {
   computing_s: "computing", exposed_s: "exposed communication", hidden_s: "hidden communication", input_s: "input", seconds: "whole step",
 };
 
-/// A map of ranks by intervals: the darker, the longer.
+/// A map of ranks by intervals: the stronger, the longer. Steps of no interval are left empty.
 class HeatMap {
-  constructor(times) {
-    this.times = times;
+  constructor(run) {
+    const times = this.times = run.rank_times;
+    this.restarts = marks_of(run, "step").filter(mark => mark.kind === "restart");
     this.at = null;
     this.surface = new Surface({id: "heat-map", tabindex: 0, role: "slider", "aria-roledescription": "map", class: "heat"},
                                (pen, width, height) => this.draw(pen, width, height));
     this.canvas = this.surface.canvas;
     this.ranks = times.seconds[0].length;
-    this.edges = [0];  // of the intervals, in steps
-    for (const steps of times.steps) this.edges.push(last(this.edges) + steps);
+    this.before = first_step(times, 0) - 1;
+    this.length = last(times.step) - this.before;
     this.canvas.style.height = Math.min(480, 40 + this.ranks * Math.max(6, Math.min(20, 400 / this.ranks))) + "px";
     this.readout = make("p", {class: "readout"});
     this.canvas.addEventListener("pointermove", event => this.point(event));
@@ -228,12 +239,10 @@ class HeatMap {
     this.move(this.at);
   }
 
-  first_step(interval) { return this.times.step[interval] - this.times.steps[interval] + 1; }
-
   move(cell) {
     this.at = cell && {interval: clamp(cell.interval, 0, this.times.step.length - 1), rank: clamp(cell.rank, 0, this.ranks - 1)};
     const text = this.at
-      ? "rank " + this.at.rank + ", steps " + this.first_step(this.at.interval) + " to " + this.times.step[this.at.interval] + ": " +
+      ? "rank " + this.at.rank + ", steps " + first_step(this.times, this.at.interval) + " to " + this.times.step[this.at.interval] + ": " +
         shown.seconds(this.values[this.at.interval][this.at.rank]) + " a step"
       : "from " + shown.seconds(this.ends[0]) + " (light) to " + shown.seconds(this.ends[1]) + (this.beyond ? " or more" : "") + " (strong) a step";
     this.readout.textContent = text;
@@ -246,8 +255,9 @@ class HeatMap {
   point(event) {
     const box = this.canvas.getBoundingClientRect(), {left, top, wide, tall} = this.box || {};
     if (!wide) return;
-    this.move({interval: lower_bound(this.edges, (event.clientX - box.left - left) / wide * last(this.edges)) - 1,
-               rank: Math.floor((event.clientY - box.top - top) / tall * this.ranks)});
+    const step = clamp(this.before + Math.ceil((event.clientX - box.left - left) / wide * this.length), this.before + 1, last(this.times.step));
+    const interval = lower_bound(this.times.step, step);
+    this.move(step < first_step(this.times, interval) ? null : {interval, rank: Math.floor((event.clientY - box.top - top) / tall * this.ranks)});
   }
 
   key(event) {
@@ -261,19 +271,22 @@ class HeatMap {
   draw(pen, width, height) {
     const left = 58, top = 4, wide = width - left - 8, tall = height - top - 24;
     this.box = {left, top, wide, tall};
-    const [low, high] = this.ends, tall_cell = tall / this.ranks, edges = this.edges.map(steps => left + steps / last(this.edges) * wide);
+    const [low, high] = this.ends, tall_cell = tall / this.ranks, place_x = step => left + (step - this.before) / this.length * wide;
+    const ends_of = interval => [place_x(first_step(this.times, interval) - 1), place_x(this.times.step[interval])];
     pen.fillStyle = colour("heat");
     this.values.forEach((row, interval) => row.forEach((value, rank) => {
-      const width = edges[interval + 1] - edges[interval], gap = width > 6 && tall_cell > 6 ? 1 : 0;
+      const [begin, end] = ends_of(interval), gap = end - begin > 6 && tall_cell > 6 ? 1 : 0;
       pen.globalAlpha = 0.08 + 0.92 * Math.min(1, (value - low) / (high - low || 1));
-      pen.fillRect(edges[interval], top + rank * tall_cell, width - gap, tall_cell - gap);
+      pen.fillRect(begin, top + rank * tall_cell, end - begin - gap, tall_cell - gap);
     }));
     pen.globalAlpha = 1;
+    pen.fillStyle = colour("bad");
+    for (const {x} of this.restarts) if (x > this.before) pen.fillRect(Math.round(place_x(x)) - 1, top, 2, tall);
     if (this.at) {
       pen.strokeStyle = colour("text");
       pen.lineWidth = 2;
-      const {interval, rank} = this.at;
-      pen.strokeRect(edges[interval], top + rank * tall_cell, edges[interval + 1] - edges[interval], tall_cell);
+      const [begin, end] = ends_of(this.at.interval);
+      pen.strokeRect(begin, top + this.at.rank * tall_cell, end - begin, tall_cell);
     }
     pen.fillStyle = colour("soft");
     pen.textAlign = "right";
@@ -282,23 +295,24 @@ class HeatMap {
     for (let rank = 0; rank < this.ranks; rank += every) pen.fillText("rank " + rank, left - 6, top + (rank + 0.5) * tall_cell);
     pen.textBaseline = "top";
     pen.textAlign = "left";
-    pen.fillText("step " + this.first_step(0), left, height - 16);
+    pen.fillText("step " + (this.before + 1), left, height - 16);
     pen.textAlign = "right";
     pen.fillText(String(last(this.times.step)), left + wide, height - 16);
   }
 }
 
 function heat_map(run) {
-  const map = new HeatMap(run.rank_times);
+  const map = new HeatMap(run), without = steps_without_times(run.rank_times, 0);
   const select = make("select", {id: "quantity"}, ...Object.entries(quantities).filter(([key]) => run.rank_times[key])
     .map(([key, text]) => make("option", {value: key, text})));
   select.value = map.quantity;
   select.addEventListener("change", () => map.choose(select.value));
   return [
     make("h3", {text: "Every rank, over the run"}), make("div", {class: "controls"}, make("label", {}, "Seconds of ", select)), map.readout, map.canvas,
+    make("p", {class: "remark", text: [map.restarts.length ? "Upright lines: restarts." : "", without ? "Without times, since their interval was cut short: steps " + without + "." : ""].join(" ")}),
     details("heat-numbers", "Numbers", () => table(
       "Seconds a step of every rank, " + quantities[map.quantity], ["steps", ...map.values[0].map((_, rank) => "rank " + rank)],
-      map.values.map((row, i) => [map.first_step(i) + dash + run.rank_times.step[i], ...row.map(six_digits)]))),
+      map.values.map((row, i) => [step_range(first_step(run.rank_times, i), run.rank_times.step[i]), ...row.map(six_digits)]))),
   ];
 }
 
