@@ -110,21 +110,26 @@ function trace_line(pen, x, y, first, end, place_x, place_y, width) {
   pen.stroke();
 }
 
+/// Whether a pointer that leaves takes its place with it. A finger that is lifted leaves the cursor where it tapped.
+const is_gone = event => event.pointerType !== "touch";
+
 /// What the pointer, the wheel and keys do on a drawing that has a view. The drawing says which value a pixel is (`value_at`), tells what is under
 /// the pointer (`hover`, `leave`), and knows what has the focus (`focus`) and what is next to that (`go`).
 function listen(plot) {
   const {canvas, view} = plot, on = (kind, act, options) => canvas.addEventListener(kind, act, options);
   const pixel = event => event.clientX - canvas.getBoundingClientRect().left;
   const within = event => clamp(pixel(event), plot.left, plot.left + plot.wide);
+  const hover = event => plot.hover(pixel(event), event.clientY - canvas.getBoundingClientRect().top);
   on("pointerdown", event => {
     if (event.button !== 0 || !plot.wide) return;
     plot.drag = {from: within(event), to: within(event)};
+    hover(event);
     if (event.isTrusted) canvas.setPointerCapture(event.pointerId);
   });
   on("pointermove", event => {
     if (!plot.wide) return;
     if (plot.drag) plot.drag.to = within(event);
-    plot.hover(pixel(event), event.clientY - canvas.getBoundingClientRect().top);
+    hover(event);
   });
   on("pointerup", () => {
     const drag = plot.drag;
@@ -133,7 +138,7 @@ function listen(plot) {
     else plot.surface.soon();
   });
   on("pointercancel", () => { plot.drag = null; });
-  on("pointerleave", () => { if (!plot.drag) plot.leave(); });
+  on("pointerleave", event => { if (!plot.drag && is_gone(event)) plot.leave(); });
   on("blur", () => plot.leave());
   on("dblclick", () => view.show(null));
   on("wheel", event => {

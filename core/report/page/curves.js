@@ -146,7 +146,7 @@ function zoom_buttons(id, view) {
               make("button", {type: "button", id: id + "-all", text: "All", "aria-label": "Show all", onclick: () => view().show(null)}));
 }
 
-const chart_help = "Drag to zoom, or hold Ctrl and turn the wheel; double-click for all. Keys: \u2190 \u2192 move the cursor, " +
+const chart_help = "Point or tap for values. Drag to zoom, or hold Ctrl and turn the wheel; double-click for all. Keys: \u2190 \u2192 move the cursor, " +
   "Shift\u2190 Shift\u2192 the part that is shown, + \u2212 zoom, 0 shows all.";
 
 function curves_section(run, runs) {

@@ -223,8 +223,8 @@ class HeatMap {
     this.length = last(times.step) - this.before;
     this.canvas.style.height = Math.min(480, 40 + this.ranks * Math.max(6, Math.min(20, 400 / this.ranks))) + "px";
     this.readout = make("p", {class: "readout"});
-    this.canvas.addEventListener("pointermove", event => this.point(event));
-    this.canvas.addEventListener("pointerleave", () => this.move(null));
+    for (const kind of ["pointerdown", "pointermove"]) this.canvas.addEventListener(kind, event => this.point(event));
+    this.canvas.addEventListener("pointerleave", event => { if (is_gone(event)) this.move(null); });
     this.canvas.addEventListener("keydown", event => this.key(event));
     this.choose(quantities[chosen.quantity] && times[chosen.quantity] ? chosen.quantity : "computing_s");
   }

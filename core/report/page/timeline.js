@@ -138,7 +138,7 @@ class Timeline {
     const waited = found ? sum(this.waits_of(this.at.lane, found).map(wait => wait.length)) : 0;
     this.readout.textContent = (this.view.range ? "Shown: " : "All: ") + this.show(this.view.low) + " to " + this.show(this.view.high) +
       (seen.length ? ", " + (seen.length > 1 ? seen[0].name + " to " + last(seen).name : seen[0].name) : "") + ". " + (!found
-      ? "Point at a span, or use the arrow keys."
+      ? "Point at a span, tap it, or use the arrow keys."
       : this.at.lane.label + ", " + this.at.lane.name + ": " + found.name + ", from " + this.show(found.begin) + " for " + this.length(found.length) +
         (waited ? ", of which it waited " + this.length(waited) : "") + (found.microbatch >= 0 ? ", microbatch " + found.microbatch : "") + (found.kind === "action" ? "" : " (" + found.kind + ")"));
     this.surface.soon();
