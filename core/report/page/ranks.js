@@ -131,6 +131,7 @@ function traffic_section(run) {
   if (rows.length === 0) return ranks.length === 1 ? [make("p", {text: "One rank: nothing moved between ranks."})] : null;
   const of_rank = rank => rows.map((row, i) => [row.axis + dot + row.collective,
                                                 row.measured.get(rank.rank) ?? row.planned.get(rank.rank), "series-" + i % hues]);
+  const has_run = rows.some(row => row.measured.size > 0);
   const totals = ranks.map(rank => sum(of_rank(rank).map(part => part[1])));
   return [
     table("Bytes that a rank sends in a step", ["axis" + dot + "collective", "planned", "sent in the last step", ""],
@@ -139,9 +140,9 @@ function traffic_section(run) {
     bars(ranks.map((rank, i) => ({label: rank_label(rank), rank: rank.rank, parts: of_rank(rank), show: shown.bytes, text: shown.bytes(totals[i])})),
          Math.max(...totals, 1)),
     details("traffic-numbers", "Numbers", () => table(
-      "Bytes sent in the last step, and by the transports over the whole run", ["rank", ...rows.map(row => row.axis + dot + row.collective), "whole run"],
-      ranks.map(rank => [rank.rank, ...of_rank(rank).map(part => has(part[1]) ? shown.exact(part[1]) : null),
-                         has(rank.wire_bytes) ? shown.exact(rank.wire_bytes) : null]))),
+      has_run ? "Bytes sent in the last step, and by the transports over the whole run" : "Bytes that each rank is planned to send in a step",
+      ["rank", ...rows.map(row => row.axis + dot + row.collective), ...(has_run ? ["whole run"] : [])],
+      ranks.map(rank => [rank.rank, ...[...of_rank(rank).map(part => part[1]), ...(has_run ? [rank.wire_bytes] : [])].map(value => has(value) ? shown.exact(value) : null)]))),
   ];
 }
 
