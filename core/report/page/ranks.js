@@ -245,7 +245,7 @@ class HeatMap {
     const text = this.at
       ? "rank " + this.at.rank + ", steps " + first_step(this.times, this.at.interval) + " to " + this.times.step[this.at.interval] + ": " +
         shown.seconds(this.values[this.at.interval][this.at.rank]) + " a step"
-      : "from " + shown.seconds(this.ends[0]) + " (light) to " + shown.seconds(this.ends[1]) + (this.beyond ? " or more" : "") + " (strong) a step";
+      : "from " + shown.seconds(this.ends[0]) + " (faint) to " + shown.seconds(this.ends[1]) + (this.beyond ? " or more" : "") + " (strong) a step";
     this.readout.textContent = text;
     const values = {"aria-label": quantities[this.quantity] + " of every rank over steps", "aria-valuetext": text, "aria-valuemin": 0,
                     "aria-valuemax": this.times.step.length * this.ranks - 1, "aria-valuenow": this.at ? this.at.interval * this.ranks + this.at.rank : 0};
