@@ -246,6 +246,10 @@ TEST_CASE("report page: charts and the timeline zoom and tell values, by pointer
                   "Event('change'))"));
   CHECK(shown("curve-loss").second > 1000);
 
+  // The drawing fits into its box: only rows below it make it scroll.
+  CHECK(browser.run("const box = document.querySelector('.timeline');"
+                    "return box.scrollHeight - box.lastChild.clientHeight === box.clientHeight")
+            .as_bool());
   const auto told = [&] { return browser.text("#timeline .readout"); };
   static_cast<void>(browser.run("document.getElementById('timeline-plot').focus()"));
   const std::string whole = told();
