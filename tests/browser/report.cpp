@@ -359,6 +359,7 @@ TEST_CASE("report page: 10,000 steps and a trace of 60,000 spans on 64 ranks are
   CHECK_THAT(browser.text("#times"),
              Contains("Every rank, mean of a step from step 34 on, without steps 199–205") && Contains("(faint) to 60.6"));
   CHECK_THAT(browser.text("#timeline"), Contains("As planned"));
+  CHECK(browser.run("return Timeline.shown[0].lanes[5].label") == "▲ rank 5");
   CHECK(browser.run("return Timeline.shown[0].lanes.reduce((sum, lane) => sum + lane.spans.length, 0)") == 64 * 940);
   const json::value seen = browser.run(
       "const [line] = Timeline.shown; line.view.show(null); const began = performance.now(); line.surface.draw();"

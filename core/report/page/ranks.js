@@ -51,6 +51,8 @@ function place_text(rank) {
   return Object.entries(rank.place || {}).map(([axis, index]) => axis + " " + index).join(", ");
 }
 
+/// A rank's name with a mark if it was slow.
+const marked_rank = (run, rank) => (slow_of(run).some(each => !is_link(each) && each.rank === rank) ? "\u25b2 " : "") + "rank " + rank;
 const rank_label = rank => "rank " + rank.rank;
 const category_colours = categories.map((name, i) => [name, "series-" + i]);
 
@@ -192,7 +194,7 @@ function rank_bars(run) {
   const rows = mean.seconds.map((seconds, rank) => {
     const parts = time_parts.map(([key, name, variable]) => [name, mean[key][rank], variable]);
     const rest = seconds - sum(parts.map(part => part[1]));
-    return {label: (slow.some(each => each.rank === rank) ? "\u25b2 " : "") + "rank " + rank, show: shown.seconds, text: shown.seconds(seconds), parts: [...parts, ["other", Math.max(0, rest), "series-rest"]]};
+    return {label: marked_rank(run, rank), show: shown.seconds, text: shown.seconds(seconds), parts: [...parts, ["other", Math.max(0, rest), "series-rest"]]};
   });
   const later = run.rank_times.step.length > 1, without = later ? steps_without_times(run.rank_times, 1) : "";
   return [
@@ -220,6 +222,7 @@ class HeatMap {
                                (pen, width, height) => this.draw(pen, width, height));
     this.canvas = this.surface.canvas;
     this.ranks = times.seconds[0].length;
+    this.names = times.seconds[0].map((_, rank) => marked_rank(run, rank));
     this.before = first_step(times, 0) - 1;
     this.length = last(times.step) - this.before;
     this.canvas.style.height = Math.min(480, 40 + this.ranks * Math.max(6, Math.min(20, 400 / this.ranks))) + "px";
@@ -270,7 +273,7 @@ class HeatMap {
   }
 
   draw(pen, width, height) {
-    const left = 58, top = 4, wide = width - left - 8, tall = height - top - 24;
+    const left = 68, top = 4, wide = width - left - 8, tall = height - top - 24;
     this.box = {left, top, wide, tall};
     const [low, high] = this.ends, tall_cell = tall / this.ranks, place_x = step => left + (step - this.before) / this.length * wide;
     const ends_of = interval => [place_x(first_step(this.times, interval) - 1), place_x(this.times.step[interval])];
@@ -293,7 +296,7 @@ class HeatMap {
     pen.textAlign = "right";
     pen.textBaseline = "middle";
     const every = Math.ceil(14 / tall_cell);
-    for (let rank = 0; rank < this.ranks; rank += every) pen.fillText("rank " + rank, left - 6, top + (rank + 0.5) * tall_cell);
+    for (let rank = 0; rank < this.ranks; rank += every) pen.fillText(this.names[rank], left - 6, top + (rank + 0.5) * tall_cell);
     pen.textBaseline = "top";
     pen.textAlign = "left";
     pen.fillText("step " + (this.before + 1), left, height - 16);

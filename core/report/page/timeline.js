@@ -3,11 +3,11 @@
 const outer_kinds = ["step", "function"], action_kinds = ["action", "operation"], wait_kinds = ["wait", "start"], label_width = 76;
 
 /// Lanes of a trace, top down: for each rank its actions, what they consist of, and transfers. The spans of a lane do not overlap.
-function lanes_of_trace(trace) {
+function lanes_of_trace(run, trace) {
   const lanes = [], steps = [];
   let begin = Infinity, end = -Infinity;
   for (const rank of trace.ranks) {
-    const of_rank = {actions: [], parts: []}, transfers = [], is_wait = span => wait_kinds.includes(span.kind);
+    const label = marked_rank(run, rank.rank), of_rank = {actions: [], parts: []}, transfers = [], is_wait = span => wait_kinds.includes(span.kind);
     for (const row of rank.rows) {
       const rest = [];
       for (const span of row.spans) {
@@ -25,7 +25,7 @@ function lanes_of_trace(trace) {
     const add = (name, spans, height, kind) => {
       if (spans.length === 0) return;
       spans.sort((a, b) => a.begin - b.begin);
-      lanes.push({label: "rank " + rank.rank, name, spans, height, kind, first: lanes.length === 0 || last(lanes).label !== "rank " + rank.rank});
+      lanes.push({label, name, spans, height, kind, first: lanes.length === 0 || last(lanes).label !== label});
     };
     add("actions", of_rank.actions, 18, "action");
     const with_actions = of_rank.actions.length ? last(lanes) : null;
@@ -334,7 +334,7 @@ function planned_timeline(run) {
 function timeline_section(run) {
   const trace = run.trace && run.trace.ranks.length ? run.trace : null;
   if (!trace && !run.timeline) return null;
-  const line = new Timeline(trace ? lanes_of_trace(trace) : lanes_of_plan(run.timeline), "timeline " + run.name);
+  const line = new Timeline(trace ? lanes_of_trace(run, trace) : lanes_of_plan(run.timeline), "timeline " + run.name);
   Timeline.shown = [line];
   const controls = make("div", {class: "controls"}, zoom_buttons("timeline", () => line.view));
   if (trace) {
