@@ -334,6 +334,10 @@ TEST_CASE("report page: 10,000 steps and a trace of 60,000 spans on 64 ranks are
     run.attempts = [{rank: 1, cause: "killed", first_step: 0, steps: 72, ranks: 64, seconds: 1}];
     Object.assign(run.summary, {steps: 10000, first_step: 60});
     run.slow_ranks = [{rank: 5, host: null, cause: "transfer", first_step: 1, last_step: 9, behind_s: 1, share: 0.5}];
+    const gif = [71, 73, 70, 56, 57, 97, 1, 0, 1, 0, 0x80, 0, 0, 0, 0, 0, 255, 255, 255,                        // 1 x 1, two colours
+                 ...[0, 1].flatMap(frame => [0x21, 0xf9, 4, 0, 10, 0, 0, 0, 0x2c, 0, 0, 0, 0, 1, 0, 1, 0, 0,  // shown for 100 ms
+                                             2, 2, frame ? 0x4c : 0x44, 1, 0]), 0x3b];
+    run.pictures = [{field: "u", title: "u", step: null, data: "data:image/gif;base64," + btoa(String.fromCharCode(...gif))}];
     document.getElementById("document").textContent = JSON.stringify(large);
     </script>)";
   const std::size_t at = text.rfind("<script>");
@@ -350,6 +354,13 @@ TEST_CASE("report page: 10,000 steps and a trace of 60,000 spans on 64 ranks are
   CHECK(rows > 0);
   CHECK(rows <= 4);
   CHECK(numbers_of(browser, "memory-numbers").size() == 64);
+  // An animation stops at the frame that is shown.
+  const std::string frame = "document.querySelector('.pictures input').value";
+  browser.await(frame + " === '1'");
+  const json::value kept = browser.run(
+      "const [image, button] = document.querySelectorAll('.pictures img, .pictures button'), before = image.src;"
+      "button.click(); return [button.textContent, image.src === before, image.naturalWidth]");
+  CHECK(kept == json::value(json::array{"Play", true, 1}));
   const std::string result = browser.text("#overview");
   CHECK_THAT(result,
              Contains("Attempt 1 failed after step 72; the next went on after step 60 and did 12 steps again."));
