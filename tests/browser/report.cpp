@@ -245,6 +245,10 @@ TEST_CASE("report page: charts and the timeline zoom and tell values, by pointer
       browser.run("const axis = document.getElementById('x-axis'); axis.value = 'tokens'; axis.dispatchEvent(new "
                   "Event('change'))"));
   CHECK(shown("curve-loss").second > 1000);
+  static_cast<void>(
+      browser.run("const axis = document.getElementById('x-axis'); axis.value = 'time'; axis.dispatchEvent(new "
+                  "Event('change'))"));
+  CHECK_THAT(browser.text("#curves"), Contains("Time in steps is shorter than the run"));
 
   // The drawing fits into its box: only rows below it make it scroll.
   CHECK(browser.run("const box = document.querySelector('.timeline');"

@@ -3,7 +3,8 @@
 const x_axes = {
   step: {column: "step", title: "step", show: value => String(Math.round(value * 100) / 100)},
   tokens: {column: "tokens", title: "tokens", show: shown.count},
-  time: {column: "time_s", title: "time", show: shown.seconds},
+  time: {column: "time_s", title: "time in steps", show: shown.seconds,
+         note: "Time in steps is shorter than the run: its start, its restarts and what it does between steps, such as validation and saving, are left out."},
 };
 
 const unit_of = run => run.unit === "samples" ? "samples" : "tok";
@@ -151,9 +152,13 @@ const chart_help = "Point or tap for values. Drag to zoom, or hold Ctrl and turn
 
 function curves_section(run, runs) {
   if (!runs.some(each => each.steps && (each.steps.step || []).length)) return null;
-  const into = make("div", {class: "charts"}), redraw = () => draw_charts(runs, into), parts = [];
+  const into = make("div", {class: "charts"}), note = make("p", {class: "remark"}), parts = [];
+  const redraw = () => {
+    draw_charts(runs, into);
+    note.textContent = x_axes[chosen.x].note || "";
+  };
   if (runs.length > 1) parts.push(run_switches(runs, redraw));
-  parts.push(curve_controls(runs, redraw), into, make("p", {class: "remark", text: chart_help}));
+  parts.push(curve_controls(runs, redraw), into, note, make("p", {class: "remark", text: chart_help}));
   for (const each of runs) {
     if (each.kept_every > 1) {
       parts.push(make("p", {class: "remark", text: each.name + " has many steps: every " + each.kept_every + "th is drawn."}));
