@@ -95,7 +95,8 @@ function ranges(numbers) {
 /// A table in a box that scrolls by itself. `head`: texts; `rows`: lists of texts, numbers or elements, the first of which is the row's heading.
 function table(caption, head, rows, numbers_from = 1) {
   const cell = (value, column, tag) => {
-    const made = make(tag, {class: column >= numbers_from ? "number" : null, scope: tag === "th" ? "row" : null});
+    const kind = column >= numbers_from ? "number" : String(value).length > 60 ? "long" : null;
+    const made = make(tag, {class: kind, scope: tag === "th" ? "row" : null});
     made.append(value instanceof Node ? value : has(value) ? String(value) : dash);
     return made;
   };
