@@ -51,12 +51,11 @@ function lanes_of_plan(timeline) {
 }
 
 /// Hatching in the colour of waiting, over another colour.
-function hatching(pen, ground, strength) {
+function hatching(pen, ground) {
   const tile = make("canvas", {width: 4, height: 4}), ink = tile.getContext("2d");
   ink.fillStyle = colour(ground);
   ink.fillRect(0, 0, 4, 4);
   ink.fillStyle = colour("wait");
-  ink.globalAlpha = strength;
   for (let i = 0; i < 4; ++i) ink.fillRect(i, 3 - i, 1.5, 1);
   return pen.createPattern(tile, "repeat");
 }
@@ -169,7 +168,7 @@ class Timeline {
   /// The colours, read once for a drawing.
   paint(pen) {
     const of_microbatch = Array.from({length: hues}, (_, i) => colour("fill-" + i));
-    return {of_microbatch, wait: hatching(pen, "raised", 1), wait_within: hatching(pen, "pale", 0.6), transfer: colour("transfer"), other: colour("op"), ink: colour("ink")};
+    return {of_microbatch, wait: hatching(pen, "raised"), wait_within: hatching(pen, "pale"), transfer: colour("transfer"), other: colour("op"), ink: colour("ink")};
   }
 
   draw_label(pen, lane, y) {
@@ -206,13 +205,16 @@ class Timeline {
     const kind = /^\d+([FBIW])\d+$/.exec(span.name);
     pen.fillStyle = paint.ink;
     if (kind && kind[1] !== "F") {
-      pen.globalAlpha = 0.5;
+      pen.globalAlpha = 0.75;
       const strip = kind[1] === "W" ? 2 : 4;
       pen.fillRect(x, y + lane.height - strip, width - gap, strip);
       pen.globalAlpha = 1;
     }
-    const text = kind ? span.name.replace(/^\d+/, "") : span.name;
-    if (width < 18 || pen.measureText(text).width > width - 6) return;
+    const text = kind ? span.name.replace(/^\d+/, "") : span.name, wide = pen.measureText(text).width;
+    if (width < 18 || wide > width - 6) return;
+    pen.fillStyle = filled;  // a name stands on its action's colour, not on hatching
+    pen.fillRect(x + 1, y, wide + 4, 13);
+    pen.fillStyle = paint.ink;
     pen.textAlign = "left";
     pen.textBaseline = "top";
     pen.fillText(text, x + 3, y + 1);
