@@ -266,7 +266,7 @@ function pictures_section(run) {
 }
 
 function job_section(run) {
-  return run.job && run.job.text ? [make("pre", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Job file", text: run.job.text})] : null;
+  return run.job && run.job.text ? [scroll_box("pre", "Job file", run.job.text)] : null;
 }
 
 function notes_section(run) {
