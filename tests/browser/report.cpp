@@ -311,6 +311,9 @@ TEST_CASE("report page: several runs are compared, and can be switched off", "[b
   browser.click("#switch-1");
   CHECK(texts_of(browser, "#curves figure:first-child .readout .value").size() == 2);
   CHECK_THAT(browser.text("#memory h2"), Contains("a"));
+  browser.click("#switch-0");
+  CHECK_THAT(browser.text("#curves"), Contains("All runs are switched off."));
+  browser.click("#switch-0");
   static_cast<void>(
       browser.run("const run = document.getElementById('run'); run.value = 1; run.dispatchEvent(new Event('change'))"));
   CHECK_THAT(browser.text("#memory h2"), Contains("Memory: b"));

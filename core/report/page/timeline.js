@@ -46,7 +46,7 @@ function lanes_of_plan(timeline) {
     spans.sort((a, b) => a.begin - b.begin);
     return {label: "stage " + stage.stage, name: has(stage.rank) ? "as on rank " + stage.rank : "", spans, height: 22, kind: "action", first: true};
   });
-  const show = timeline.unit === "s" ? shown.seconds : value => shown.number(value) + " ticks";
+  const show = timeline.unit === "s" ? shown.seconds : value => shown.number(value) + (value === 1 ? " tick" : " ticks");
   return {lanes, steps: [], begin: 0, end, unit: timeline.unit, show, length: show};
 }
 
@@ -361,7 +361,7 @@ function timeline_section(run) {
   return [
     make("p", {text}), controls, legend([...entries, ...(trace ? [["computing of no microbatch", "op"], ["waiting", "hatched"], ["transfer", "transfer"]] : [])]),
     make("p", {class: "remark", text: "F: forward; B, I, W: backward, with a strip below."}), line.readout, line.box,
-    make("p", {class: "remark", text: chart_help}), details("timeline-numbers", "Numbers", () => line.table()),
+    make("p", {class: "remark", text: help_of("\u2190 \u2192 go from span to span, \u2191 \u2193 from row to row")}), details("timeline-numbers", "Numbers", () => line.table()),
     ...(trace && run.timeline ? planned_timeline(run) : []),
   ];
 }
