@@ -372,7 +372,7 @@ TEST_CASE("report page: 10,000 steps and a trace of 60,000 spans on 64 ranks are
   CHECK_THAT(result,
              Contains("Attempt 1 failed after step 72; the next went on after step 60 and did 12 steps again."));
   CHECK_THAT(result, Contains("10,000"));
-  CHECK_THAT(result, Contains("rank 5 began its transfers later after their start than the others"));
+  CHECK_THAT(result, Contains("rank 5 began its transfers later than the others, which waited for it"));
   CHECK_THAT(browser.text("#times .bars"), Contains("▲ rank 5") && Contains("rank 030.3"));
   CHECK_THAT(browser.text("#times"),
              Contains("Every rank, mean of a step from step 34 on, without steps 199–205") && Contains("(faint) to 60.6"));

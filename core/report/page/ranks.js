@@ -5,7 +5,7 @@ const titles = {compute: "its computing", transfer: "its transfers", input: "its
 /// What was measured of a slow rank, by its cause.
 const found_of = {
   compute: "was busy for longer than its peers", input: "was busy for longer than its peers, half of that or more with reading input",
-  transfer: "began its transfers later after their start than the others, which waited for them",
+  transfer: "began its transfers later than the others, which waited for it",
   stopped: "was stopped again and again: its process did not run while the others waited",
 };
 
