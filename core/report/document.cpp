@@ -331,7 +331,8 @@ class RankTimes {
     const std::size_t together = (intervals_.size() + most_intervals - 1) / most_intervals;
     std::vector<Interval> shown;
     for (std::size_t i = 0; i < intervals_.size(); ++i) {
-      if (i % together == 0) {
+      const bool follows = i > 0 && intervals_[i].step - intervals_[i].steps == intervals_[i - 1].step;
+      if (i % together == 0 || !follows) {  // an interval that a restart cut short leaves a gap
         shown.push_back(intervals_[i]);
       } else {
         shown.back().add(intervals_[i]);

@@ -219,6 +219,12 @@ TEST_CASE("report page: charts and the timeline zoom and tell values, by pointer
   CHECK(shown("curve-loss") == std::pair(1.0, 12.0));
 
   point("curve-lr", "pointerleave", 0.5, 0.5);
+  static_cast<void>(browser.run(
+      "const chart = document.getElementById('curve-loss'), box = chart.getBoundingClientRect();"
+      "for (const kind of ['pointerdown', 'pointerup', 'pointerleave']) chart.dispatchEvent(new PointerEvent("
+      "kind, {pointerType: 'touch', button: 0, clientX: box.left, clientY: box.top + 50}))"));
+  is_told(1);  // a tap moves the cursor, which stays when the finger is lifted
+  point("curve-lr", "pointerleave", 0.5, 0.5);
   static_cast<void>(browser.run("document.getElementById('curve-loss').focus()"));
   browser.press("\uE014");  // right
   browser.press("\uE014");
@@ -239,7 +245,15 @@ TEST_CASE("report page: charts and the timeline zoom and tell values, by pointer
       browser.run("const axis = document.getElementById('x-axis'); axis.value = 'tokens'; axis.dispatchEvent(new "
                   "Event('change'))"));
   CHECK(shown("curve-loss").second > 1000);
+  static_cast<void>(
+      browser.run("const axis = document.getElementById('x-axis'); axis.value = 'time'; axis.dispatchEvent(new "
+                  "Event('change'))"));
+  CHECK_THAT(browser.text("#curves"), Contains("Time in steps is shorter than the run"));
 
+  // The drawing fits into its box: only rows below it make it scroll.
+  CHECK(browser.run("const box = document.querySelector('.timeline');"
+                    "return box.scrollHeight - box.lastChild.clientHeight === box.clientHeight")
+            .as_bool());
   const auto told = [&] { return browser.text("#timeline .readout"); };
   static_cast<void>(browser.run("document.getElementById('timeline-plot').focus()"));
   const std::string whole = told();
@@ -297,6 +311,9 @@ TEST_CASE("report page: several runs are compared, and can be switched off", "[b
   browser.click("#switch-1");
   CHECK(texts_of(browser, "#curves figure:first-child .readout .value").size() == 2);
   CHECK_THAT(browser.text("#memory h2"), Contains("a"));
+  browser.click("#switch-0");
+  CHECK_THAT(browser.text("#curves"), Contains("All runs are switched off."));
+  browser.click("#switch-0");
   static_cast<void>(
       browser.run("const run = document.getElementById('run'); run.value = 1; run.dispatchEvent(new Event('change'))"));
   CHECK_THAT(browser.text("#memory h2"), Contains("Memory: b"));
@@ -319,11 +336,15 @@ TEST_CASE("report page: 10,000 steps and a trace of 60,000 spans on 64 ranks are
     run.trace = {ranks: run.ranks.map(({rank}) => ({rank, rows: [{name: "compute", spans: spans(rank)}]})), names: ["layer"], kinds: ["op"],
                  first_step: 3, last_step: 5, left_out: 0};
     const rows = () => Array.from({length: 300}, (_, i) => run.ranks.map(({rank}) => i ? 1 + (rank === 5 && i > 100) : 500));
-    run.rank_times = {step: Array.from({length: 300}, (_, i) => 33 * i + 33), steps: Array(300).fill(33), seconds: rows(), computing_s: rows(),
+    run.rank_times = {step: Array.from({length: 300}, (_, i) => 33 * i + 33 + (i > 5 ? 7 : 0)), steps: Array(300).fill(33), seconds: rows(), computing_s: rows(),
                       exposed_s: rows(), hidden_s: rows(), input_s: rows(), sent_bytes: rows()};
     run.attempts = [{rank: 1, cause: "killed", first_step: 0, steps: 72, ranks: 64, seconds: 1}];
     Object.assign(run.summary, {steps: 10000, first_step: 60});
     run.slow_ranks = [{rank: 5, host: null, cause: "transfer", first_step: 1, last_step: 9, behind_s: 1, share: 0.5}];
+    const gif = [71, 73, 70, 56, 57, 97, 1, 0, 1, 0, 0x80, 0, 0, 0, 0, 0, 255, 255, 255,                        // 1 x 1, two colours
+                 ...[0, 1].flatMap(frame => [0x21, 0xf9, 4, 0, 10, 0, 0, 0, 0x2c, 0, 0, 0, 0, 1, 0, 1, 0, 0,  // shown for 100 ms
+                                             2, 2, frame ? 0x4c : 0x44, 1, 0]), 0x3b];
+    run.pictures = [{field: "u", title: "u", step: null, data: "data:image/gif;base64," + btoa(String.fromCharCode(...gif))}];
     document.getElementById("document").textContent = JSON.stringify(large);
     </script>)";
   const std::size_t at = text.rfind("<script>");
@@ -340,15 +361,23 @@ TEST_CASE("report page: 10,000 steps and a trace of 60,000 spans on 64 ranks are
   CHECK(rows > 0);
   CHECK(rows <= 4);
   CHECK(numbers_of(browser, "memory-numbers").size() == 64);
+  // An animation stops at the frame that is shown.
+  const std::string frame = "document.querySelector('.pictures input').value";
+  browser.await(frame + " === '1'");
+  const json::value kept = browser.run(
+      "const [image, button] = document.querySelectorAll('.pictures img, .pictures button'), before = image.src;"
+      "button.click(); return [button.textContent, image.src === before, image.naturalWidth]");
+  CHECK(kept == json::value(json::array{"Play", true, 1}));
   const std::string result = browser.text("#overview");
   CHECK_THAT(result,
              Contains("Attempt 1 failed after step 72; the next went on after step 60 and did 12 steps again."));
   CHECK_THAT(result, Contains("10,000"));
-  CHECK_THAT(result, Contains("rank 5 began its transfers later after their start than the others"));
+  CHECK_THAT(result, Contains("rank 5 began its transfers later than the others, which waited for it"));
   CHECK_THAT(browser.text("#times .bars"), Contains("▲ rank 5") && Contains("rank 030.3"));
   CHECK_THAT(browser.text("#times"),
-             Contains("Every rank, mean of a step from step 34 on") && Contains("(light) to 60.6"));
+             Contains("Every rank, mean of a step from step 34 on, without steps 199–205") && Contains("(faint) to 60.6"));
   CHECK_THAT(browser.text("#timeline"), Contains("As planned"));
+  CHECK(browser.run("return Timeline.shown[0].lanes[5].label") == "▲ rank 5");
   CHECK(browser.run("return Timeline.shown[0].lanes.reduce((sum, lane) => sum + lane.spans.length, 0)") == 64 * 940);
   const json::value seen = browser.run(
       "const [line] = Timeline.shown; line.view.show(null); const began = performance.now(); line.surface.draw();"

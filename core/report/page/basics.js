@@ -92,18 +92,33 @@ function ranges(numbers) {
   return parts.join(", ");
 }
 
+/// Boxes are stops of the Tab key only while what they hold is larger than they are.
+const scrolling = new ResizeObserver(entries => {
+  for (const {target} of entries) {
+    if (target.scrollWidth > target.clientWidth || target.scrollHeight > target.clientHeight) target.tabIndex = 0;
+    else target.removeAttribute("tabindex");
+  }
+});
+
+/// An element that scrolls by itself.
+function scroll_box(tag, name, ...children) {
+  const box = make(tag, {class: "scroll", role: "region", "aria-label": name}, ...children);
+  scrolling.observe(box);
+  return box;
+}
+
 /// A table in a box that scrolls by itself. `head`: texts; `rows`: lists of texts, numbers or elements, the first of which is the row's heading.
 function table(caption, head, rows, numbers_from = 1) {
   const cell = (value, column, tag) => {
-    const made = make(tag, {class: column >= numbers_from ? "number" : null, scope: tag === "th" ? "row" : null});
+    const kind = column >= numbers_from ? "number" : String(value).length > 60 ? "long" : null;
+    const made = make(tag, {class: kind, scope: tag === "th" ? "row" : null});
     made.append(value instanceof Node ? value : has(value) ? String(value) : dash);
     return made;
   };
   const body = rows.map(row => make("tr", {}, ...row.map((value, column) => cell(value, column, column === 0 ? "th" : "td"))));
   const columns = head.map((text, column) => make("th", {scope: "col", class: column >= numbers_from ? "number" : null, text}));
-  return make("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": caption},
-              make("table", {}, make("caption", {text: caption}), make("thead", {}, make("tr", {}, ...columns)),
-                   make("tbody", {}, ...body)));
+  return scroll_box("div", caption, make("table", {}, make("caption", {text: caption}), make("thead", {}, make("tr", {}, ...columns)),
+                                         make("tbody", {}, ...body)));
 }
 
 /// What the reader has chosen. It outlives the elements, which a live page makes anew.

@@ -63,7 +63,7 @@ const tick_text = text => text.replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\
 
 function logarithmic_ticks(low, high, count) {
   const list = [], decades = Math.log10(high / low);
-  if (decades < 0.7) return ticks(low, high, count).filter(value => value > 0);
+  if (decades < 0.7) return ticks(low, high, 1.5 * count).filter(value => value > 0);
   const each = Math.max(1, Math.ceil(decades / count));
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += each) {
     for (const factor of decades < 2.5 ? [1, 2, 5] : [1]) {
@@ -110,21 +110,26 @@ function trace_line(pen, x, y, first, end, place_x, place_y, width) {
   pen.stroke();
 }
 
+/// Whether a pointer that leaves takes its place with it. A finger that is lifted leaves the cursor where it tapped.
+const is_gone = event => event.pointerType !== "touch";
+
 /// What the pointer, the wheel and keys do on a drawing that has a view. The drawing says which value a pixel is (`value_at`), tells what is under
 /// the pointer (`hover`, `leave`), and knows what has the focus (`focus`) and what is next to that (`go`).
 function listen(plot) {
   const {canvas, view} = plot, on = (kind, act, options) => canvas.addEventListener(kind, act, options);
   const pixel = event => event.clientX - canvas.getBoundingClientRect().left;
   const within = event => clamp(pixel(event), plot.left, plot.left + plot.wide);
+  const hover = event => plot.hover(pixel(event), event.clientY - canvas.getBoundingClientRect().top);
   on("pointerdown", event => {
     if (event.button !== 0 || !plot.wide) return;
     plot.drag = {from: within(event), to: within(event)};
+    hover(event);
     if (event.isTrusted) canvas.setPointerCapture(event.pointerId);
   });
   on("pointermove", event => {
     if (!plot.wide) return;
     if (plot.drag) plot.drag.to = within(event);
-    plot.hover(pixel(event), event.clientY - canvas.getBoundingClientRect().top);
+    hover(event);
   });
   on("pointerup", () => {
     const drag = plot.drag;
@@ -133,7 +138,7 @@ function listen(plot) {
     else plot.surface.soon();
   });
   on("pointercancel", () => { plot.drag = null; });
-  on("pointerleave", () => { if (!plot.drag) plot.leave(); });
+  on("pointerleave", event => { if (!plot.drag && is_gone(event)) plot.leave(); });
   on("blur", () => plot.leave());
   on("dblclick", () => view.show(null));
   on("wheel", event => {
@@ -307,14 +312,18 @@ class Chart {
     pen.textBaseline = "top";
     if (place.beyond !== null) pen.fillText("\u2191 up to " + this.show(place.beyond), width - place.right, place.top - 8);
     pen.textAlign = "center";
-    for (const value of ticks(this.view.low, this.view.high, place.wide / 90)) {
+    let free = 0;
+    for (const value of ticks(this.view.low, this.view.high, Math.max(5, place.wide / 90))) {  // of 5, two are seen at least
       const x = place.x(value);
       pen.beginPath();
       pen.moveTo(x, place.top + place.tall);
       pen.lineTo(x, place.top + place.tall + 4);
       pen.stroke();
       const text = tick_text(this.show_x(value)), half = pen.measureText(text).width / 2;
-      pen.fillText(text, Math.min(x, width - half - 1), height - place.bottom + 8);
+      const middle = Math.min(x, width - half - 1);
+      if (middle - half < free) continue;
+      pen.fillText(text, middle, height - place.bottom + 8);
+      free = middle + half + 4;
     }
   }
 

@@ -3,7 +3,8 @@
 const x_axes = {
   step: {column: "step", title: "step", show: value => String(Math.round(value * 100) / 100)},
   tokens: {column: "tokens", title: "tokens", show: shown.count},
-  time: {column: "time_s", title: "time", show: shown.seconds},
+  time: {column: "time_s", title: "time in steps", show: shown.seconds,
+         note: "Time in steps is shorter than the run: its start, its restarts and what it does between steps, such as validation and saving, are left out."},
 };
 
 const unit_of = run => run.unit === "samples" ? "samples" : "tok";
@@ -91,7 +92,8 @@ function draw_charts(runs, into) {
   const all = ends.filter(each => each);
   if (all.length) view.full = [Math.min(...all.map(each => each[0])), Math.max(...all.map(each => each[1]))];
   if (view.full[0] === view.full[1]) ++view.full[1];
-  into.replaceChildren(...curves.map(curve => chart_of(runs, curve)).filter(each => each));
+  const charts = curves.map(curve => chart_of(runs, curve)).filter(each => each);
+  into.replaceChildren(...(charts.length ? charts : [make("p", {class: "soft", text: "All runs are switched off."})]));
 }
 
 function run_switches(runs, redraw) {
@@ -146,14 +148,18 @@ function zoom_buttons(id, view) {
               make("button", {type: "button", id: id + "-all", text: "All", "aria-label": "Show all", onclick: () => view().show(null)}));
 }
 
-const chart_help = "Drag to zoom, or hold Ctrl and turn the wheel; double-click for all. Keys: \u2190 \u2192 move the cursor, " +
+const help_of = moves => "Point or tap for values. Drag to zoom, or hold Ctrl and turn the wheel; double-click for all. Keys: " + moves + ", " +
   "Shift\u2190 Shift\u2192 the part that is shown, + \u2212 zoom, 0 shows all.";
 
 function curves_section(run, runs) {
   if (!runs.some(each => each.steps && (each.steps.step || []).length)) return null;
-  const into = make("div", {class: "charts"}), redraw = () => draw_charts(runs, into), parts = [];
+  const into = make("div", {class: "charts"}), note = make("p", {class: "remark"}), parts = [];
+  const redraw = () => {
+    draw_charts(runs, into);
+    note.textContent = x_axes[chosen.x].note || "";
+  };
   if (runs.length > 1) parts.push(run_switches(runs, redraw));
-  parts.push(curve_controls(runs, redraw), into, make("p", {class: "remark", text: chart_help}));
+  parts.push(curve_controls(runs, redraw), into, note, make("p", {class: "remark", text: help_of("\u2190 \u2192 move the cursor")}));
   for (const each of runs) {
     if (each.kept_every > 1) {
       parts.push(make("p", {class: "remark", text: each.name + " has many steps: every " + each.kept_every + "th is drawn."}));

@@ -31,9 +31,9 @@ function mesh_tables(mesh, ranks) {
     const body = Array.from({length: rows ? rows[1] : 1}, (_, row) =>
       make("tr", {}, rows ? make("th", {scope: "row", text: rows[0] + " " + row}) : null,
            ...mesh.ranks.slice(first + row * columns[1], first + (row + 1) * columns[1]).map(rank => mesh_cell(rank, ranks))));
-    tables.push(make("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Mesh " + places.join(", ")},
-                     make("table", {class: "mesh"}, make("caption", {text: places.join(", ") || "mesh"}), make("thead", {}, head),
-                          make("tbody", {}, ...body))));
+    tables.push(scroll_box("div", "Mesh " + places.join(", "),
+                           make("table", {class: "mesh"}, make("caption", {text: places.join(", ") || "mesh"}), make("thead", {}, head),
+                                make("tbody", {}, ...body))));
   }
   return make("div", {class: "grid"}, ...tables);
 }

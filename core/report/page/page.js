@@ -147,7 +147,7 @@ function restart_warnings(run) {
       (has(from) ? "; the next went on after step " + from + " and did " + plural(repeated_steps(run, number), "step") + " again" : "") + ".";
   });
   return [...texts.map(text => make("p", {class: "slow", text})),
-          make("p", {class: "soft", text: "Curves are of all attempts. Speed, steps, seconds, memory, bytes and slow ranks are of the last one alone."})];
+          make("p", {class: "soft", text: "Curves and the times of every rank are of all attempts. Speed, steps, seconds, memory, bytes and slow ranks are of the last one alone."})];
 }
 
 function bubble_tile(run) {
@@ -213,26 +213,46 @@ function compared_section(run, runs) {
 
 // The rest.
 
-/// An animation that can be stopped: its picture is then a canvas.
+/// The frames of a GIF, each as a picture of its own, and the milliseconds that each is shown. Every frame is whole and has the file's colours.
+function frames_of(data) {
+  const gif = atob(data.slice(data.indexOf(",") + 1)), byte = place => gif.charCodeAt(place), frames = [];
+  const head = 13 + (byte(10) & 128 ? 3 << (byte(10) & 7) + 1 : 0);  // with the table of colours
+  let began = head, place = head, milliseconds = 100;
+  while (byte(place) === 0x21 || byte(place) === 0x2c) {
+    const is_image = byte(place) === 0x2c;
+    if (byte(place + 1) === 0xf9) milliseconds = 10 * (byte(place + 4) + 256 * byte(place + 5)) || milliseconds;
+    place += is_image ? 11 : 2;
+    while (byte(place)) place += byte(place) + 1;  // blocks, each after its length; 0 ends them
+    ++place;
+    if (!is_image) continue;
+    frames.push("data:image/gif;base64," + btoa(gif.slice(0, head) + gif.slice(began, place) + ";"));
+    began = place;
+  }
+  return {frames, milliseconds};
+}
+
+/// An animation that can be stopped at every frame.
 function animation(picture) {
-  const image = make("img", {src: picture.data, alt: picture.title}), still = make("canvas", {hidden: true, role: "img", "aria-label": picture.title});
-  const button = make("button", {type: "button", text: "Stop"});
-  const stop = () => {
-    still.width = image.naturalWidth;
-    still.height = image.naturalHeight;
-    still.getContext("2d").drawImage(image, 0, 0);
-    image.hidden = true;
-    still.hidden = false;
-    button.textContent = "Play";
+  const {frames, milliseconds} = frames_of(picture.data), image = make("img", {src: frames[0] || picture.data, alt: picture.title});
+  if (frames.length < 2) return [image];
+  const button = make("button", {type: "button"}), slider = make("input", {type: "range", min: 0, max: frames.length - 1, value: 0, "aria-label": "Frame"});
+  let timer = null;
+  const show = frame => {
+    image.src = frames[frame];
+    slider.value = frame;
   };
-  button.addEventListener("click", () => {
-    if (!image.hidden) return stop();
-    image.hidden = false;
-    still.hidden = true;
-    button.textContent = "Stop";
+  const play = is_playing => {
+    clearInterval(timer);
+    timer = is_playing ? setInterval(() => image.isConnected ? show((Number(slider.value) + 1) % frames.length) : play(false), milliseconds) : null;
+    button.textContent = is_playing ? "Stop" : "Play";
+  };
+  button.addEventListener("click", () => play(timer === null));
+  slider.addEventListener("input", () => {
+    play(false);
+    show(Number(slider.value));
   });
-  if (matchMedia("(prefers-reduced-motion: reduce)").matches) image.addEventListener("load", stop, {once: true});
-  return [image, still, button];
+  play(!matchMedia("(prefers-reduced-motion: reduce)").matches);
+  return [image, make("span", {class: "controls"}, button, slider)];
 }
 
 function pictures_section(run) {
@@ -241,12 +261,12 @@ function pictures_section(run) {
   return [make("div", {class: "pictures"}, ...pictures.map(picture => {
     const text = picture.title || picture.field + (has(picture.step) ? ", step " + picture.step : "");
     const is_animation = picture.data.startsWith("data:image/gif"), shown_as = is_animation ? animation({...picture, title: text}) : [make("img", {src: picture.data, alt: text})];
-    return make("figure", {}, ...shown_as, make("figcaption", {text: text + (is_animation ? "; its frames share one scale of colours" : "; a scale of its own")}));
+    return make("figure", {}, ...shown_as, make("figcaption", {text: text + (is_animation ? ". Its scale spans the values of all its steps." : ". Its scale spans the values of this step alone.")}));
   }))];
 }
 
 function job_section(run) {
-  return run.job && run.job.text ? [make("pre", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Job file", text: run.job.text})] : null;
+  return run.job && run.job.text ? [scroll_box("pre", "Job file", run.job.text)] : null;
 }
 
 function notes_section(run) {

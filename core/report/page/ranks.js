@@ -5,7 +5,7 @@ const titles = {compute: "its computing", transfer: "its transfers", input: "its
 /// What was measured of a slow rank, by its cause.
 const found_of = {
   compute: "was busy for longer than its peers", input: "was busy for longer than its peers, half of that or more with reading input",
-  transfer: "began its transfers later after their start than the others, which waited for them",
+  transfer: "began its transfers later than the others, which waited for it",
   stopped: "was stopped again and again: its process did not run while the others waited",
 };
 
@@ -51,6 +51,8 @@ function place_text(rank) {
   return Object.entries(rank.place || {}).map(([axis, index]) => axis + " " + index).join(", ");
 }
 
+/// A rank's name with a mark if it was slow.
+const marked_rank = (run, rank) => (slow_of(run).some(each => !is_link(each) && each.rank === rank) ? "\u25b2 " : "") + "rank " + rank;
 const rank_label = rank => "rank " + rank.rank;
 const category_colours = categories.map((name, i) => [name, "series-" + i]);
 
@@ -131,6 +133,7 @@ function traffic_section(run) {
   if (rows.length === 0) return ranks.length === 1 ? [make("p", {text: "One rank: nothing moved between ranks."})] : null;
   const of_rank = rank => rows.map((row, i) => [row.axis + dot + row.collective,
                                                 row.measured.get(rank.rank) ?? row.planned.get(rank.rank), "series-" + i % hues]);
+  const has_run = rows.some(row => row.measured.size > 0);
   const totals = ranks.map(rank => sum(of_rank(rank).map(part => part[1])));
   return [
     table("Bytes that a rank sends in a step", ["axis" + dot + "collective", "planned", "sent in the last step", ""],
@@ -139,9 +142,9 @@ function traffic_section(run) {
     bars(ranks.map((rank, i) => ({label: rank_label(rank), rank: rank.rank, parts: of_rank(rank), show: shown.bytes, text: shown.bytes(totals[i])})),
          Math.max(...totals, 1)),
     details("traffic-numbers", "Numbers", () => table(
-      "Bytes sent in the last step, and by the transports over the whole run", ["rank", ...rows.map(row => row.axis + dot + row.collective), "whole run"],
-      ranks.map(rank => [rank.rank, ...of_rank(rank).map(part => has(part[1]) ? shown.exact(part[1]) : null),
-                         has(rank.wire_bytes) ? shown.exact(rank.wire_bytes) : null]))),
+      has_run ? "Bytes sent in the last step, and by the transports over the whole run" : "Bytes that each rank is planned to send in a step",
+      ["rank", ...rows.map(row => row.axis + dot + row.collective), ...(has_run ? ["whole run"] : [])],
+      ranks.map(rank => [rank.rank, ...[...of_rank(rank).map(part => part[1]), ...(has_run ? [rank.wire_bytes] : [])].map(value => has(value) ? shown.exact(value) : null)]))),
   ];
 }
 
@@ -166,6 +169,15 @@ function step_chart(run) {
 /// All but the first, which has the start of the run in it, where there are others.
 const after_first = list => list.length > 1 ? list.slice(1) : list;
 
+const first_step = (times, interval) => times.step[interval] - times.steps[interval] + 1;
+const step_range = (from, to) => from === to ? String(from) : from + dash + to;
+
+/// The steps of no interval from interval `begin` on, such as "41–60, 135–140"; or "". Of an interval that a restart cuts short, no times are kept.
+function steps_without_times(times, begin) {
+  return times.step.slice(begin, -1).map((end, i) => [end + 1, first_step(times, begin + i + 1) - 1]).filter(([from, to]) => from <= to)
+    .map(([from, to]) => step_range(from, to)).join(", ");
+}
+
 /// Seconds a step of every rank, over all intervals after the first.
 function mean_times(times) {
   const steps = sum(after_first(times.steps)), ranks = times.seconds.length ? times.seconds[0].length : 0;
@@ -182,10 +194,11 @@ function rank_bars(run) {
   const rows = mean.seconds.map((seconds, rank) => {
     const parts = time_parts.map(([key, name, variable]) => [name, mean[key][rank], variable]);
     const rest = seconds - sum(parts.map(part => part[1]));
-    return {label: (slow.some(each => each.rank === rank) ? "\u25b2 " : "") + "rank " + rank, show: shown.seconds, text: shown.seconds(seconds), parts: [...parts, ["other", Math.max(0, rest), "series-rest"]]};
+    return {label: marked_rank(run, rank), show: shown.seconds, text: shown.seconds(seconds), parts: [...parts, ["other", Math.max(0, rest), "series-rest"]]};
   });
+  const later = run.rank_times.step.length > 1, without = later ? steps_without_times(run.rank_times, 1) : "";
   return [
-    make("h3", {text: "Every rank, mean of a step" + (run.rank_times.step.length > 1 ? " from step " + (run.rank_times.step[0] + 1) + " on" : "")}),
+    make("h3", {text: "Every rank, mean of a step" + (later ? " from step " + first_step(run.rank_times, 1) + " on" : "") + (without ? ", without steps " + without : "")}),
     legend([...time_parts.map(part => [part[1], part[2]]), ["other", "series-rest"]]), bars(rows, most),
     slow.length ? make("p", {class: "remark", text: "\u25b2 A slow rank." + (slow.some(each => each.cause === "transfer")
       ? " That its transfers begin late is not part of its bar: the others' waiting for them is exposed communication." : "")}) : null,
@@ -199,21 +212,23 @@ const quantities = {
   computing_s: "computing", exposed_s: "exposed communication", hidden_s: "hidden communication", input_s: "input", seconds: "whole step",
 };
 
-/// A map of ranks by intervals: the darker, the longer.
+/// A map of ranks by intervals: the stronger, the longer. Steps of no interval are left empty.
 class HeatMap {
-  constructor(times) {
-    this.times = times;
+  constructor(run) {
+    const times = this.times = run.rank_times;
+    this.restarts = marks_of(run, "step").filter(mark => mark.kind === "restart");
     this.at = null;
     this.surface = new Surface({id: "heat-map", tabindex: 0, role: "slider", "aria-roledescription": "map", class: "heat"},
                                (pen, width, height) => this.draw(pen, width, height));
     this.canvas = this.surface.canvas;
     this.ranks = times.seconds[0].length;
-    this.edges = [0];  // of the intervals, in steps
-    for (const steps of times.steps) this.edges.push(last(this.edges) + steps);
+    this.names = times.seconds[0].map((_, rank) => marked_rank(run, rank));
+    this.before = first_step(times, 0) - 1;
+    this.length = last(times.step) - this.before;
     this.canvas.style.height = Math.min(480, 40 + this.ranks * Math.max(6, Math.min(20, 400 / this.ranks))) + "px";
     this.readout = make("p", {class: "readout"});
-    this.canvas.addEventListener("pointermove", event => this.point(event));
-    this.canvas.addEventListener("pointerleave", () => this.move(null));
+    for (const kind of ["pointerdown", "pointermove"]) this.canvas.addEventListener(kind, event => this.point(event));
+    this.canvas.addEventListener("pointerleave", event => { if (is_gone(event)) this.move(null); });
     this.canvas.addEventListener("keydown", event => this.key(event));
     this.choose(quantities[chosen.quantity] && times[chosen.quantity] ? chosen.quantity : "computing_s");
   }
@@ -228,14 +243,12 @@ class HeatMap {
     this.move(this.at);
   }
 
-  first_step(interval) { return this.times.step[interval] - this.times.steps[interval] + 1; }
-
   move(cell) {
     this.at = cell && {interval: clamp(cell.interval, 0, this.times.step.length - 1), rank: clamp(cell.rank, 0, this.ranks - 1)};
     const text = this.at
-      ? "rank " + this.at.rank + ", steps " + this.first_step(this.at.interval) + " to " + this.times.step[this.at.interval] + ": " +
+      ? "rank " + this.at.rank + ", steps " + first_step(this.times, this.at.interval) + " to " + this.times.step[this.at.interval] + ": " +
         shown.seconds(this.values[this.at.interval][this.at.rank]) + " a step"
-      : "from " + shown.seconds(this.ends[0]) + " (light) to " + shown.seconds(this.ends[1]) + (this.beyond ? " or more" : "") + " (strong) a step";
+      : "from " + shown.seconds(this.ends[0]) + " (faint) to " + shown.seconds(this.ends[1]) + (this.beyond ? " or more" : "") + " (strong) a step";
     this.readout.textContent = text;
     const values = {"aria-label": quantities[this.quantity] + " of every rank over steps", "aria-valuetext": text, "aria-valuemin": 0,
                     "aria-valuemax": this.times.step.length * this.ranks - 1, "aria-valuenow": this.at ? this.at.interval * this.ranks + this.at.rank : 0};
@@ -246,8 +259,9 @@ class HeatMap {
   point(event) {
     const box = this.canvas.getBoundingClientRect(), {left, top, wide, tall} = this.box || {};
     if (!wide) return;
-    this.move({interval: lower_bound(this.edges, (event.clientX - box.left - left) / wide * last(this.edges)) - 1,
-               rank: Math.floor((event.clientY - box.top - top) / tall * this.ranks)});
+    const step = clamp(this.before + Math.ceil((event.clientX - box.left - left) / wide * this.length), this.before + 1, last(this.times.step));
+    const interval = lower_bound(this.times.step, step);
+    this.move(step < first_step(this.times, interval) ? null : {interval, rank: Math.floor((event.clientY - box.top - top) / tall * this.ranks)});
   }
 
   key(event) {
@@ -259,46 +273,50 @@ class HeatMap {
   }
 
   draw(pen, width, height) {
-    const left = 58, top = 4, wide = width - left - 8, tall = height - top - 24;
+    const left = 68, top = 4, wide = width - left - 8, tall = height - top - 24;
     this.box = {left, top, wide, tall};
-    const [low, high] = this.ends, tall_cell = tall / this.ranks, edges = this.edges.map(steps => left + steps / last(this.edges) * wide);
+    const [low, high] = this.ends, tall_cell = tall / this.ranks, place_x = step => left + (step - this.before) / this.length * wide;
+    const ends_of = interval => [place_x(first_step(this.times, interval) - 1), place_x(this.times.step[interval])];
     pen.fillStyle = colour("heat");
     this.values.forEach((row, interval) => row.forEach((value, rank) => {
-      const width = edges[interval + 1] - edges[interval], gap = width > 6 && tall_cell > 6 ? 1 : 0;
+      const [begin, end] = ends_of(interval), gap = end - begin > 6 && tall_cell > 6 ? 1 : 0;
       pen.globalAlpha = 0.08 + 0.92 * Math.min(1, (value - low) / (high - low || 1));
-      pen.fillRect(edges[interval], top + rank * tall_cell, width - gap, tall_cell - gap);
+      pen.fillRect(begin, top + rank * tall_cell, end - begin - gap, tall_cell - gap);
     }));
     pen.globalAlpha = 1;
+    pen.fillStyle = colour("bad");
+    for (const {x} of this.restarts) if (x > this.before) pen.fillRect(Math.round(place_x(x)) - 1, top, 2, tall);
     if (this.at) {
       pen.strokeStyle = colour("text");
       pen.lineWidth = 2;
-      const {interval, rank} = this.at;
-      pen.strokeRect(edges[interval], top + rank * tall_cell, edges[interval + 1] - edges[interval], tall_cell);
+      const [begin, end] = ends_of(this.at.interval);
+      pen.strokeRect(begin, top + this.at.rank * tall_cell, end - begin, tall_cell);
     }
     pen.fillStyle = colour("soft");
     pen.textAlign = "right";
     pen.textBaseline = "middle";
     const every = Math.ceil(14 / tall_cell);
-    for (let rank = 0; rank < this.ranks; rank += every) pen.fillText("rank " + rank, left - 6, top + (rank + 0.5) * tall_cell);
+    for (let rank = 0; rank < this.ranks; rank += every) pen.fillText(this.names[rank], left - 6, top + (rank + 0.5) * tall_cell);
     pen.textBaseline = "top";
     pen.textAlign = "left";
-    pen.fillText("step " + this.first_step(0), left, height - 16);
+    pen.fillText("step " + (this.before + 1), left, height - 16);
     pen.textAlign = "right";
     pen.fillText(String(last(this.times.step)), left + wide, height - 16);
   }
 }
 
 function heat_map(run) {
-  const map = new HeatMap(run.rank_times);
+  const map = new HeatMap(run), without = steps_without_times(run.rank_times, 0);
   const select = make("select", {id: "quantity"}, ...Object.entries(quantities).filter(([key]) => run.rank_times[key])
     .map(([key, text]) => make("option", {value: key, text})));
   select.value = map.quantity;
   select.addEventListener("change", () => map.choose(select.value));
   return [
     make("h3", {text: "Every rank, over the run"}), make("div", {class: "controls"}, make("label", {}, "Seconds of ", select)), map.readout, map.canvas,
+    make("p", {class: "remark", text: [map.restarts.length ? "Upright lines: restarts." : "", without ? "Without times, since their interval was cut short: steps " + without + "." : ""].join(" ")}),
     details("heat-numbers", "Numbers", () => table(
       "Seconds a step of every rank, " + quantities[map.quantity], ["steps", ...map.values[0].map((_, rank) => "rank " + rank)],
-      map.values.map((row, i) => [map.first_step(i) + dash + run.rank_times.step[i], ...row.map(six_digits)]))),
+      map.values.map((row, i) => [step_range(first_step(run.rank_times, i), run.rank_times.step[i]), ...row.map(six_digits)]))),
   ];
 }
 

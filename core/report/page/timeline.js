@@ -3,11 +3,11 @@
 const outer_kinds = ["step", "function"], action_kinds = ["action", "operation"], wait_kinds = ["wait", "start"], label_width = 76;
 
 /// Lanes of a trace, top down: for each rank its actions, what they consist of, and transfers. The spans of a lane do not overlap.
-function lanes_of_trace(trace) {
+function lanes_of_trace(run, trace) {
   const lanes = [], steps = [];
   let begin = Infinity, end = -Infinity;
   for (const rank of trace.ranks) {
-    const of_rank = {actions: [], parts: []}, transfers = [], is_wait = span => wait_kinds.includes(span.kind);
+    const label = marked_rank(run, rank.rank), of_rank = {actions: [], parts: []}, transfers = [], is_wait = span => wait_kinds.includes(span.kind);
     for (const row of rank.rows) {
       const rest = [];
       for (const span of row.spans) {
@@ -25,7 +25,7 @@ function lanes_of_trace(trace) {
     const add = (name, spans, height, kind) => {
       if (spans.length === 0) return;
       spans.sort((a, b) => a.begin - b.begin);
-      lanes.push({label: "rank " + rank.rank, name, spans, height, kind, first: lanes.length === 0 || last(lanes).label !== "rank " + rank.rank});
+      lanes.push({label, name, spans, height, kind, first: lanes.length === 0 || last(lanes).label !== label});
     };
     add("actions", of_rank.actions, 18, "action");
     const with_actions = of_rank.actions.length ? last(lanes) : null;
@@ -46,17 +46,16 @@ function lanes_of_plan(timeline) {
     spans.sort((a, b) => a.begin - b.begin);
     return {label: "stage " + stage.stage, name: has(stage.rank) ? "as on rank " + stage.rank : "", spans, height: 22, kind: "action", first: true};
   });
-  const show = timeline.unit === "s" ? shown.seconds : value => shown.number(value) + " ticks";
+  const show = timeline.unit === "s" ? shown.seconds : value => shown.number(value) + (value === 1 ? " tick" : " ticks");
   return {lanes, steps: [], begin: 0, end, unit: timeline.unit, show, length: show};
 }
 
 /// Hatching in the colour of waiting, over another colour.
-function hatching(pen, ground, strength) {
+function hatching(pen, ground) {
   const tile = make("canvas", {width: 4, height: 4}), ink = tile.getContext("2d");
   ink.fillStyle = colour(ground);
   ink.fillRect(0, 0, 4, 4);
   ink.fillStyle = colour("wait");
-  ink.globalAlpha = strength;
   for (let i = 0; i < 4; ++i) ink.fillRect(i, 3 - i, 1.5, 1);
   return pen.createPattern(tile, "repeat");
 }
@@ -138,7 +137,7 @@ class Timeline {
     const waited = found ? sum(this.waits_of(this.at.lane, found).map(wait => wait.length)) : 0;
     this.readout.textContent = (this.view.range ? "Shown: " : "All: ") + this.show(this.view.low) + " to " + this.show(this.view.high) +
       (seen.length ? ", " + (seen.length > 1 ? seen[0].name + " to " + last(seen).name : seen[0].name) : "") + ". " + (!found
-      ? "Point at a span, or use the arrow keys."
+      ? "Point at a span, tap it, or use the arrow keys."
       : this.at.lane.label + ", " + this.at.lane.name + ": " + found.name + ", from " + this.show(found.begin) + " for " + this.length(found.length) +
         (waited ? ", of which it waited " + this.length(waited) : "") + (found.microbatch >= 0 ? ", microbatch " + found.microbatch : "") + (found.kind === "action" ? "" : " (" + found.kind + ")"));
     this.surface.soon();
@@ -169,7 +168,7 @@ class Timeline {
   /// The colours, read once for a drawing.
   paint(pen) {
     const of_microbatch = Array.from({length: hues}, (_, i) => colour("fill-" + i));
-    return {of_microbatch, wait: hatching(pen, "raised", 1), wait_within: hatching(pen, "pale", 0.6), transfer: colour("transfer"), other: colour("op"), ink: colour("ink")};
+    return {of_microbatch, wait: hatching(pen, "raised"), wait_within: hatching(pen, "pale"), transfer: colour("transfer"), other: colour("op"), ink: colour("ink")};
   }
 
   draw_label(pen, lane, y) {
@@ -206,13 +205,16 @@ class Timeline {
     const kind = /^\d+([FBIW])\d+$/.exec(span.name);
     pen.fillStyle = paint.ink;
     if (kind && kind[1] !== "F") {
-      pen.globalAlpha = 0.5;
+      pen.globalAlpha = 0.75;
       const strip = kind[1] === "W" ? 2 : 4;
       pen.fillRect(x, y + lane.height - strip, width - gap, strip);
       pen.globalAlpha = 1;
     }
-    const text = kind ? span.name.replace(/^\d+/, "") : span.name;
-    if (width < 18 || pen.measureText(text).width > width - 6) return;
+    const text = kind ? span.name.replace(/^\d+/, "") : span.name, wide = pen.measureText(text).width;
+    if (width < 18 || wide > width - 6) return;
+    pen.fillStyle = filled;  // a name stands on its action's colour, not on hatching
+    pen.fillRect(x + 1, y, wide + 4, 13);
+    pen.fillStyle = paint.ink;
     pen.textAlign = "left";
     pen.textBaseline = "top";
     pen.fillText(text, x + 3, y + 1);
@@ -334,7 +336,7 @@ function planned_timeline(run) {
 function timeline_section(run) {
   const trace = run.trace && run.trace.ranks.length ? run.trace : null;
   if (!trace && !run.timeline) return null;
-  const line = new Timeline(trace ? lanes_of_trace(trace) : lanes_of_plan(run.timeline), "timeline " + run.name);
+  const line = new Timeline(trace ? lanes_of_trace(run, trace) : lanes_of_plan(run.timeline), "timeline " + run.name);
   Timeline.shown = [line];
   const controls = make("div", {class: "controls"}, zoom_buttons("timeline", () => line.view));
   if (trace) {
@@ -359,7 +361,7 @@ function timeline_section(run) {
   return [
     make("p", {text}), controls, legend([...entries, ...(trace ? [["computing of no microbatch", "op"], ["waiting", "hatched"], ["transfer", "transfer"]] : [])]),
     make("p", {class: "remark", text: "F: forward; B, I, W: backward, with a strip below."}), line.readout, line.box,
-    make("p", {class: "remark", text: chart_help}), details("timeline-numbers", "Numbers", () => line.table()),
+    make("p", {class: "remark", text: help_of("\u2190 \u2192 go from span to span, \u2191 \u2193 from row to row")}), details("timeline-numbers", "Numbers", () => line.table()),
     ...(trace && run.timeline ? planned_timeline(run) : []),
   ];
 }

@@ -133,6 +133,9 @@ TEST_CASE("a page of 10,000 steps and 64 ranks with a large trace is smaller tha
     of_ranks += fmt::format("{}{}", rank == 0 ? "" : ",", number(rank));
   }
   for (int step = 10; step <= 10'000; step += 10) {
+    if (step == 5'000) {
+      continue;  // a restart cut this interval short
+    }
     lines += fmt::format("{{\"step\":{0},\"steps\":10", step);
     for (const char* const name : {"seconds", "computing_s", "exposed_s", "hidden_s", "input_s", "sent_bytes"}) {
       lines += fmt::format(",\"{}\":[{}]", name, of_ranks);
@@ -158,9 +161,11 @@ TEST_CASE("a page of 10,000 steps and 64 ranks with a large trace is smaller tha
 
   CHECK(all_notes(document).empty());
   const json::object& times = document.at("rank_times").as_object();
-  CHECK(times.at("step").as_array().size() == 250);
+  CHECK(times.at("step").as_array().size() == 251);
   CHECK(times.at("steps").as_array()[0] == 40);
-  CHECK(times.at("step").as_array()[249] == 10'000);
+  CHECK(times.at("step").as_array()[124] == 4'990);
+  CHECK(times.at("steps").as_array()[125] == 10);
+  CHECK(times.at("step").as_array()[250] == 10'000);
   CHECK(times.at("seconds").as_array()[1].as_array().size() == 64);
   CHECK(std::abs(times.at("hidden_s").as_array()[1].as_array()[1].as_double() - 4 * number(1)) < 1e-3);
   const json::object& trace = document.at("trace").as_object();
