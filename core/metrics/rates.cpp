@@ -62,6 +62,7 @@ void RankRates::add(const RankRates& later) noexcept {
   input += later.input;
   late += later.late;
   starved += later.starved;
+  starved_waiting += later.starved_waiting;
   bytes += later.bytes;
   flops += later.flops;
   fastest = later.fastest;
@@ -145,6 +146,7 @@ void for_fields(Rates& rates, const Each& each) {
                        &rates.input_in_step.high,
                        &rates.stopped,
                        &rates.starved,
+                       &rates.starved_waiting,
                        &rates.usual_starved,
                        &rates.slowest.bytes,
                        &rates.slowest.seconds,

@@ -31,18 +31,19 @@ struct RankRates {
   std::int64_t steps = 1;  ///< how many
   std::int64_t stage = 0;  ///< the rank's stage of a pipeline
   double seconds = 0;
-  double communicating = 0;  ///< each of several concurrent transfers counts
-  double waiting = 0;        ///< the part of `communicating` in which the rank did nothing else
-  double input = 0;          ///< reading samples
-  double late = 0;           ///< from the start of transfers until the transport began to work on them
-  double starved = 0;        ///< in which the rank could run and had no core; part of the other times
-  double bytes = 0;          ///< sent to other ranks
-  double flops = 0;          ///< includes what is recomputed; 0: unknown
-  double fastest = 0;        ///< operations per second of the rank's fastest op; 0: not measured
-  double stopped = 0;        ///< in which the process did not run
-  std::int64_t stops = 0;    ///< how often
-  Link slowest = {};         ///< the slowest of the links to this rank, of the latest report
-  Link others = {};          ///< the others, and all of earlier reports, added up; `from` has no meaning
+  double communicating = 0;    ///< each of several concurrent transfers counts
+  double waiting = 0;          ///< the part of `communicating` in which the rank did nothing else
+  double input = 0;            ///< reading samples
+  double late = 0;             ///< from the start of transfers until the transport began to work on them
+  double starved = 0;          ///< in which the rank could run and had no core; part of the other times
+  double starved_waiting = 0;  ///< the part of `starved` that is in `waiting`
+  double bytes = 0;            ///< sent to other ranks
+  double flops = 0;            ///< includes what is recomputed; 0: unknown
+  double fastest = 0;          ///< operations per second of the rank's fastest op; 0: not measured
+  double stopped = 0;          ///< in which the process did not run
+  std::int64_t stops = 0;      ///< how often
+  Link slowest = {};           ///< the slowest of the links to this rank, of the latest report
+  Link others = {};            ///< the others, and all of earlier reports, added up; `from` has no meaning
 
   // Over the single steps, because medians leave out steps that something else has disturbed.
   Quartiles busy;           ///< `seconds` without `waiting`

@@ -284,9 +284,15 @@ class SlowRanks::Report {
     const auto steps = static_cast<double>(own.steps);
     const double step = own.seconds / steps;
     const double apart = own.usual_starved - reference;
-    const double seconds =
-        std::min(apart, median(others(rank, [](const RankRates& other) { return other.waiting; })) / steps);
-    if (seconds < (is_found ? least_share / 2 : least_share) * step) {
+    // Waiting for other ranks alone.
+    const auto waiting = [&](const RankRates& other) {
+      return std::max(0.0, other.waiting - other.starved_waiting) / steps;
+    };
+    const std::vector<double> of_others = others(rank, waiting);
+    const double seconds = std::min(apart, median(of_others) - waiting(own));
+    // A rank that waits while another does not is held up itself.
+    const bool is_held_up = waiting(own) - *std::ranges::min_element(of_others) > seconds / 2;
+    if (is_held_up || seconds < (is_found ? least_share / 2 : least_share) * step) {
       return std::nullopt;
     }
     return Behind{.seconds = seconds,

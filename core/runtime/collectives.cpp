@@ -218,6 +218,9 @@ void Collectives::finish(Op& op) {
   op.times.reset();
   op.starved = 0;
   if (const std::optional<sdk::OpTimes> times = op.op.times()) {
+    if (!starved_before_) {
+      starved_before_ = core_wait_.nanoseconds().value_or(0);
+    }
     op.times = Times{times->begun, times->ended};
     op.starved = times->starved;
     yielded_ns_ += times->yielded;
@@ -264,6 +267,7 @@ void Collectives::wait(Handle transfer) { wait(ops_[transfer]); }
 
 void Collectives::wait(Op& op) {
   const std::int64_t waited_from = plugins::transport_clock();
+  count_starved(waited_from, false);
   finish(op);
   if (op.times) {
     const std::int64_t under_way = std::min(op.times->ended, waited_from) - op.times->begun;
@@ -271,9 +275,20 @@ void Collectives::wait(Op& op) {
     hidden_ns_ += std::max<std::int64_t>(0, under_way - waited_for_others);
     count_late(op);
   }
-  const std::int64_t waited = plugins::transport_clock() - waited_from;
-  exposed_ns_ += waited;
-  starved_in_waits_ns_ += std::min(op.starved, waited);
+  const std::int64_t now = plugins::transport_clock();
+  exposed_ns_ += now - waited_from;
+  count_starved(now, true);
+  starved_.transports += std::min(op.starved, now - waited_from);
+}
+
+void Collectives::count_starved(std::int64_t now, bool waited) noexcept {
+  constexpr std::int64_t least = 1'000'000;  // the thread cannot have lacked a core for longer than since the last look
+  if (starved_before_ && now - starved_.looked >= least) {
+    starved_.looked = now;
+    const std::int64_t before = std::exchange(
+        starved_.own, std::max(starved_.own, core_wait_.nanoseconds().value_or(0) - *starved_before_ - yielded_ns_));
+    starved_.own_in_waits += waited ? starved_.own - before : 0;
+  }
 }
 
 void Collectives::count_late(const Op& op) {
@@ -283,9 +298,10 @@ void Collectives::count_late(const Op& op) {
   ended_before = std::max(ended_before, op.times->ended);
 }
 
-double Collectives::starved_seconds() noexcept {
-  const std::int64_t of_this_thread = core_wait_.nanoseconds().value_or(0) - yielded_ns_;
-  return static_cast<double>(of_this_thread + starved_in_waits_ns_) * 1e-9;
+Starved Collectives::starved() noexcept {
+  count_starved(plugins::transport_clock(), false);
+  const std::int64_t waiting = starved_.own_in_waits + starved_.transports;
+  return {static_cast<double>(starved_.own + starved_.transports) * 1e-9, static_cast<double>(waiting) * 1e-9};
 }
 
 void Collectives::start(Handle transfer, const plugins::TransportQueue& queue) {

@@ -65,7 +65,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   [[nodiscard]] double exposed_seconds() const noexcept override { return static_cast<double>(exposed_ns_) * 1e-9; }
   [[nodiscard]] double hidden_seconds() const noexcept override { return static_cast<double>(hidden_ns_) * 1e-9; }
   [[nodiscard]] double late_seconds() const noexcept override { return static_cast<double>(late_ns_) * 1e-9; }
-  [[nodiscard]] double starved_seconds() noexcept override;
+  [[nodiscard]] Starved starved() noexcept override;
 
   // Operations that no program has planned, on memory that is not registered.
 
@@ -129,6 +129,8 @@ class Collectives final : public Communicator, private QueuedTransfers {
   void finish(Op& op);
   void start(Op& op);
   void wait(Op& op);
+  /// Counts for how long this thread has had no core since it was last asked; `waited`: that was a wait.
+  void count_starved(std::int64_t now, bool waited) noexcept;
   /// Counts by how much an operation began late, if that is more than a transport's thread needs to wake up. It was not
   /// late while its thread had no core.
   void count_late(const Op& op);
@@ -149,9 +151,17 @@ class Collectives final : public Communicator, private QueuedTransfers {
   std::int64_t exposed_ns_ = 0;
   std::int64_t hidden_ns_ = 0;
   std::int64_t late_ns_ = 0;
-  std::int64_t starved_in_waits_ns_ = 0;  ///< of transports' threads
   std::int64_t yielded_ns_ = 0;
   sdk::CoreWait core_wait_;
+  /// What core_wait_ told when the transport first told times of an op. Without those, waiting by yielding looks like a
+  /// lack of a core.
+  std::optional<std::int64_t> starved_before_;
+  struct {
+    std::int64_t looked = 0;        ///< when `own` was counted
+    std::int64_t own = 0;           ///< nanoseconds of this thread
+    std::int64_t own_in_waits = 0;  ///< the part of `own` in wait()
+    std::int64_t transports = 0;    ///< of transports' threads, while this one waited for them
+  } starved_;
   Waits waits_;  ///< times at which queues waited
 };
 

@@ -23,6 +23,14 @@ struct TransportMemory {
   std::shared_ptr<const device::Memory> of_device;  ///< the arena, if the host cannot address it; else null
 };
 
+/// Seconds in which a rank could run and had no core, since its start: in which its thread had none, or in which that
+/// waited for a transfer while the transport's thread could work on it and had none. Not counted are times in which it
+/// gave its core to others because it waited for other ranks. 0 where the system or the transport does not tell.
+struct Starved {
+  double all = 0;
+  double waiting = 0;  ///< the part of `all` in waits for transfers
+};
+
 /// Runs the transfers of one rank's programs. Used only by the thread that runs the programs.
 class Communicator {
  public:
@@ -69,10 +77,7 @@ class Communicator {
   /// still worked on earlier transfers of the group does not count, nor do delays as short as a thread's wake-up. 0 if
   /// the transports do not report times, or if a queue starts them.
   [[nodiscard]] virtual double late_seconds() const noexcept { return 0; }
-  /// Seconds in which the calling thread could run and had no core, or in which it waited for a transfer while the
-  /// transport's thread could work on it and had no core. Not counted are times in which it gave its core to others
-  /// because it waited for other ranks. 0 on a system that does not tell.
-  [[nodiscard]] virtual double starved_seconds() noexcept { return 0; }
+  [[nodiscard]] virtual Starved starved() noexcept { return {}; }
 };
 
 /// Starts transfers when a device's queue reaches them, and makes queues wait for them, while the host continues. Used

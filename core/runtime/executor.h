@@ -156,9 +156,8 @@ class Executor {
   [[nodiscard]] double late_seconds() const noexcept {
     return communicator_ == nullptr ? 0 : communicator_->late_seconds();
   }
-  /// See Communicator. 0 for a rank that runs alone.
-  [[nodiscard]] double starved_seconds() const noexcept {
-    return communicator_ == nullptr ? 0 : communicator_->starved_seconds();
+  [[nodiscard]] Starved starved() const noexcept {
+    return communicator_ == nullptr ? Starved{} : communicator_->starved();
   }
   /// Seconds that the host took so far to read the programs' inputs, as those who wrote them say.
   [[nodiscard]] double input_seconds() const noexcept { return input_seconds_; }

@@ -243,7 +243,8 @@ metrics::RankRates RankTask::rates_of(std::int64_t step, const StepMeasure& meas
                            .waiting = measured.exposed,
                            .input = measured.input,
                            .late = measured.late,
-                           .starved = measured.starved,
+                           .starved = measured.starved.all,
+                           .starved_waiting = measured.starved.waiting,
                            .flops = flops_};
   for (const auto& [axis, collectives] : measured.sent) {
     for (const auto& [collective, bytes] : collectives) {

@@ -91,7 +91,7 @@ void StepMeter::begin_again() {
   hidden_ = executor_.hidden_seconds();
   input_ = executor_.input_seconds();
   late_ = executor_.late_seconds();
-  starved_ = executor_.starved_seconds();
+  starved_ = executor_.starved();
   begin_ = std::chrono::steady_clock::now();
 }
 
@@ -100,12 +100,13 @@ void StepMeter::all_is_given() { sent_ = difference(executor_.sent(), before_); 
 double StepMeter::seconds() const { return metrics::seconds_since(begin_); }
 
 StepMeasure StepMeter::end() const {
+  const runtime::Starved starved = executor_.starved();
   return {.duration = seconds(),
           .exposed = executor_.exposed_seconds() - exposed_,
           .hidden = executor_.hidden_seconds() - hidden_,
           .input = executor_.input_seconds() - input_,
           .late = executor_.late_seconds() - late_,
-          .starved = std::max(0.0, executor_.starved_seconds() - starved_),
+          .starved = {starved.all - starved_.all, starved.waiting - starved_.waiting},
           .sent = sent_ ? *sent_ : difference(executor_.sent(), before_)};
 }
 

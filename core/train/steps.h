@@ -67,7 +67,7 @@ struct StepMeasure {
   double hidden = 0;   ///< communication while the rank computed
   double input = 0;    ///< reading samples
   double late = 0;     ///< by which transfers began late
-  double starved = 0;  ///< in which the rank could run and had no core; part of the other times
+  runtime::Starved starved;
   partition::SentBytes sent;
 };
 
@@ -90,7 +90,7 @@ class StepMeter {
   double hidden_ = 0;
   double input_ = 0;
   double late_ = 0;
-  double starved_ = 0;
+  runtime::Starved starved_;
   std::chrono::steady_clock::time_point begin_;
 };
 

@@ -508,6 +508,9 @@ TEST_CASE("a rank that has too little of a core is slow in computing, although i
       const SlowRanks::Change begun = ranks.report([&](std::vector<RankRates>& reports) {
         for (std::size_t rank = 0; rank < reports.size(); ++rank) {
           reports[rank].usual_starved = starved[rank];
+          reports[rank].starved_waiting = starved[rank] * 10;  // steps of a report
+          const bool waits = starved[rank] < *std::ranges::max_element(starved);
+          reports[rank].waiting = (waits ? 0.2 : 0) + reports[rank].starved_waiting;
           if (change) {
             change(reports[rank]);
           }
@@ -530,6 +533,12 @@ TEST_CASE("a rank that has too little of a core is slow in computing, although i
   CHECK(named({0.03, 0.03, 0.031, 0.03}).after == 0);     // a machine with more to do than cores
   CHECK(named({0.01, 0.028, 0.028, 0.012}).after == 0);   // half of the ranks
   CHECK(named({0.01, 0.008, 0.028, 0.012}, [](RankRates& rank) { rank.waiting = 0.01; }).after == 0);
+  // Another rank does not wait at all, and so holds up this one, too.
+  CHECK(named({0.016, 0, 0, 0}, [](RankRates& rank) { rank.waiting = rank.usual_starved > 0 ? 0.36 : 0.4; }).after ==
+        2);
+  CHECK(named({0.016, 0, 0, 0.001}, [](RankRates& rank) {
+          rank.waiting = rank.usual_starved > 0.001 ? 0.36 : rank.usual_starved > 0 ? 0.01 : 0.4;
+        }).after == 0);
   // A rank with twice the operations lacks a core for twice as long.
   const auto more = [](RankRates& rank) { rank.flops = rank.usual_starved > 0.02 ? 2e9 : 1e9; };
   CHECK(named({0.012, 0.012, 0.024, 0.012}, more).after == 0);
@@ -546,9 +555,10 @@ TEST_CASE("recorded times without a core name the rank whose control group had a
       static_cast<void>(ranks.report([&](std::vector<RankRates>& reports) {
         for (std::size_t rank = 0; rank < reports.size(); ++rank) {
           reports[rank].seconds = times[0] * 1e-3 * static_cast<double>(reports[rank].steps);
-          reports[rank].waiting = reports[rank].seconds / 2;
           reports[rank].usual_seconds = times[0] * 1e-3;
           reports[rank].usual_starved = times[rank + 1] * 1e-3;
+          reports[rank].starved_waiting = reports[rank].usual_starved * static_cast<double>(reports[rank].steps);
+          reports[rank].waiting = std::max(0.9 * reports[rank].seconds, reports[rank].starved_waiting);
         }
       }));
     }
