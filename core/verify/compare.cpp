@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
 
 #include "core/device/elements.h"
 #include "core/workload/program.h"
@@ -189,12 +190,16 @@ void Comparison::add(std::int64_t step, Moment moment, const SnapshotOf& snapsho
   const Gathered run = gather(workload_, ranks_, step, snapshot_of, selection_, report_);
   switch (moment) {
     case Moment::begin: begin(step, run); break;
-    case Moment::gradients: judge(step, moment, run, [&] { reference_.differentiate(step); }); break;
+    case Moment::gradients:
+      judge(step, moment, run, gradient_calls(workload_, step), [&] { reference_.differentiate(step); });
+      break;
     case Moment::end:
-      judge(step, moment, run, [&] { reference_.update(step); });
+      judge(step, moment, run, {update_call(workload_, step)}, [&] { reference_.update(step); });
       report_.count_step();
       break;
-    case Moment::evaluation: judge(step, moment, run, [&] { reference_.evaluate(); }); break;
+    case Moment::evaluation:
+      judge(step, moment, run, evaluation_calls(workload_), [&] { reference_.evaluate(); });
+      break;
   }
 }
 
@@ -213,11 +218,12 @@ void Comparison::begin(std::int64_t step, const Gathered& run) {
   }
 }
 
-void Comparison::judge(std::int64_t step, Moment moment, const Gathered& run, const std::function<void()>& calls) {
-  const Values before = written();
-  calls();
+void Comparison::judge(std::int64_t step, Moment moment, const Gathered& run, const std::vector<Call>& calls,
+                       const std::function<void()>& compute) {
+  const Values before = changed_by(calls);
+  compute();
   const Compared compared = compared_at(moment, run);
-  make_rounded(calls, before, [&] {
+  make_rounded(compute, before, [&] {
     return std::ranges::all_of(compared, [&](const auto& each) {
       // A difference far beyond the limit fails however often rounding is repeated.
       const double multiple = difference(each.first, each.second, step, run, false).multiple();
@@ -270,14 +276,17 @@ const Whole* Comparison::master_of(graph::StateId state, const Gathered& run) co
   return master.exists() && run[master] ? &*run[master] : nullptr;
 }
 
-void Comparison::make_rounded(const std::function<void()>& calls, const Values& before,
+void Comparison::make_rounded(const std::function<void()>& compute, const Values& before,
                               const std::function<bool()>& is_settled) {
-  const Values exact = written();
+  Values exact;
+  for (const auto& [s, values] : before) {
+    exact.emplace(s, reference_.state(s));
+  }
   std::ranges::fill(latest_, Size());
   for (int made = 1;; ++made) {
     load(before);
     reference_.round(true);
-    calls();
+    compute();
     reference_.round(false);
     for (const auto& [s, values] : exact) {
       std::size_t worst = 0;
@@ -320,9 +329,20 @@ Difference Comparison::difference(graph::StateId state, What what, std::int64_t 
   return found;
 }
 
-Comparison::Values Comparison::written() const {
-  Values values;
+Comparison::Values Comparison::changed_by(const std::vector<Call>& calls) const {
+  std::set<graph::StateId> changed;
+  for (const Call& call : calls) {
+    for (const graph::StateWrite& write : workload_.graph.find(call.function, call.rows)->writes) {
+      changed.insert(write.state);
+    }
+  }
   for (const graph::StateId s : written_states(workload_.graph)) {
+    if (belongs_to(workload_.graph.states[s].kind, Moment::begin)) {
+      changed.insert(s);
+    }
+  }
+  Values values;
+  for (const graph::StateId s : changed) {
     values.emplace(s, reference_.state(s));
   }
   return values;
