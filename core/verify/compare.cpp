@@ -36,11 +36,27 @@ const Workload::Sequence* sequence_of(const Workload& workload, const graph::Sta
   return found == workload.sequences.end() ? nullptr : &*found;
 }
 
+/// The position of an element of a sequence's logits.
+std::int64_t position_of(const Workload::Sequence& sequence, const graph::State& state, std::size_t element) {
+  return sequence.kept[static_cast<std::size_t>(indices_of(state.type.shape, element)[0])];
+}
+
+/// Says in a sequence's difference where it begins, and of which prompt it is.
+void name_prompt(const Workload::Sequence& sequence, Difference& difference) {
+  difference.line = sequence.line;
+  difference.id = sequence.id;
+  if (difference.position) {
+    difference.note += fmt::format("; the first position that differs is {}", *difference.position);
+    difference.note += sequence.line > 0 ? fmt::format("; the prompt is in line {}", sequence.line) : "";
+    difference.note += sequence.id.empty() ? "" : fmt::format(", with the id {}", sequence.id);
+  }
+}
+
 /// An element as text: "element [3, 0]". Of a sequence: "logit 7 at position 12".
 std::string element_text(const Workload& workload, const graph::State& state, std::size_t element) {
   if (const Workload::Sequence* const sequence = sequence_of(workload, state)) {
-    const std::vector<std::int64_t> indices = indices_of(state.type.shape, element);
-    return fmt::format("logit {} at position {}", indices[1], sequence->kept[static_cast<std::size_t>(indices[0])]);
+    return fmt::format("logit {} at position {}", indices_of(state.type.shape, element)[1],
+                       position_of(*sequence, state, element));
   }
   return "element " + index_text(state.type.shape, element);
 }
@@ -63,7 +79,16 @@ void add_part(const Part& part, const Workload& workload, const graph::State& st
     if (whole.first[at] < 0) {
       whole.first[at] = rank;
       whole.values[at] = value;
-    } else if (!same_bits(whole.values[at], value) && distance(whole.values[at], value) > replica.error.mean) {
+      continue;
+    }
+    if (same_bits(whole.values[at], value)) {
+      continue;
+    }
+    if (const Workload::Sequence* const sequence = sequence_of(workload, state)) {
+      const std::int64_t position = position_of(*sequence, state, at);
+      replica.position = std::min(replica.position.value_or(position), position);
+    }
+    if (distance(whole.values[at], value) > replica.error.mean) {
       replica.error.mean = replica.error.largest = distance(whole.values[at], value);
       replica.ranks = {whole.first[at], rank};
       replica.note = fmt::format("{} is {} on rank {}, {} on rank {}", element_text(workload, state, at),
@@ -154,14 +179,17 @@ Gathered gather(const Workload& workload, std::int64_t ranks, std::int64_t step,
   for (const graph::StateId s : graph.states.ids()) {
     if (gathered[s] && is_selected(selection, s)) {
       check_coverage(graph.states[s], *gathered[s], replicas[s]);
+      if (const Workload::Sequence* const sequence = sequence_of(workload, graph.states[s])) {
+        name_prompt(*sequence, replicas[s]);
+      }
       report.add(std::move(replicas[s]));
     }
   }
   return gathered;
 }
 
-/// The first position at which a sequence's logits differ by more than rounding may make them differ. If all of them
-/// together do, there is one.
+/// The first position at which a sequence's logits differ by more than rounding may make them differ. REQUIRES: the
+/// logits of all positions, taken as one tensor, do; then those of some position do.
 std::int64_t first_position(const Workload::Sequence& sequence, std::span<const double> found,
                             std::span<const double> expected, const Size& rounding) {
   const std::size_t row = expected.size() / sequence.kept.size();
@@ -322,9 +350,11 @@ Difference Comparison::difference(graph::StateId state, What what, std::int64_t 
                       .ranks = ranks_of(whole, described.type.shape, worst)};
   found.note = fmt::format("{} is {:.9g}, should be {:.9g}", element_text(workload_, described, worst),
                            whole.values[worst], expected[worst]);
-  if (const Workload::Sequence* const sequence = sequence_of(workload_, described); sequence && !found.passed()) {
-    found.position = first_position(*sequence, whole.values, expected, found.rounding);
-    found.note += fmt::format("; the first position that differs is {}", *found.position);
+  if (const Workload::Sequence* const sequence = sequence_of(workload_, described)) {
+    if (!found.passed()) {
+      found.position = first_position(*sequence, whole.values, expected, found.rounding);
+    }
+    name_prompt(*sequence, found);
   }
   return found;
 }
