@@ -327,6 +327,29 @@ TEST_CASE("a flipped bit on one rank that continues prompts is found, with the s
   CHECK_THAT(std::string(copy.at("note").as_string()), Contains("at position 3 is") && Contains("on rank 0, "));
 }
 
+TEST_CASE("wrong logits of one rank from which it draws another token are found, too", "[verify]") {
+  const PromptFolder job;
+  const std::vector<std::string> tp = {"job.strategy=tp",        "job.ranks=3",
+                                       "job.transport=chaos",    "infer.temperature=5",
+                                       "transport.chaos.rank=2", "transport.chaos.corrupt=true"};
+  for (int op = 44; op < 110; ++op) {
+    const std::vector<std::string> flipped = with(tp, {"transport.chaos.at_op=" + std::to_string(op)});
+    const Ended ended = job.verify_prompts(flipped);
+    if (ended.err.find("the ranks drew different tokens") == std::string::npos ||
+        ended.out.find("worst") == std::string::npos) {  // the bit was one of the numbers that ranks compare
+      continue;
+    }
+    INFO(ended.err << ended.out);
+    CHECK(ended.code == 1);
+    const json::object worst = json::parse(ended.out).at("worst").at(0).as_object();
+    CHECK(worst.at("what") == "replica");
+    CHECK_THAT(std::string(worst.at("tensor").as_string()), StartsWith("sequence "));
+    CHECK(worst.contains("position"));
+    return;
+  }
+  FAIL("no flipped bit has changed a token");
+}
+
 TEST_CASE("verify of prompts tells which lines are skipped, and that it compares fewer prompts", "[verify]") {
   const PromptFolder job;
   for (const char* mode : {"infer.events=true", "infer.malformed=skip"}) {
