@@ -50,8 +50,8 @@ struct Drawn {
 struct Computed {
   std::int64_t id = 0;
   std::span<const std::int32_t> tokens;  ///< of the sequence so far
-  std::int64_t first = 0;                ///< the index of the token behind which the first row of logits is
-  std::int64_t rows = 0;                 ///< of logits, each behind the next token
+  std::int64_t first = 0;                ///< the position of the first row: it was computed from tokens 0 to `first`
+  std::int64_t rows = 0;                 ///< of logits, at `first` and the positions that follow
   std::span<const float> logits;         ///< valid in the call that gets this
 };
 

@@ -74,8 +74,8 @@ class GenerateTask : private StreamTask {
     infer::Session session(executor, compiled_.settings.caches, compile::decoding_settings(job_, compiled_), context());
     bool has_more = true;
     const auto is_wanted = [&] { return has_more && added_ < settings_.prompts; };
-    while (signal_ == 0 && (is_wanted() || session.is_busy())) {
-      while (is_wanted() && signal_ == 0 && has_room(session)) {
+    while (goes_on() && (is_wanted() || session.is_busy())) {
+      while (is_wanted() && goes_on() && has_room(session)) {
         const auto prepare = [&](const std::string& line) { return prepared(line, language); };
         const std::optional<std::string> line = next_line(prepare, !session.is_busy());
         has_more = line.has_value();
@@ -88,13 +88,15 @@ class GenerateTask : private StreamTask {
         }
         add(session, language, infer::read_prompt(*line, language, usual(language)));
       }
-      if (session.is_busy() && signal_ == 0) {
+      if (session.is_busy() && goes_on()) {
         step(executor, session);
       }
     }
     session.stop();
     record_.summary.tokens_per_s = static_cast<double>(session.drawn()) / metrics::seconds_since(begin);
   }
+
+  [[nodiscard]] bool goes_on() const { return signal_ == 0 && !has_parted_; }
 
   /// Whether another prompt is to be read: one waits beside those in work, so that a slot which becomes free is used at
   /// once. Only so many answers are kept that wait for earlier ones.
@@ -170,6 +172,9 @@ class GenerateTask : private StreamTask {
   void add(infer::Session& session, const infer::Language& language, infer::Prompt prompt) {
     prompt.request.id = ++added_;
     prompt.timings = job_.infer.timings;
+    if (settings_.added && record_.is_first()) {
+      settings_.added(added_, line_number(), prompt.id);
+    }
     session.add(prompt.request);
     answers_.emplace_back(added_, line_number(), std::make_unique<infer::Answer>(language, std::move(prompt)));
   }
@@ -232,12 +237,22 @@ class GenerateTask : private StreamTask {
                   0);
   }
 
-  /// Throws Error{internal} if the ranks have drawn different tokens, as machines that round differently might.
+  /// Ranks draw different tokens if their processors round differently, or if a rank's logits are wrong. Throws
+  /// Error{internal} then, unless StepSettings has `parted`.
   void require_same_tokens() {
-    if (settings_.link.agree(digest_, std::numeric_limits<std::int32_t>::max()) != digest_) {
-      throw Error(ErrorCode::internal,
-                  "this rank has drawn other tokens than another rank: their processors compute different bits; use "
-                  "machines of one instruction set");
+    const bool differs = settings_.link.agree(digest_, std::numeric_limits<std::int32_t>::max()) != digest_;
+    if (settings_.parted) {
+      has_parted_ =
+          settings_.link.agree(differs ? 1 : 0, 1) != 0;  // the rank with the largest digest saw no difference
+      if (has_parted_) {
+        settings_.parted();
+      }
+    } else if (differs) {
+      throw Error(
+          ErrorCode::internal,
+          "this rank has drawn other tokens than another rank: their processors compute different bits (use "
+          "machines of one instruction set), or a rank has computed or received wrong logits: 'shardrun verify' "
+          "tells");
     }
   }
 
@@ -320,6 +335,7 @@ class GenerateTask : private StreamTask {
   std::int64_t added_ = 0;       ///< prompts
   std::int64_t steps_ = 0;
   std::int32_t digest_ = 0;  ///< of all tokens drawn
+  bool has_parted_ = false;  ///< the ranks have drawn different tokens
 };
 
 }  // namespace

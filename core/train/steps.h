@@ -37,6 +37,10 @@ struct StepSettings {
   std::int64_t prompts = INT64_MAX;                                    ///< so many are read at most
   std::function<void(const runtime::Executor& executor)> begun = {};   ///< called when the states have their values
   std::function<void(const infer::Computed& computed)> computed = {};  ///< gets all logits
+  /// Called on the first rank for each prompt: its number, counted from 1, its line, and JSON of its id, or "".
+  std::function<void(std::int64_t number, std::int64_t line, const std::string& id)> added = {};
+  /// Called on all ranks if they have drawn different tokens. Then no more are drawn. Without it, that is an error.
+  std::function<void()> parted = {};
 };
 
 /// Runs one rank's part of the task of [job]. Metrics, log and results go to the folder of [job] output, which is open.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
 
 #include "core/device/elements.h"
 #include "core/workload/program.h"
@@ -35,11 +36,27 @@ const Workload::Sequence* sequence_of(const Workload& workload, const graph::Sta
   return found == workload.sequences.end() ? nullptr : &*found;
 }
 
+/// The position of an element of a sequence's logits.
+std::int64_t position_of(const Workload::Sequence& sequence, const graph::State& state, std::size_t element) {
+  return sequence.kept[static_cast<std::size_t>(indices_of(state.type.shape, element)[0])];
+}
+
+/// Says in a sequence's difference where it begins, and of which prompt it is.
+void name_prompt(const Workload::Sequence& sequence, Difference& difference) {
+  difference.line = sequence.line;
+  difference.id = sequence.id;
+  if (difference.position) {
+    difference.note += fmt::format("; the first position that differs is {}", *difference.position);
+    difference.note += sequence.line > 0 ? fmt::format("; the prompt is in line {}", sequence.line) : "";
+    difference.note += sequence.id.empty() ? "" : fmt::format(", with the id {}", sequence.id);
+  }
+}
+
 /// An element as text: "element [3, 0]". Of a sequence: "logit 7 at position 12".
 std::string element_text(const Workload& workload, const graph::State& state, std::size_t element) {
   if (const Workload::Sequence* const sequence = sequence_of(workload, state)) {
-    const std::vector<std::int64_t> indices = indices_of(state.type.shape, element);
-    return fmt::format("logit {} at position {}", indices[1], sequence->kept[static_cast<std::size_t>(indices[0])]);
+    return fmt::format("logit {} at position {}", indices_of(state.type.shape, element)[1],
+                       position_of(*sequence, state, element));
   }
   return "element " + index_text(state.type.shape, element);
 }
@@ -62,7 +79,16 @@ void add_part(const Part& part, const Workload& workload, const graph::State& st
     if (whole.first[at] < 0) {
       whole.first[at] = rank;
       whole.values[at] = value;
-    } else if (!same_bits(whole.values[at], value) && distance(whole.values[at], value) > replica.error.mean) {
+      continue;
+    }
+    if (same_bits(whole.values[at], value)) {
+      continue;
+    }
+    if (const Workload::Sequence* const sequence = sequence_of(workload, state)) {
+      const std::int64_t position = position_of(*sequence, state, at);
+      replica.position = std::min(replica.position.value_or(position), position);
+    }
+    if (distance(whole.values[at], value) > replica.error.mean) {
       replica.error.mean = replica.error.largest = distance(whole.values[at], value);
       replica.ranks = {whole.first[at], rank};
       replica.note = fmt::format("{} is {} on rank {}, {} on rank {}", element_text(workload, state, at),
@@ -153,14 +179,17 @@ Gathered gather(const Workload& workload, std::int64_t ranks, std::int64_t step,
   for (const graph::StateId s : graph.states.ids()) {
     if (gathered[s] && is_selected(selection, s)) {
       check_coverage(graph.states[s], *gathered[s], replicas[s]);
+      if (const Workload::Sequence* const sequence = sequence_of(workload, graph.states[s])) {
+        name_prompt(*sequence, replicas[s]);
+      }
       report.add(std::move(replicas[s]));
     }
   }
   return gathered;
 }
 
-/// The first position at which a sequence's logits differ by more than rounding may make them differ. If all of them
-/// together do, there is one.
+/// The first position at which a sequence's logits differ by more than rounding may make them differ. REQUIRES: the
+/// logits of all positions, taken as one tensor, do; then those of some position do.
 std::int64_t first_position(const Workload::Sequence& sequence, std::span<const double> found,
                             std::span<const double> expected, const Size& rounding) {
   const std::size_t row = expected.size() / sequence.kept.size();
@@ -189,12 +218,16 @@ void Comparison::add(std::int64_t step, Moment moment, const SnapshotOf& snapsho
   const Gathered run = gather(workload_, ranks_, step, snapshot_of, selection_, report_);
   switch (moment) {
     case Moment::begin: begin(step, run); break;
-    case Moment::gradients: judge(step, moment, run, [&] { reference_.differentiate(step); }); break;
+    case Moment::gradients:
+      judge(step, moment, run, gradient_calls(workload_, step), [&] { reference_.differentiate(step); });
+      break;
     case Moment::end:
-      judge(step, moment, run, [&] { reference_.update(step); });
+      judge(step, moment, run, {update_call(workload_, step)}, [&] { reference_.update(step); });
       report_.count_step();
       break;
-    case Moment::evaluation: judge(step, moment, run, [&] { reference_.evaluate(); }); break;
+    case Moment::evaluation:
+      judge(step, moment, run, evaluation_calls(workload_), [&] { reference_.evaluate(); });
+      break;
   }
 }
 
@@ -213,11 +246,12 @@ void Comparison::begin(std::int64_t step, const Gathered& run) {
   }
 }
 
-void Comparison::judge(std::int64_t step, Moment moment, const Gathered& run, const std::function<void()>& calls) {
-  const Values before = written();
-  calls();
+void Comparison::judge(std::int64_t step, Moment moment, const Gathered& run, const std::vector<Call>& calls,
+                       const std::function<void()>& compute) {
+  const Values before = changed_by(calls);
+  compute();
   const Compared compared = compared_at(moment, run);
-  make_rounded(calls, before, [&] {
+  make_rounded(compute, before, [&] {
     return std::ranges::all_of(compared, [&](const auto& each) {
       // A difference far beyond the limit fails however often rounding is repeated.
       const double multiple = difference(each.first, each.second, step, run, false).multiple();
@@ -270,14 +304,17 @@ const Whole* Comparison::master_of(graph::StateId state, const Gathered& run) co
   return master.exists() && run[master] ? &*run[master] : nullptr;
 }
 
-void Comparison::make_rounded(const std::function<void()>& calls, const Values& before,
+void Comparison::make_rounded(const std::function<void()>& compute, const Values& before,
                               const std::function<bool()>& is_settled) {
-  const Values exact = written();
+  Values exact;
+  for (const auto& [s, values] : before) {
+    exact.emplace(s, reference_.state(s));
+  }
   std::ranges::fill(latest_, Size());
   for (int made = 1;; ++made) {
     load(before);
     reference_.round(true);
-    calls();
+    compute();
     reference_.round(false);
     for (const auto& [s, values] : exact) {
       std::size_t worst = 0;
@@ -313,16 +350,29 @@ Difference Comparison::difference(graph::StateId state, What what, std::int64_t 
                       .ranks = ranks_of(whole, described.type.shape, worst)};
   found.note = fmt::format("{} is {:.9g}, should be {:.9g}", element_text(workload_, described, worst),
                            whole.values[worst], expected[worst]);
-  if (const Workload::Sequence* const sequence = sequence_of(workload_, described); sequence && !found.passed()) {
-    found.position = first_position(*sequence, whole.values, expected, found.rounding);
-    found.note += fmt::format("; the first position that differs is {}", *found.position);
+  if (const Workload::Sequence* const sequence = sequence_of(workload_, described)) {
+    if (!found.passed()) {
+      found.position = first_position(*sequence, whole.values, expected, found.rounding);
+    }
+    name_prompt(*sequence, found);
   }
   return found;
 }
 
-Comparison::Values Comparison::written() const {
-  Values values;
+Comparison::Values Comparison::changed_by(const std::vector<Call>& calls) const {
+  std::set<graph::StateId> changed;
+  for (const Call& call : calls) {
+    for (const graph::StateWrite& write : workload_.graph.find(call.function, call.rows)->writes) {
+      changed.insert(write.state);
+    }
+  }
   for (const graph::StateId s : written_states(workload_.graph)) {
+    if (belongs_to(workload_.graph.states[s].kind, Moment::begin)) {
+      changed.insert(s);
+    }
+  }
+  Values values;
+  for (const graph::StateId s : changed) {
     values.emplace(s, reference_.state(s));
   }
   return values;

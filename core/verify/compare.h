@@ -53,18 +53,23 @@ class Comparison {
   using Compared = std::vector<std::pair<graph::StateId, What>>;
 
   void begin(std::int64_t step, const Gathered& run);
-  /// Makes the reference compute `calls`, and compares the resulting states with the run's.
-  void judge(std::int64_t step, Moment moment, const Gathered& run, const std::function<void()>& calls);
+  /// Compares the states that the reference's `calls` leave with the run's. `compute`: makes the calls.
+  void judge(std::int64_t step, Moment moment, const Gathered& run, const std::vector<Call>& calls,
+             const std::function<void()>& compute);
   /// The states that the run has at this moment and that are selected.
   [[nodiscard]] Compared compared_at(Moment moment, const Gathered& run) const;
   /// The run's float32 master values of a parameter in mixed precision; null for other states.
   [[nodiscard]] const Whole* master_of(graph::StateId state, const Gathered& run) const;
-  /// Repeats the calls with rounded results until `is_settled` returns true, at most `most_rounded` times.
-  void make_rounded(const std::function<void()>& calls, const Values& before, const std::function<bool()>& is_settled);
+  /// Repeats the calls with rounded results until `is_settled` returns true, at most `most_rounded` times. `before`:
+  /// the values, before the calls, of all states that they change.
+  void make_rounded(const std::function<void()>& compute, const Values& before,
+                    const std::function<bool()>& is_settled);
   /// Compares the run's values of a state with the reference's. `exact`: whether they must be equal.
   [[nodiscard]] Difference difference(graph::StateId state, What what, std::int64_t step, const Gathered& run,
                                       bool exact);
-  [[nodiscard]] Values written() const;  ///< the values of the states that the reference's functions write
+  /// The present values of the states that calls write, and of those that last, which the reference rounds after an
+  /// update.
+  [[nodiscard]] Values changed_by(const std::vector<Call>& calls) const;
   void load(const Values& values);
 
   const Workload workload_;

@@ -6,12 +6,14 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/base/stop.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/compile.h"
@@ -200,17 +202,27 @@ int record_sequences(const job::Job& job, std::int64_t prompts, compile::Compile
                      metrics::Display& display, const metrics::RunFolder& folder) {
   job::Job recorded = link.job();
   recorded.infer.to = job.output / answers_name;
+  if (recorded.infer.events) {  // which would go to that file: lines that are refused are told on the screen
+    recorded.infer.events = false;
+    recorded.infer.malformed = job::Malformed::skip;
+  }
   SequenceRecorder recorder;
-  const train::StepSettings settings{.display = display,
-                                     .folder = folder,
-                                     .link = link,
-                                     .prompts = prompts,
-                                     .begun =
-                                         [&](const runtime::Executor& executor) {
-                                           write_snapshot(job.output, 0, Moment::begin, link.rank(), compiled.graph,
-                                                          executor);
-                                         },
-                                     .computed = [&](const infer::Computed& computed) { recorder.take(computed); }};
+  const auto least = [&](std::int64_t number) {
+    constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max();
+    return std::int64_t{most} - link.agree(most - static_cast<std::int32_t>(number), most);
+  };
+  const train::StepSettings settings{
+      .display = display,
+      .folder = folder,
+      .link = link,
+      .prompts = prompts,
+      .begun =
+          [&](const runtime::Executor& executor) {
+            write_snapshot(job.output, 0, Moment::begin, link.rank(), compiled.graph, executor);
+          },
+      .computed = [&](const infer::Computed& computed) { recorder.take(computed); },
+      .added = [&](std::int64_t number, std::int64_t line, const std::string& id) { recorder.name(number, line, id); },
+      .parted = [&] { recorder.part(least); }};
   metrics::Summary failed;
   const metrics::Summary summary = train::run_steps(recorded, compiled, settings, failed);
   recorder.write(job.output, link.rank());
@@ -246,7 +258,7 @@ metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, 
     (void)record(recorder, job, {verified.steps, evaluates});
     return {};
   }
-  settings.progress.write(fmt::format("{}: starting {} ranks\n", title_of_job, job.ranks));
+  settings.progress.write(fmt::format("{}: starting {}\n", title_of_job, counted(job.ranks, "rank")));
   return run::run_ranks(
       job, settings, compiled.dataset.get(), nullptr,
       {"--record-steps", std::to_string(verified.steps), "--record-evaluation", evaluates ? "yes" : "no"});
@@ -346,6 +358,37 @@ struct Verification {
   [[nodiscard]] compile::Compiled& reference() { return of_model ? *of_model : prepared.compiled; }
 };
 
+/// Throws Error{usage} for a glob that matches no tensor, however many prompts the file has. Which sequences there are
+/// is known after the run.
+void require_sequences(const job::Job& job, const compile::Compiled& compiled, const JobSettings& verified) {
+  if (verified.tensors.empty()) {
+    return;
+  }
+  graph::Graph graph = compiled.graph;
+  const std::int64_t most = std::min(verified.steps, lines_in(job.infer.from).value_or(verified.steps));
+  for (std::int64_t number = 1; number <= most; ++number) {
+    graph.add_state({.name = sequence_name(number), .kind = graph::StateKind::output});
+  }
+  (void)select(graph, verified.tensors);
+}
+
+/// Tells why fewer prompts than asked for are compared. Throws Error{data} if there are none.
+void tell_missing(const job::Job& job, const JobSettings& verified, std::int64_t compared, bool parted) {
+  if (compared == 0) {
+    const std::int64_t lines = lines_in(job.infer.from).value_or(0);
+    throw Error(
+        ErrorCode::data,
+        fmt::format("{}: [infer] from: '{}' has no prompts{}", job.where("infer", "from"), job.infer.from.string(),
+                    lines == 0 ? "" : fmt::format(": {} skipped", counted(lines, "line is", "lines are"))));
+  }
+  if (parted) {
+    verified.run.progress.write("the ranks drew different tokens: no more were drawn\n");
+  } else if (compared < verified.steps) {
+    verified.run.progress.write(fmt::format("'{}' has {}, fewer than the {} to compare\n", job.infer.from.string(),
+                                            counted(compared, "prompt"), verified.steps));
+  }
+}
+
 Verification prepare_verification(const job::Job& job, const JobSettings& verified) {
   if (data::reads_records(job)) {
     throw Error(ErrorCode::job,
@@ -370,7 +413,9 @@ Verification prepare_verification(const job::Job& job, const JobSettings& verifi
   if (job::applies_model(job) && !job::generates(job)) {
     verification.steps = std::min(verified.steps, std::ssize(compiled.evaluation_rows));
   }
-  if (!job::generates(job)) {  // otherwise the tensors are known after the run
+  if (job::generates(job)) {
+    require_sequences(job, compiled, verified);
+  } else {
     const graph::Graph graph = compile::reference_graph(job, verification.reference());
     verification.selection = select(graph, verified.tensors);
     const graph::StateId loss = graph.find_state("loss");
@@ -418,17 +463,19 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
     outcome.summary = record_ranks(copy, compiled, verified, evaluates, stop_signal);
   }
   if (outcome.summary.exit_code != 0) {
+    if (outcome.summary.status == "stopped") {
+      outcome.summary.error.clear();  // it counts steps of training
+    }
     return outcome;
   }
   outcome.summary.status = "finished";
   // The reference does not recompute activations, so that errors in the ranks' recomputation are found.
   std::vector<Workload::Sequence> sequences;
+  bool parted = false;
   if (job::generates(job)) {
     sequences = read_sequences(copy.output);
-    if (sequences.empty()) {
-      throw Error(ErrorCode::data, fmt::format("{}: [infer] from: '{}' has no prompts", job.where("infer", "from"),
-                                               job.infer.from.string()));
-    }
+    parted = !sequences.empty() && have_parted(copy.output);
+    tell_missing(job, verified, std::ssize(sequences), parted);
     reference.graph = graph_of_sequences(job, reference, sequences);
     selection = select(reference.graph, verified.tensors);
     verified.steps = std::ssize(sequences);
@@ -440,6 +487,8 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
   if (const int signal = stop_signal()) {
     outcome.summary.status = "stopped";
     outcome.summary.exit_code = 128 + signal;
+  } else if (parted && outcome.report.passed()) {
+    throw Error(ErrorCode::internal, "the ranks drew different tokens, and all that was compared agrees");
   }
   return outcome;
 }

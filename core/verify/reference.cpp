@@ -26,14 +26,19 @@ Reference::Reference(const Workload& workload, const partition::Programs& progra
       executor_(programs, device::Device::find("reference")),
       round_results_([this](const device::KernelCall& call) {
         for (const device::TensorView& result : call.outputs) {
-          if (graph::is_real(result.dtype) && !lasting_.contains(result.data)) {
-            round_result(result.rounded, device::elements_of<double>(result), ++rounded_, call.threads);
+          if (!graph::is_real(result.dtype) || lasting_.contains(result.data)) {
+            continue;
           }
+          const auto round = caches_.contains(result.data) ? round_stored : round_result;
+          round(result.rounded, device::elements_of<double>(result), ++rounded_, call.threads);
         }
       }) {
   for (const graph::StateId id : written_states(workload_.graph)) {
-    if (belongs_to(workload_.graph.states[id].kind, Moment::begin)) {
+    const graph::StateKind kind = workload_.graph.states[id].kind;
+    if (belongs_to(kind, Moment::begin)) {
       lasting_.emplace(executor_.state(id).data, id);
+    } else if (kind == graph::StateKind::cache) {
+      caches_.insert(executor_.state(id).data);
     }
   }
   for (const partition::Program& program : programs.programs) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -57,6 +58,7 @@ class Reference {
   InstructionWork instruction_work_;
   runtime::Executor executor_;
   std::map<const void*, graph::StateId> lasting_;  ///< written states that last between steps, by their address
+  std::set<const void*> caches_;                   ///< addresses of caches
   bool rounds_ = false;
   std::uint32_t rounded_ = 0;  ///< the number of tensors rounded so far; selects the random numbers
   const device::RoundResults round_results_;

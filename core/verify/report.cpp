@@ -42,6 +42,8 @@ void append_json(std::string& text, const Difference& difference) {
   metrics::append_json(text, difference.multiple());
   text += fmt::format(R"(, "step": {}, "ranks": [{}], "note": )", difference.step, fmt::join(difference.ranks, ", "));
   metrics::append_json(text, std::string_view(difference.note));
+  text += difference.line > 0 ? fmt::format(R"(, "line": {})", difference.line) : "";
+  text += difference.id.empty() ? "" : fmt::format(R"(, "id": {})", difference.id);
   text += difference.position ? fmt::format(R"(, "position": {}}})", *difference.position) : "}";
 }
 

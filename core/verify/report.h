@@ -42,8 +42,11 @@ struct Difference {
   std::int64_t values = 0;      ///< number of elements compared with the reference
   std::vector<int> ranks = {};  ///< ranks that hold the element with the largest error
   std::string note = {};        ///< a remark about the element with the largest error
-  /// The first position at which logits of a sequence differ, counted from 0; nothing if they pass.
+  /// The first position at which logits of a sequence differ, from the reference or between ranks, counted from 0;
+  /// nothing if they pass.
   std::optional<std::int64_t> position = {};
+  std::int64_t line = 0;  ///< of a sequence's prompt in its file, counted from 1; 0: not known
+  std::string id = {};    ///< JSON of the prompt's id; empty: it has none
 
   /// The error divided by the error that rounding makes; infinite if there is an error where none is allowed.
   [[nodiscard]] double multiple() const noexcept;
@@ -88,7 +91,7 @@ class Report {
 
 /// The rows of to_text() as JSON: {"passed", "steps", "compared", "failed", "tensors", "failed_tensors",
 /// "values_per_step", "limit", "worst": [{"tensor", "what", "relative", "rounding", "multiple", "step", "ranks",
-/// "note"}]}, and "position" if a sequence fails. NaN and infinity become null.
+/// "note"}]}, with "line" and "id" of a sequence's prompt, and "position" if it fails. NaN and infinity become null.
 [[nodiscard]] std::string to_json(const Report& report, std::size_t rows = 10);
 
 }  // namespace shardrun::verify

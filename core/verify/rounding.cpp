@@ -61,6 +61,18 @@ void for_each_random(std::uint32_t stream, std::int64_t begin, std::int64_t end,
   }
 }
 
+/// Rounds to nearest, after a random error of up to half a unit in the last of `bits` bits.
+void round_disturbed(graph::DType dtype, int bits, std::span<double> values, std::uint32_t stream,
+                     device::Threads& threads) {
+  threads.split(std::ssize(values), 4096, [&](std::int64_t begin, std::int64_t end) {
+    for_each_random(stream, begin, end, [&](std::int64_t i, std::uint32_t random) {
+      double& value = values[static_cast<std::size_t>(i)];
+      value = disturbed(value, bits, random);
+    });
+    round_to_nearest(dtype, values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+  });
+}
+
 }  // namespace
 
 Size larger(const Size& a, const Size& b) noexcept {
@@ -79,14 +91,11 @@ Size rounding_of(graph::DType dtype, std::span<const double> values) noexcept {
 }
 
 void round_result(graph::DType rounded, std::span<double> values, std::uint32_t stream, device::Threads& threads) {
-  const int bits = std::min(kept_bits, bits_of(rounded));
-  threads.split(std::ssize(values), 4096, [&](std::int64_t begin, std::int64_t end) {
-    for_each_random(stream, begin, end, [&](std::int64_t i, std::uint32_t random) {
-      double& value = values[static_cast<std::size_t>(i)];
-      value = disturbed(value, bits, random);
-    });
-    round_to_nearest(rounded, values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
-  });
+  round_disturbed(rounded, std::min(kept_bits, bits_of(rounded)), values, stream, threads);
+}
+
+void round_stored(graph::DType dtype, std::span<double> values, std::uint32_t stream, device::Threads& threads) {
+  round_disturbed(dtype, kept_bits, values, stream, threads);
 }
 
 void round_change(graph::DType dtype, std::span<const double> before, std::span<double> after, std::uint32_t stream) {

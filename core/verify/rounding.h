@@ -35,6 +35,10 @@ struct Size {
 /// of a result round each part to the type.
 void round_result(graph::DType rounded, std::span<double> values, std::uint32_t stream, device::Threads& threads);
 
+/// Rounds a float32 result that is stored in a cache: disturbs it as one of float32, and rounds it to the cache's type,
+/// to nearest. Values that are in the cache already stay unchanged.
+void round_stored(graph::DType dtype, std::span<double> values, std::uint32_t stream, device::Threads& threads);
+
 /// Rounds new values of a state: disturbs the change since `before`, and rounds the result to the state's type.
 void round_change(graph::DType dtype, std::span<const double> before, std::span<double> after, std::uint32_t stream);
 

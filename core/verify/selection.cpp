@@ -9,15 +9,22 @@
 #include "core/base/error.h"
 #include "core/base/human.h"
 #include "core/base/suggest.h"
+#include "core/verify/snapshot.h"
 
 namespace shardrun::verify {
 namespace {
+
+bool is_compared(const graph::State& state) {
+  return std::ranges::any_of(moments, [&](Moment moment) { return belongs_to(state.kind, moment); });
+}
 
 [[noreturn]] void refuse(const std::string& glob, const graph::Graph& graph) {
   constexpr std::size_t most = 12;
   std::vector<std::string> names;
   for (const graph::State& state : graph.states) {
-    names.push_back(state.name);
+    if (is_compared(state)) {
+      names.push_back(state.name);
+    }
   }
   const std::span<const std::string> first(names.data(), std::min(most, names.size()));
   throw Error(
@@ -39,6 +46,9 @@ Selection select(const graph::Graph& graph, const std::vector<std::string>& glob
     bool matches = false;
     for (const graph::StateId s : graph.states.ids()) {
       const graph::State& state = graph.states[s];
+      if (!is_compared(state)) {
+        continue;
+      }
       const bool is_of_match =
           state.of_parameter.exists() && sdk::glob_matches(glob, graph.states[state.of_parameter].name);
       if (is_of_match || sdk::glob_matches(glob, state.name)) {

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 
 #include "core/checkpoint/rank_file.h"
 #include "core/checkpoint/safetensors.h"
@@ -16,6 +18,9 @@ namespace {
 constexpr const char* tokens_name = "tokens";
 constexpr const char* kept_name = "kept";
 constexpr const char* name_key = "sequence";
+constexpr const char* line_key = "line";
+constexpr const char* id_key = "id";
+constexpr const char* parted_key = "tokens differ between ranks";
 
 checkpoint::Tensor tensor_of(const char* name, const std::vector<std::int32_t>& numbers) {
   return {.info = {name, checkpoint::DType::i32, {std::ssize(numbers)}}, .bytes = std::as_bytes(std::span(numbers))};
@@ -30,11 +35,32 @@ std::vector<std::int32_t> read_numbers(const checkpoint::SafetensorsFile& file, 
 
 }  // namespace
 
+std::string sequence_name(std::int64_t number) { return fmt::format("sequence {}", number); }
+
+void SequenceRecorder::name(std::int64_t number, std::int64_t line, const std::string& id) {
+  lines_[number] = {line, id};
+}
+
+void SequenceRecorder::part(const std::function<std::int64_t(std::int64_t number)>& least) {
+  has_parted_ = true;
+  const std::int64_t sequences = least(std::ssize(recorded_));
+  while (std::ssize(recorded_) > sequences) {
+    recorded_.erase(std::prev(recorded_.end()));
+  }
+  for (auto& [number, recorded] : recorded_) {
+    std::vector<std::int32_t>& kept = recorded.sequence.kept;
+    const std::size_t vocabulary = recorded.logits.size() / kept.size();
+    kept.resize(static_cast<std::size_t>(least(std::ssize(kept))));
+    recorded.sequence.tokens.resize(static_cast<std::size_t>(kept.back()) + 1);
+    recorded.logits.resize(kept.size() * vocabulary);
+  }
+}
+
 void SequenceRecorder::take(const infer::Computed& computed) {
   Recorded& recorded = recorded_[computed.id];
   const std::int64_t end = computed.first + computed.rows;
   const std::span<const std::int32_t> read = computed.tokens.first(static_cast<std::size_t>(end));
-  recorded.sequence.name = fmt::format("sequence {}", computed.id);
+  recorded.sequence.name = sequence_name(computed.id);
   recorded.sequence.tokens.assign(read.begin(), read.end());
   for (std::int64_t i = computed.first; i < end; ++i) {
     recorded.sequence.kept.push_back(static_cast<std::int32_t>(i));
@@ -44,7 +70,7 @@ void SequenceRecorder::take(const infer::Computed& computed) {
 
 void SequenceRecorder::write(const std::filesystem::path& folder, std::int64_t rank) const {
   std::int64_t step = 0;
-  for (const auto& [id, recorded] : recorded_) {
+  for (const auto& [number, recorded] : recorded_) {
     const Workload::Sequence& sequence = recorded.sequence;
     const std::int64_t rows = std::ssize(sequence.kept);
     const std::vector<std::int64_t> shape = {rows, std::ssize(recorded.logits) / rows};
@@ -53,8 +79,15 @@ void SequenceRecorder::write(const std::filesystem::path& folder, std::int64_t r
         tensor_of(tokens_name, sequence.tokens),
         tensor_of(kept_name, sequence.kept)};
     const std::string place = checkpoint::place_text({.origin = {0, 0}, .shape = shape}, shape);
-    checkpoint::write_safetensors(snapshot_path(folder, step++, Moment::end, rank), tensors,
-                                  {{checkpoint::place_key(sequence.name), place}, {name_key, sequence.name}});
+    checkpoint::Metadata metadata = {{checkpoint::place_key(sequence.name), place}, {name_key, sequence.name}};
+    if (const auto named = lines_.find(number); named != lines_.end()) {
+      metadata[line_key] = std::to_string(named->second.first);
+      metadata[id_key] = named->second.second;
+    }
+    if (has_parted_) {
+      metadata[parted_key] = "";
+    }
+    checkpoint::write_safetensors(snapshot_path(folder, step++, Moment::end, rank), tensors, metadata);
   }
 }
 
@@ -66,8 +99,28 @@ std::vector<Workload::Sequence> read_sequences(const std::filesystem::path& fold
     sequences.push_back({.name = file.metadata().at(name_key),
                          .tokens = read_numbers(file, tokens_name),
                          .kept = read_numbers(file, kept_name)});
+    if (file.metadata().contains(line_key)) {
+      sequences.back().line = std::stoll(file.metadata().at(line_key));
+      sequences.back().id = file.metadata().at(id_key);
+    }
   }
   return sequences;
+}
+
+bool have_parted(const std::filesystem::path& folder) {
+  return checkpoint::SafetensorsFile(snapshot_path(folder, 0, Moment::end, 0)).metadata().contains(parted_key);
+}
+
+std::optional<std::int64_t> lines_in(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  if (!stream) {
+    return std::nullopt;
+  }
+  std::int64_t lines = 0;
+  for (std::string line; std::getline(stream, line);) {
+    lines += line.empty() ? 0 : 1;
+  }
+  return lines;
 }
 
 graph::Graph graph_of_sequences(const job::Job& job, const compile::Compiled& compiled,

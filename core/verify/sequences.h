@@ -2,7 +2,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/compile/compile.h"
@@ -17,6 +21,11 @@ namespace shardrun::verify {
 class SequenceRecorder {
  public:
   void take(const infer::Computed& computed);
+  /// Tells the line of a prompt, and JSON of its id, or "".
+  void name(std::int64_t number, std::int64_t line, const std::string& id);
+  /// Tells that the ranks have drawn different tokens. Keeps the positions that all ranks have: after different tokens,
+  /// one of them may have computed more. `least`: returns the least of all ranks' numbers. All ranks call this.
+  void part(const std::function<std::int64_t(std::int64_t number)>& least);
   /// Writes the rank's snapshot of each sequence, at the end of a step of its own. Throws Error{io}.
   void write(const std::filesystem::path& folder, std::int64_t rank) const;
 
@@ -26,11 +35,21 @@ class SequenceRecorder {
     std::vector<float> logits;  ///< [kept, vocab]
   };
 
-  std::map<std::int64_t, Recorded> recorded_;  ///< by the number of the prompt, counted from 1
+  std::map<std::int64_t, Recorded> recorded_;                           ///< by the number of the prompt, counted from 1
+  std::map<std::int64_t, std::pair<std::int64_t, std::string>> lines_;  ///< and ids, by the same number
+  bool has_parted_ = false;
 };
+
+/// The name of the state with the logits of a prompt. `number`: counted from 1.
+[[nodiscard]] std::string sequence_name(std::int64_t number);
 
 /// The sequences of the snapshots that the first rank has written.
 [[nodiscard]] std::vector<Workload::Sequence> read_sequences(const std::filesystem::path& folder);
+/// Whether the ranks that have written the snapshots have drawn different tokens.
+[[nodiscard]] bool have_parted(const std::filesystem::path& folder);
+
+/// The number of lines in a file that are not empty; nothing if it cannot be read.
+[[nodiscard]] std::optional<std::int64_t> lines_in(const std::filesystem::path& file);
 
 /// The graph that the logits of sequences are compared with: it reads each sequence at once.
 [[nodiscard]] graph::Graph graph_of_sequences(const job::Job& job, const compile::Compiled& compiled,

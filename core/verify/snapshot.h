@@ -22,6 +22,8 @@ enum class Moment : std::uint8_t {
   evaluation,  ///< loss of the validation data, with the parameters after the step
 };
 
+inline constexpr Moment moments[] = {Moment::begin, Moment::gradients, Moment::end, Moment::evaluation};
+
 [[nodiscard]] const char* to_string(Moment moment) noexcept;
 [[nodiscard]] bool belongs_to(graph::StateKind kind, Moment moment) noexcept;
 

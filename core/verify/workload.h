@@ -31,7 +31,10 @@ struct Workload {
   struct Sequence {
     std::string name;
     std::vector<std::int32_t> tokens;  ///< up to the last one that was read
-    std::vector<std::int32_t> kept;    ///< the indices of tokens behind which logits were computed, ascending
+    /// Positions, ascending. The logits at a position are those computed from its token and all before it.
+    std::vector<std::int32_t> kept;
+    std::int64_t line = 0;  ///< of the prompt in its file, counted from 1; 0: not known
+    std::string id = {};    ///< JSON of the prompt's id; empty: it has none
   };
   std::vector<Sequence> sequences = {};
   const data::Dataset* dataset = nullptr;  ///< the data for training, predictions, and iterations with samples

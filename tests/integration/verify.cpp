@@ -9,6 +9,7 @@
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 namespace json = boost::json;
 
@@ -236,7 +237,7 @@ class PromptFolder : public JobFolder {
                "[data]\ntext = corpus.txt\nbatch = 4\n[train]\nsteps = 20\nlearning_rate = 0.01\nwarmup = 0\n");
     REQUIRE(run().code == 0);
     write_file(path() / "prompts.jsonl",
-               "{\"prompt\": \"the cat sat\", \"max_tokens\": 20}\n\n{\"prompt\": \"a\"}\n"
+               "{\"prompt\": \"the cat sat\", \"max_tokens\": 20, \"id\": \"first\"}\n\n{\"prompt\": \"a\"}\n"
                "{\"prompt\": \"the cat saw some\", \"stop\": \" \"}\n"
                "{\"prompt\": [1, 2, 3, 4, 5, 6, 7], \"prompt_logprobs\": 3, \"max_tokens\": 2}\n");
     write_file(
@@ -312,13 +313,58 @@ TEST_CASE("a flipped bit on one rank that continues prompts is found, with the s
   CHECK_THAT(std::string(caches.at("tensor").as_string()), StartsWith("sequence "));
   CHECK(caches.at("what") == "prediction");
   CHECK(caches.at("position") == 3);
-  CHECK_THAT(std::string(caches.at("note").as_string()), Contains("; the first position that differs is 3"));
+  CHECK(caches.at("line") == 1);
+  CHECK(caches.at("id") == "first");
+  CHECK_THAT(std::string(caches.at("note").as_string()),
+             EndsWith("; the first position that differs is 3; the prompt is in line 1, with the id \"first\""));
   // Only the first rank's copy of the logits is wrong.
   const json::object copy = flip_in("'all_gather of logits'");
   CHECK(copy.at("tensor") == "sequence 1");
   CHECK(copy.at("what") == "replica");
   CHECK(copy.at("ranks") == json::array{0, 1});
+  CHECK(copy.at("position") == 3);
+  CHECK(copy.at("line") == 1);
   CHECK_THAT(std::string(copy.at("note").as_string()), Contains("at position 3 is") && Contains("on rank 0, "));
+}
+
+TEST_CASE("wrong logits of one rank from which it draws another token are found, too", "[verify]") {
+  const PromptFolder job;
+  const std::vector<std::string> tp = {"job.strategy=tp",        "job.ranks=3",
+                                       "job.transport=chaos",    "infer.temperature=5",
+                                       "transport.chaos.rank=2", "transport.chaos.corrupt=true"};
+  for (int op = 44; op < 110; ++op) {
+    const std::vector<std::string> flipped = with(tp, {"transport.chaos.at_op=" + std::to_string(op)});
+    const Ended ended = job.verify_prompts(flipped);
+    if (ended.err.find("the ranks drew different tokens") == std::string::npos ||
+        ended.out.find("worst") == std::string::npos) {  // the bit was one of the numbers that ranks compare
+      continue;
+    }
+    INFO(ended.err << ended.out);
+    CHECK(ended.code == 1);
+    const json::object worst = json::parse(ended.out).at("worst").at(0).as_object();
+    CHECK(worst.at("what") == "replica");
+    CHECK_THAT(std::string(worst.at("tensor").as_string()), StartsWith("sequence "));
+    CHECK(worst.contains("position"));
+    return;
+  }
+  FAIL("no flipped bit has changed a token");
+}
+
+TEST_CASE("verify of prompts tells which lines are skipped, and that it compares fewer prompts", "[verify]") {
+  const PromptFolder job;
+  for (const char* mode : {"infer.events=true", "infer.malformed=skip"}) {
+    CAPTURE(mode);
+    write_file(job.path() / "prompts.jsonl", "{\"promt\": \"a\"}\n{\"prompt\": \"a\"}\n{\"prompt\": 7}\n");
+    const Ended one = job.verify_prompts({mode});
+    check_passed(one);
+    CHECK(json::parse(one.out).at("steps") == 1);
+    CHECK_THAT(one.err, Contains("prompts.jsonl:1: ") && Contains("prompts.jsonl:3: "));
+    CHECK_THAT(one.err, Contains("prompts.jsonl' has 1 prompt, fewer than the 9 to compare"));
+    write_file(job.path() / "prompts.jsonl", "{\"promt\": \"a\"}\n\n{\"prompt\": 7}\n");
+    const Ended none = job.verify_prompts({mode});
+    CHECK(none.code == 2);
+    CHECK_THAT(none.err, Contains("prompts.jsonl' has no prompts: 2 lines are skipped"));
+  }
 }
 
 TEST_CASE("verify of prompts takes the first ones and the chosen tensors, and refuses what it cannot record",
@@ -335,7 +381,12 @@ TEST_CASE("verify of prompts takes the first ones and the chosen tensors, and re
   };
   CHECK_THAT(refused({"infer.from=-"}, {}), Contains("[infer] from is a stream, and verify reads prompts from a file"));
   CHECK_THAT(refused({}, {"--in-process"}), Contains("the ranks of a job that continues prompts are processes"));
-  CHECK_THAT(refused({}, {"--tensors", "sequence 9"}), Contains("--tensors 'sequence 9' matches no tensor"));
+  CHECK_THAT(refused({}, {"--steps", "9", "--tensors", "sequence 5"}),
+             Contains("--tensors 'sequence 5' matches no tensor (did you mean 'sequence 1'?)") &&
+                 !Contains("running the job"));
+  CHECK_THAT(refused({}, {"--tensors", "layer.0/attention/keys"}),  // a cache, of which nothing is recorded
+             Contains("--tensors 'layer.0/attention/keys' matches no tensor") && !Contains("running the job"));
+  CHECK(job.verify_prompts({}, {"--tensors", "sequence 3", "--tensors", "layer.0/*"}).code == 0);
   write_file(job.path() / "empty.jsonl", "\n");
   CHECK_THAT(refused({"infer.from=empty.jsonl"}, {}), Contains("empty.jsonl' has no prompts"));
 }

@@ -56,6 +56,20 @@ TEST_CASE("a bfloat16 result is rounded up or down at random", "[verify]") {
   CHECK(share_of(rounded(1 + 0x1p-7, DType::bf16), 1 + 0x1p-7) == 1);
 }
 
+TEST_CASE("what a bfloat16 cache stores is rounded to nearest, unless it is almost in the middle", "[verify]") {
+  const auto stored = [](double value) {
+    std::vector<double> values(10'000, value);
+    device::Threads threads(2);
+    verify::round_stored(DType::bf16, values, 1, threads);
+    return values;
+  };
+  CHECK(share_of(stored(1 + 0x1p-9), 1) == 1);
+  CHECK(share_of(stored(1 + 0x1.8p-8), 1 + 0x1p-7) == 1);
+  const std::vector<double> middle = stored(1 + 0x1p-8 + 0x1p-22);
+  CHECK(share_of(middle, 1) == Approx(0.375).margin(0.02));
+  CHECK(share_of(middle, 1 + 0x1p-7) == Approx(0.625).margin(0.02));
+}
+
 TEST_CASE("a state is rounded to its type, and only its change is disturbed", "[verify]") {
   const std::vector<double> before(1000, 1);
   const auto rounded_change = [&](double change) {

@@ -88,6 +88,15 @@ class Continued {
     std::rotate(keys.begin(), keys.begin() + std::ssize(keys) / compiled_.settings.caches.pages, keys.end());
   }
 
+  /// Changes the last bit of each element of a bfloat16 cache.
+  void flip_last_bits(std::string_view cache) {
+    const device::TensorView view = executor_->state(compiled_.graph.find_state(cache));
+    REQUIRE(view.dtype == graph::DType::bf16);
+    for (std::uint16_t& element : std::span(static_cast<std::uint16_t*>(view.data), view.bytes() / 2)) {
+      element ^= 1U;
+    }
+  }
+
  private:
   TemporaryFolder folder_;
   job::Job job_;
@@ -193,5 +202,25 @@ TEST_CASE("a wrong page is found at the first position that reads it", "[verify]
     CHECK(worst.position == 11);
     CHECK_THAT(worst.note, Contains("; the first position that differs is 11"));
     CHECK_THAT(verify::to_json(report), Contains("\"position\": 11}"));
+  }
+}
+
+TEST_CASE("a wrong last bit in a bfloat16 cache is found, because a run rounds to nearest", "[verify]") {
+  for (const char* model : {"gpt", "llama"}) {
+    for (const char* cache : {"layer.0/attention/values", "layer.1/attention/values"}) {
+      CAPTURE(model, cache);
+      Continued continued(model, job::RealType::bfloat16, job::Weights::float32);
+      continued.session().add(request(1, long_prompt, 8));
+      int drawn = 0;
+      continued.run([&] {
+        if (++drawn == 3) {  // the third token, computed at position 10
+          continued.flip_last_bits(cache);
+        }
+      });
+      const verify::Report report = continued.compared();
+      INFO(verify::to_text(report));
+      CHECK_FALSE(report.passed());
+      CHECK(report.worst().front().position == 11);
+    }
   }
 }
