@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <chrono>
-#include <thread>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/checkpoint/safetensors.h"

@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <thread>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
+#include <thread>
 
 #include "core/files/descriptor.h"
 #include "plugins/loader/transport.h"
