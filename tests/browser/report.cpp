@@ -411,7 +411,7 @@ TEST_CASE("report page: a live page follows the run, keeps what is zoomed, and t
     return run_program(job.path(), {"report", "run", "--live"}, [&](pid_t server, std::string_view out) {
       const std::size_t at = out.find("http://");
       if (at != std::string_view::npos && out.back() == '\n' && !std::exchange(has_address, true)) {
-        serving.set_value({server, std::string(out.substr(at, out.find(';', at) - at))});
+        serving.set_value({server, std::string(out.substr(at, out.find(' ', at) - at))});
       }
     });
   });
