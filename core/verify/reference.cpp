@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/device/elements.h"
+#include "core/device/host_tensor.h"
 #include "core/partition/partition.h"
 #include "core/verify/rounding.h"
 #include "core/verify/snapshot.h"
@@ -83,15 +84,16 @@ void Reference::load_parameters(const checkpoint::SafetensorsFile& file) {
 }
 
 std::vector<double> Reference::state(graph::StateId id) const {
-  const device::TensorView view = executor_.state(id);
-  std::vector<double> values(static_cast<std::size_t>(view.elements()));
-  device::read_elements(view, 0, values);
+  const device::HostTensor tensor(executor_.queue(), executor_.state(id), device::Access::read);
+  std::vector<double> values(static_cast<std::size_t>(tensor.view().elements()));
+  device::read_elements(tensor.view(), 0, values);
   return values;
 }
 
 void Reference::set_state(graph::StateId id, std::span<const double> values) {
-  const device::TensorView view = executor_.state(id);
-  device::write_elements(view.dtype, values, {static_cast<std::byte*>(view.data), view.bytes()});
+  device::HostTensor tensor(executor_.queue(), executor_.state(id), device::Access::write);
+  device::write_elements(tensor.view().dtype, values, tensor.bytes());
+  tensor.store();
 }
 
 void Reference::run(const Call& call) {
