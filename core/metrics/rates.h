@@ -51,8 +51,8 @@ struct RankRates {
   Quartiles input_in_step;  ///< `input`
   double usual_seconds = 0;
   double usual_waiting = 0;
-  /// `starved` of a step, the median of stretches of consecutive steps of a fifth of a second or more: a control group
-  /// with a limit loses its cores once in a tenth of a second, be that in each step or in some of them.
+  /// `starved` of a step: the median of stretches of consecutive steps, each of a fifth of a second or more. A control
+  /// group's limit takes effect every tenth of a second, not in each step.
   double usual_starved = 0;
 
   [[nodiscard]] double bandwidth() const noexcept { return communicating > 0 ? bytes / communicating : 0; }
@@ -76,7 +76,8 @@ class StepRates {
   /// The largest number of steps, the latest, that quartiles are of.
   static constexpr std::size_t most = 1024;
 
-  /// Of the first `count` values of a column, or of all if it has fewer. Sorts them. REQUIRES: `count` > 0.
+  /// The quartiles of a column's first `count` values, which this sorts. A shorter column counts whole.
+  /// REQUIRES: `count` > 0.
   [[nodiscard]] static Quartiles quartiles_of(std::vector<double>& column, std::int64_t count) noexcept;
 
   RankRates sums_;

@@ -153,8 +153,8 @@ class Collectives final : public Communicator, private QueuedTransfers {
   std::int64_t late_ns_ = 0;
   std::int64_t yielded_ns_ = 0;
   sdk::CoreWait core_wait_;
-  /// What core_wait_ told when the transport first told times of an op. Without those, waiting by yielding looks like a
-  /// lack of a core.
+  /// The value of core_wait_ when the transport first told times of an op. A transport that tells none may wait by
+  /// yielding, which looks like a lack of a core. Then nothing is counted.
   std::optional<std::int64_t> starved_before_;
   struct {
     std::int64_t looked = 0;        ///< when `own` was counted

@@ -283,7 +283,7 @@ SHARDRUN_INLINE Vector units_in_turn(Vector a, Vector b, Lanes<lane...>) {
       a, b, (lane % 4 / unit % 2 * lanes + lane / 4 * 4 + last * 2 + lane % 4 / (2 * unit) + lane % unit)...);
 }
 
-/// Of the fours of lanes of a, then b: every other one.
+/// a and b together are groups of four lanes. The result has every other group: the even or the odd ones.
 template <bool odd, typename Vector, int... lane>
 SHARDRUN_INLINE Vector every_other_four(Vector a, Vector b, Lanes<lane...>) {
   return __builtin_shufflevector(a, b, (lane / 4 * 8 + odd * 4 + lane % 4)...);
