@@ -86,6 +86,17 @@ boost::json::object json_of(const forecast::MemoryFit& fit, const std::optional<
   return memory;
 }
 
+boost::json::object json_of(const partition::SentBytes& sent) {
+  boost::json::object json;
+  for (const auto& [axis, collectives] : sent) {
+    boost::json::object& of_axis = json[axis].emplace_object();
+    for (const auto& [collective, bytes] : collectives) {
+      of_axis[collective] = bytes;
+    }
+  }
+  return json;
+}
+
 /// Where the run begins, as JSON. REQUIRES: the job has [checkpoint].
 boost::json::object json_of(const run::Beginning& beginning) {
   namespace json = boost::json;
@@ -115,13 +126,6 @@ boost::json::object json_of(const forecast::RankForecast& ranks, const forecast:
                             const compile::Compiled& compiled) {
   namespace json = boost::json;
   const partition::MemoryUse& memory = ranks.memory;
-  json::object sent;
-  for (const auto& [axis, collectives] : ranks.sent) {
-    json::object& of_axis = sent[axis].emplace_object();
-    for (const auto& [collective, bytes] : collectives) {
-      of_axis[collective] = bytes;
-    }
-  }
   json::object bytes = {{"parameters", memory.parameters},
                         {"gradients", memory.gradients},
                         {"optimizer", memory.optimizer},
@@ -136,13 +140,22 @@ boost::json::object json_of(const forecast::RankForecast& ranks, const forecast:
     bytes["device"] = memory.peak - memory.staging;
     bytes["host"] = memory.staging;
   }
-  return {{"members", json::array(ranks.members.begin(), ranks.members.end())},
-          {"bytes", std::move(bytes)},
-          {"sent_bytes", std::move(sent)},
-          {"flops", whole_number(ranks.flops)},
-          {"busiest", {{"function", ranks.busiest_function}, {"instruction", ranks.busiest_instruction}}},
-          {"stage", ranks.stage.number()},
-          {"bubble", forecast.timeline ? forecast.timeline->bubble(ranks.stage) : 0.0}};
+  json::object planned = {
+      {"members", json::array(ranks.members.begin(), ranks.members.end())},
+      {"bytes", std::move(bytes)},
+      {"sent_bytes", json_of(ranks.sent)},
+      {"flops", whole_number(ranks.flops)},
+      {"busiest", {{"function", ranks.busiest_function}, {"instruction", ranks.busiest_instruction}}},
+      {"stage", ranks.stage.number()},
+      {"bubble", forecast.timeline ? forecast.timeline->bubble(ranks.stage) : 0.0}};
+  json::object programs;
+  for (const auto& [name, sent] : ranks.programs) {
+    programs[name] = json::object{{"sent_bytes", json_of(sent)}};
+  }
+  if (!programs.empty()) {
+    planned["programs"] = std::move(programs);
+  }
+  return planned;
 }
 
 boost::json::object json_of(const forecast::StepForecast& step) {

@@ -68,6 +68,25 @@ std::vector<Category> categories_of(const device::Device& device) {
   return categories;
 }
 
+/// What a rank sends, and when.
+struct Sent {
+  std::string_view when;
+  const partition::SentBytes* bytes;
+};
+
+/// What ranks send in a step, and for a chunk of a prompt: as many for all ranks of a job.
+std::vector<Sent> sent_by(const forecast::RankForecast& ranks) {
+  std::vector<Sent> all = {{"each step", &ranks.sent}};
+  for (const auto& [name, sent] : ranks.programs) {
+    if (name != workload::decode_function) {  // a step
+      all.push_back({name == workload::score_function ? "for each chunk of a prompt that is scored"
+                                                      : "for each chunk of a prompt",
+                     &sent});
+    }
+  }
+  return all;
+}
+
 std::string block(const forecast::RankForecast& ranks, const std::string& title,
                   const std::vector<Category>& categories) {
   std::string text = fmt::format("\n{:<16} {:>15}\n", title, "bytes");
@@ -82,18 +101,42 @@ std::string block(const forecast::RankForecast& ranks, const std::string& title,
   }
   text += fmt::format("{:<16} {:>15.0f}   {}\n", "FLOPs a step", ranks.flops, human_flops(ranks.flops));
   text += fmt::format("busiest in {} at {}\n", ranks.busiest_function, ranks.busiest_instruction);
-  for (const auto& [axis, collectives] : ranks.sent) {
-    text += fmt::format("sent each step over mesh axis {}\n", axis);
-    for (const auto& [collective, bytes] : collectives) {
-      row(collective, bytes);
+  for (const Sent& sent : sent_by(ranks)) {
+    for (const auto& [axis, collectives] : *sent.bytes) {
+      text += fmt::format("sent {} over mesh axis {}\n", sent.when, axis);
+      for (const auto& [collective, bytes] : collectives) {
+        row(collective, bytes);
+      }
     }
   }
   return text;
 }
 
+/// Bytes by mesh axis and collective. A rank that does not take part in a collective sends 0 bytes.
+std::map<std::string, std::map<std::string, Extremes<std::uint64_t>>> extremes_of(
+    const std::vector<const partition::SentBytes*>& ranks) {
+  std::map<std::string, std::map<std::string, Extremes<std::uint64_t>>> extremes;
+  for (const partition::SentBytes* const sent : ranks) {
+    for (const auto& [axis, collectives] : *sent) {
+      for (const auto& [collective, bytes] : collectives) {
+        extremes[axis].try_emplace(collective);
+      }
+    }
+  }
+  for (auto& [axis, collectives] : extremes) {
+    for (auto& [collective, bytes] : collectives) {
+      for (const partition::SentBytes* const sent : ranks) {
+        const auto of_axis = sent->find(axis);
+        const bool sends = of_axis != sent->end() && of_axis->second.contains(collective);
+        bytes.add(sends ? of_axis->second.at(collective) : 0);
+      }
+    }
+  }
+  return extremes;
+}
+
 /// The needs of ranks: minimum and maximum, if ranks differ.
 std::string summary_of_ranks(const forecast::Forecast& forecast, const std::vector<Category>& categories) {
-  std::map<std::string, std::map<std::string, Extremes<std::uint64_t>>> sent;
   Extremes<double> flops;
   const forecast::RankForecast* fullest = &forecast.ranks.front();
   std::int64_t ranks = 0;
@@ -101,11 +144,6 @@ std::string summary_of_ranks(const forecast::Forecast& forecast, const std::vect
     flops.add(alike.flops);
     fullest = alike.memory.peak > fullest->memory.peak ? &alike : fullest;
     ranks += static_cast<std::int64_t>(alike.members.size());
-    for (const auto& [axis, collectives] : alike.sent) {
-      for (const auto& [collective, bytes] : collectives) {
-        static_cast<void>(sent[axis][collective]);
-      }
-    }
   }
   std::string text =
       fmt::format("\n{:<16} {:>15} {:>15}\n", fmt::format("{} ranks", ranks), "least bytes", "most bytes");
@@ -133,15 +171,17 @@ std::string summary_of_ranks(const forecast::Forecast& forecast, const std::vect
       forecast.ranks, [&](const forecast::RankForecast& alike) { return alike.memory.peak == fullest->memory.peak; });
   text += fmt::format("fullest: {}, in {} at {}\n", are_all ? "all alike" : title_of(fullest->members),
                       fullest->busiest_function, fullest->busiest_instruction);
-  for (auto& [axis, collectives] : sent) {
-    text += fmt::format("sent each step over mesh axis {}\n", axis);
-    for (auto& [collective, bytes] : collectives) {
-      for (const forecast::RankForecast& alike : forecast.ranks) {
-        const auto of_axis = alike.sent.find(axis);
-        const bool sends = of_axis != alike.sent.end() && of_axis->second.contains(collective);
-        bytes.add(sends ? of_axis->second.at(collective) : 0);
+  const std::vector<Sent> sent = sent_by(forecast.ranks.front());
+  for (std::size_t i = 0; i < sent.size(); ++i) {
+    std::vector<const partition::SentBytes*> of_ranks;
+    for (const forecast::RankForecast& alike : forecast.ranks) {
+      of_ranks.push_back(sent_by(alike)[i].bytes);
+    }
+    for (const auto& [axis, collectives] : extremes_of(of_ranks)) {
+      text += fmt::format("sent {} over mesh axis {}\n", sent[i].when, axis);
+      for (const auto& [collective, bytes] : collectives) {
+        row(collective, bytes);
       }
-      row(collective, bytes);
     }
   }
   return text;

@@ -47,22 +47,46 @@ std::function<std::uint64_t(std::int64_t rank)> snapshots_of(const job::Job& job
   };
 }
 
+/// What ranks whose programs are alike send.
+struct SentTables {
+  partition::SentTable step;
+  std::map<std::string, partition::SentTable> programs;  ///< see RankForecast::programs
+};
+
+SentTables sent_tables(const compile::Compiled& compiled, const partition::Programs& programs,
+                       const std::vector<std::size_t>& executed) {
+  SentTables tables{.step = partition::sent_table(programs, executed), .programs = {}};
+  for (const std::string_view function :
+       {workload::prefill_function, workload::score_function, workload::decode_function}) {
+    if (programs.has(function)) {
+      const bool is_step = function == workload::decode_function;
+      const std::int64_t rows = is_step ? compiled.evaluation_rows.front() : 1;
+      tables.programs.emplace(function, partition::sent_table(programs, programs.find_calls(function, {rows})));
+    }
+  }
+  return tables;
+}
+
 /// Adds a group of ranks whose programs are alike, divided into groups that send and save the same bytes.
 void add_ranks(std::vector<RankForecast>& all, RankForecast kind, const std::vector<std::int64_t>& members,
-               const partition::SentTable& table, const mesh::Mesh& mesh,
+               const SentTables& tables, const mesh::Mesh& mesh,
                const std::function<std::uint64_t(std::int64_t rank)>& snapshot_of) {
   for (const std::int64_t rank : members) {
-    const partition::SentBytes sent = partition::sent_of(table, mesh::coordinates_of(mesh, rank));
+    const mesh::Coordinates at = mesh::coordinates_of(mesh, rank);
+    kind.sent = partition::sent_of(tables.step, at);
+    for (const auto& [function, table] : tables.programs) {
+      kind.programs[function] = partition::sent_of(table, at);
+    }
     kind.snapshot = snapshot_of(rank);
     const auto same = std::find_if(all.begin(), all.end(), [&](const RankForecast& each) {
       return each.stage == kind.stage && each.memory == kind.memory && each.flops == kind.flops &&
-             each.work == kind.work && each.snapshot == kind.snapshot && each.sent == sent;
+             each.work == kind.work && each.snapshot == kind.snapshot && each.sent == kind.sent &&
+             each.programs == kind.programs;
     });
     if (same != all.end()) {
       same->members.push_back(rank);
     } else {
       all.push_back(kind);
-      all.back().sent = sent;
       all.back().members = {rank};
     }
   }
@@ -93,8 +117,8 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
                       : compile::programs_of_rank(job, compiled, alike.front(), *compiled.device, *functions);
       launch_orders.add(stage, programs);
       const std::vector<std::size_t> executed = compile::programs_of_step(compiled, programs);
-      const partition::SentTable table = partition::sent_table(programs, executed);
-      add_ranks(result.ranks, forecast_of(compiled, programs, executed), alike, table, programs.mesh, snapshot_of);
+      add_ranks(result.ranks, forecast_of(compiled, programs, executed), alike,
+                sent_tables(compiled, programs, executed), programs.mesh, snapshot_of);
       if (reading) {
         reading->add(programs, programs.find_calls(workload::prefill_function, {1}));
       }

@@ -8,12 +8,13 @@
 
 namespace shardrun::infer {
 
-Session::Program::Program(runtime::Executor& executor, std::string_view name, std::int64_t rows)
-    : number(executor.find(name, rows)),
+Session::Program::Program(runtime::Executor& executor, std::string_view function, std::int64_t rows)
+    : number(executor.find(function, rows)),
       inputs(executor.find_input(number, "inputs")),
       positions(executor.find_input(number, "positions")),
       pages(executor.find_input(number, "pages")),
-      logits(executor.output(number, "logits")) {}
+      logits(executor.output(number, "logits")),
+      name(function) {}
 
 Session::Session(runtime::Executor& executor, const sdk::CacheSizes& caches, const workload::DecodingSettings& made,
                  std::int64_t context)
@@ -125,6 +126,16 @@ void Session::stop() {
   executor_.finish_sends();
 }
 
+std::vector<Session::Calls> Session::calls() const {
+  std::vector<Calls> made;
+  for (const Program* const each : {&prefill_, score_ ? &*score_ : nullptr, &decode_}) {
+    if (each != nullptr && each->calls > 0) {
+      made.push_back({.name = each->name, .program = each->number, .calls = each->calls});
+    }
+  }
+  return made;
+}
+
 bool Session::launch_next() {
   for (std::size_t tried = 0; tried <= groups_; ++tried) {
     const std::size_t turn = std::exchange(turn_, (turn_ + 1) % (groups_ + 1));
@@ -232,6 +243,7 @@ void Session::begin(Launched& call) {
     executor_.begin(call.program->number, scalars);
   }
   call.is_begun = true;
+  ++call.program->calls;
 }
 
 bool Session::complete(const Listener& listener) {

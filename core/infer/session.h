@@ -95,6 +95,15 @@ class Session {
   /// Ends all requests. Returns when this rank has done its part of all calls, and other stages have what it sent.
   void stop();
 
+  /// A program, and how often it was called.
+  struct Calls {
+    std::string_view name;
+    std::size_t program = 0;  ///< its number in the executor
+    std::int64_t calls = 0;
+  };
+  /// The programs that were called. REQUIRES: stop() was called, so that each call has sent all that it sends.
+  [[nodiscard]] std::vector<Calls> calls() const;
+
   /// The number of tokens of prompts that were read, of those that had been read for another prompt, and of tokens that
   /// were drawn.
   [[nodiscard]] std::int64_t prefilled() const noexcept { return prefilled_; }
@@ -126,18 +135,20 @@ class Session {
 
   /// A program and its tensors. A stage of a pipeline may lack inputs.
   struct Program {
-    Program(runtime::Executor& executor, std::string_view name, std::int64_t rows);
+    Program(runtime::Executor& executor, std::string_view function, std::int64_t rows);
 
     std::size_t number;
     std::optional<device::TensorView> inputs;
     std::optional<device::TensorView> positions;
     std::optional<device::TensorView> pages;
     device::TensorView logits;
+    std::string_view name;
+    std::int64_t calls = 0;
   };
 
   /// A call of a program.
   struct Launched {
-    const Program* program = nullptr;
+    Program* program = nullptr;
     std::vector<Fed> rows = {};
     std::size_t group = 0;  ///< of slots; of chunks of prompts: none
     bool is_begun = false;  ///< on this rank

@@ -21,25 +21,33 @@ object json_of(const MemoryCategories& categories) {
           {"communication", categories.communication}, {"scratch", categories.scratch}};
 }
 
-object json_of(const RankSummary& rank) {
-  object sent;
-  for (const auto& [axis, collectives] : rank.sent_bytes) {
-    object& by_collective = sent[axis].emplace_object();
+object json_of(const SentBytes& sent) {
+  object json;
+  for (const auto& [axis, collectives] : sent) {
+    object& by_collective = json[axis].emplace_object();
     for (const auto& [collective, bytes] : collectives) {
       by_collective[collective] = bytes;
     }
   }
+  return json;
+}
+
+object json_of(const RankSummary& rank) {
   object json{{"host", rank.host},
               {"device", rank.device},
               {"planned_bytes", rank.planned_bytes},
               {"peak_bytes", rank.peak_bytes},
               {"private_bytes", rank.private_bytes},
               {"categories", json_of(rank.categories)},
-              {"sent_bytes", std::move(sent)},
+              {"sent_bytes", json_of(rank.sent_bytes)},
               {"wire_bytes", rank.wire_bytes}};
   if (rank.snapshot_bytes > 0) {
     json["snapshot_bytes"] = rank.snapshot_bytes;
     json["snapshot_peak_bytes"] = rank.snapshot_peak_bytes;
+  }
+  for (const auto& [name, program] : rank.programs) {
+    object& programs = json["programs"].is_null() ? json["programs"].emplace_object() : json["programs"].get_object();
+    programs[name] = object{{"calls", program.calls}, {"sent_bytes", json_of(program.sent_bytes)}};
   }
   return json;
 }
@@ -187,6 +195,16 @@ std::optional<double> number_of(const value& json) {
   return json.is_null() ? std::nullopt : std::optional(json.to_number<double>());
 }
 
+SentBytes sent_of(const object& json) {
+  SentBytes sent;
+  for (const auto& [axis, collectives] : json) {
+    for (const auto& [collective, bytes] : collectives.as_object()) {
+      sent[axis][collective] = bytes.to_number<std::uint64_t>();
+    }
+  }
+  return sent;
+}
+
 RankSummary rank_of(const object& json) {
   const object& categories = json.at("categories").as_object();
   const auto bytes = [](const object& from, const char* name) { return from.at(name).to_number<std::uint64_t>(); };
@@ -200,14 +218,16 @@ RankSummary rank_of(const object& json) {
                    .categories = {bytes(categories, "parameters"), bytes(categories, "gradients"),
                                   bytes(categories, "optimizer"), bytes(categories, "activations"),
                                   bytes(categories, "communication"), bytes(categories, "scratch")},
+                   .sent_bytes = sent_of(json.at("sent_bytes").as_object()),
                    .wire_bytes = bytes(json, "wire_bytes")};
   if (json.contains("snapshot_bytes")) {
     rank.snapshot_bytes = bytes(json, "snapshot_bytes");
     rank.snapshot_peak_bytes = bytes(json, "snapshot_peak_bytes");
   }
-  for (const auto& [axis, collectives] : json.at("sent_bytes").as_object()) {
-    for (const auto& [collective, sent] : collectives.as_object()) {
-      rank.sent_bytes[axis][collective] = sent.to_number<std::uint64_t>();
+  if (const value* const programs = json.if_contains("programs")) {
+    for (const auto& [name, program] : programs->as_object()) {
+      rank.programs[name] = {.calls = program.at("calls").to_number<std::int64_t>(),
+                             .sent_bytes = sent_of(program.at("sent_bytes").as_object())};
     }
   }
   return rank;

@@ -22,6 +22,15 @@ struct MemoryCategories {
   std::uint64_t scratch = 0;
 };
 
+/// Bytes by mesh axis and collective, as `plan` prints them.
+using SentBytes = std::map<std::string, std::map<std::string, std::uint64_t>>;
+
+/// The calls of one of a job's programs.
+struct ProgramCalls {
+  std::int64_t calls = 0;
+  SentBytes sent_bytes;  ///< in a call
+};
+
 struct RankSummary {
   std::string host;    ///< the name of its machine
   std::string device;  ///< "cuda:0 (NVIDIA H200, compute capability 9.0)"
@@ -31,8 +40,9 @@ struct RankSummary {
   std::uint64_t snapshot_peak_bytes = 0;  ///< measured
   std::uint64_t private_bytes = 0;        ///< the process's own memory outside of the arena, at the end of the run
   MemoryCategories categories;
-  /// Bytes per step, by mesh axis and collective, as `plan` prints them.
-  std::map<std::string, std::map<std::string, std::uint64_t>> sent_bytes;
+  SentBytes sent_bytes;  ///< per step
+  /// Of a job that continues prompts: its programs that were called, by name.
+  std::map<std::string, ProgramCalls> programs;
   std::uint64_t wire_bytes = 0;  ///< bytes that the transports moved in the whole run
 };
 

@@ -41,7 +41,8 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       hooks_(hooks),
       threads_(programs.threads),
       arena_(device.allocate(programs.arena_bytes)),
-      queue_(device.open_queue(threads_)) {
+      queue_(device.open_queue(threads_)),
+      sent_(programs.programs.size()) {
   if (const device::DeviceApart* const apart = device::apart(device)) {
     staging_ = std::make_shared<const device::HostMemory>(programs.staging_bytes);
     pinned_ = device.pin({staging_->data(), static_cast<std::size_t>(staging_->bytes())});
@@ -232,7 +233,7 @@ void Executor::bind_transfers(std::size_t p) {
       const Communicator::TransferBuffers buffers = buffers_of(p, transfer);
       handles[instruction.transfer] = communicator_->prepare(transfer, buffers, waited_at_once);
       calls_[p][i].sent =
-          program.counts ? &sent_[programs_.mesh.axes[transfer.axis].name][partition::to_string(transfer.collective)]
+          program.counts ? &sent_[p][programs_.mesh.axes[transfer.axis].name][partition::to_string(transfer.collective)]
                          : &uncounted_;
       calls_[p][i].bytes = partition::sent_bytes(transfer, at[transfer.axis], programs_.mesh.size(transfer.axis));
     }

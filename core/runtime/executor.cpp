@@ -124,6 +124,18 @@ void Executor::copy_after(const Call& call) {
   queue_->wait(second_->record());
 }
 
+partition::SentBytes Executor::sent() const {
+  partition::SentBytes sum;
+  for (const partition::SentBytes& of_program : sent_) {
+    for (const auto& [axis, collectives] : of_program) {
+      for (const auto& [collective, bytes] : collectives) {
+        sum[axis][collective] += bytes;
+      }
+    }
+  }
+  return sum;
+}
+
 std::uint64_t Executor::touched_bytes() const {
   return arena_->touched_bytes() + (staging_ == nullptr ? 0 : staging_->touched_bytes());
 }

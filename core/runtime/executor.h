@@ -163,7 +163,9 @@ class Executor {
   [[nodiscard]] double input_seconds() const noexcept { return input_seconds_; }
   void add_input_seconds(double seconds) noexcept { input_seconds_ += seconds; }
   /// The total bytes that started transfers sent, assuming rings: see partition::sent_bytes().
-  [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
+  [[nodiscard]] partition::SentBytes sent() const;
+  /// The same for the transfers of one program.
+  [[nodiscard]] const partition::SentBytes& sent(std::size_t program) const { return sent_[program]; }
 
   /// Like `run`, but checks every result and everything that transfers bring, and uses no fused kernels. Returns the
   /// first one in `order` that has NaN or Inf, or nothing. Runs to the end, because other ranks wait for this one.
@@ -355,7 +357,7 @@ class Executor {
   std::unique_ptr<Queued> queued_;                     ///< null: the host starts transfers and waits for them
   mutable std::array<device::Event, 2> input_copies_;  ///< for each area of host(); see HostAccess
   mutable std::size_t room_ = 0;                       ///< the area used last
-  partition::SentBytes sent_;
+  std::vector<partition::SentBytes> sent_;             ///< by program
   // Bytes that programs sent, and seconds that they took for transfers, where Program::counts is false.
   std::uint64_t uncounted_ = 0;
   mutable double uncounted_exposed_ = 0;

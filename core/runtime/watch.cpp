@@ -107,12 +107,12 @@ const partition::Buffer* Executor::run_twice(std::size_t program, std::span<cons
   run(program, scalars);
   std::ranges::copy(made_hashes_->compute(queue(), threads_), first_hashes_.begin());
   refill();
-  const partition::SentBytes once = sent_;  // because the plan counts a microbatch once
+  const partition::SentBytes once = sent_[program];  // because the plan counts a microbatch once
   threads_.rotate(1);
   const std::unique_ptr<device::Threads, void (*)(device::Threads*)> rotated(
       &threads_, [](device::Threads* threads) { threads->rotate(0); });
   run(program, scalars);
-  for (auto& [axis, of_axis] : sent_) {  // in place, because calls point to the numbers
+  for (auto& [axis, of_axis] : sent_[program]) {  // in place, because calls point to the numbers
     for (auto& [collective, bytes] : of_axis) {
       bytes = once.at(axis).at(collective);
     }

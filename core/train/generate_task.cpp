@@ -94,6 +94,14 @@ class GenerateTask : private StreamTask {
     }
     session.stop();
     record_.summary.tokens_per_s = static_cast<double>(session.drawn()) / metrics::seconds_since(begin);
+    metrics::RankSummary& own = record_.summary.ranks[0];
+    for (const infer::Session::Calls& each : session.calls()) {
+      own.programs[std::string(each.name)] = {.calls = each.calls,
+                                              .sent_bytes = sent_in_call(executor, each.program, each.calls)};
+      if (each.name == workload::decode_function) {  // a step, as `plan` counts
+        own.sent_bytes = own.programs.at(std::string(each.name)).sent_bytes;
+      }
+    }
   }
 
   [[nodiscard]] bool goes_on() const { return signal_ == 0 && !has_parted_; }

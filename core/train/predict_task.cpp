@@ -188,12 +188,16 @@ class PredictTask : private StreamTask {
     done_ += executor.call_rows(program).front();
     record_.count_step(metrics::seconds_since(begin));
     record_.summary.steps = done_;
+    if (executor.call_rows(program).front() == compiled_.evaluation_rows.front()) {  // a step, as `plan` counts
+      record_.summary.ranks[0].sent_bytes = sent_in_call(executor, program, ++whole_batches_);
+    }
   }
 
   std::vector<std::byte> rows_;     ///< rows of a record that are predicted next
   std::vector<std::byte> outputs_;  ///< outputs of a batch, on the first rank
   std::int64_t done_ = 0;           ///< samples done
   std::int64_t batches_ = 0;
+  std::int64_t whole_batches_ = 0;  ///< of the number of samples that the job demands
 };
 
 }  // namespace

@@ -110,6 +110,16 @@ StepMeasure StepMeter::end() const {
           .sent = sent_ ? *sent_ : difference(executor_.sent(), before_)};
 }
 
+partition::SentBytes sent_in_call(const runtime::Executor& executor, std::size_t program, std::int64_t calls) {
+  partition::SentBytes sent = difference(executor.sent(program), {});
+  for (auto& [axis, collectives] : sent) {
+    for (auto& [collective, bytes] : collectives) {
+      bytes /= static_cast<std::uint64_t>(calls);
+    }
+  }
+  return sent;
+}
+
 double learning_rate(const job::TrainSettings& train, std::int64_t step) {
   if (step < train.warmup) {
     return train.learning_rate * static_cast<double>(step + 1) / static_cast<double>(train.warmup + 1);

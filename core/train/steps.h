@@ -98,6 +98,10 @@ class StepMeter {
   std::chrono::steady_clock::time_point begin_;
 };
 
+/// What a program has sent in each of its calls so far, of which none is under way.
+[[nodiscard]] partition::SentBytes sent_in_call(const runtime::Executor& executor, std::size_t program,
+                                                std::int64_t calls);
+
 /// Sets the slowest link to this rank and the sum of the others. `before`, `now`: what came from each rank until an
 /// earlier moment (if empty, nothing) and until now. A link whose bytes or time have not grown counts as unused.
 void set_links(metrics::RankRates& rates, const std::vector<sdk::Arrivals>& before,

@@ -433,6 +433,69 @@ TEST_CASE("a plan says what caches need, for the heads of keys that a rank has",
   CHECK_THAT(long_context.err, Contains("[infer] context = 33 is more than the model's context of 32"));
 }
 
+TEST_CASE("ranks that continue prompts send in each call of each program what the plan says", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", llama_job);
+  write_file(job.path() / "prompts.jsonl", R"({"prompt": "the old man", "max_tokens": 4}
+{"prompt": "the old man was", "prompt_logprobs": true, "max_tokens": 2}
+{"prompt": "a", "max_tokens": 5}
+)");
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  using Words = std::vector<std::string>;
+  for (const Words& split :
+       std::vector<Words>{{"--ranks", "1"},
+                          {"--ranks", "2", "--strategy", "tp"},
+                          {"--ranks", "3", "--strategy", "tp"},
+                          {"--ranks", "5", "--strategy", "tp"},  // uneven groups of heads
+                          {"--ranks", "6", "--strategy", "tp"},
+                          {"--ranks", "2", "--strategy", "pp"},
+                          {"--ranks", "3", "--strategy", "pp"},
+                          {"--ranks", "2", "--strategy", "zero3"},
+                          {"--ranks", "4", "--strategy", "zero3"},
+                          {"--ranks", "8", "--strategy", "3d", "--set", "mesh.data=2", "--set", "mesh.model=2", "--set",
+                           "mesh.pipe=2"},
+                          {"--ranks", "2", "--strategy", "named", "--set", "sharding.heads=ranks"}}) {
+    CAPTURE(split);
+    Words words = split;
+    words.insert(words.end(), {"--set", "infer.prompt_logprobs=true"});
+    const Ended ended = generate(job, words);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    const std::filesystem::path run = job.path() / "runs/generate";
+    const boost::json::object summary = read_json(run / "summary.json");
+    const Ended planned = run_program(job.path(), {"plan", (run / "job.ini").string(), "--json"});
+    INFO(planned.err);
+    REQUIRE(planned.code == 0);
+    const boost::json::array& ranks = summary.at("ranks").as_array();
+    const boost::json::object& first = ranks.at(0).at("programs").as_object();
+    REQUIRE(first.size() == 3);
+    // A token behind each prompt comes of its last chunk. Two of the answers may be in one call.
+    CHECK(first.at("decode").at("calls").as_int64() >= 4);
+    CHECK(first.at("decode").at("calls").as_int64() <= 3 + 1 + 4);
+    CHECK(first.at("prefill").at("calls") == 3 + 1);  // of 11 and 1 tokens; a scored prompt has none
+    CHECK(first.at("score").at("calls") == 4);
+    std::size_t that_send = 0;
+    const boost::json::value plan = boost::json::parse(planned.out);
+    for (const boost::json::value& alike : plan.at("ranks").as_array()) {
+      for (const boost::json::value& member : alike.at("members").as_array()) {
+        const boost::json::object& rank = ranks.at(member.to_number<std::size_t>()).as_object();
+        CHECK(rank.at("planned_bytes") == alike.at("bytes").at("peak"));
+        CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));
+        CHECK(rank.at("sent_bytes") == alike.at("sent_bytes"));
+        for (const auto& [name, program] : alike.at("programs").as_object()) {
+          const boost::json::value& called = rank.at("programs").at(name);
+          CAPTURE(name);
+          CHECK(called.at("sent_bytes") == program.at("sent_bytes"));
+          CHECK(called.at("calls") == first.at(name).at("calls"));
+          that_send += called.at("sent_bytes").as_object().empty() ? 0 : 1;
+        }
+        CHECK(rank.at("sent_bytes") == rank.at("programs").at("decode").at("sent_bytes"));
+      }
+    }
+    CHECK(that_send == (ranks.size() == 1 ? 0 : 3 * ranks.size()));
+  }
+}
+
 TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[generate]") {
   const JobFolder job;
   write_file(job.path() / "job.ini", llama_job);

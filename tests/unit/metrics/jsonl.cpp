@@ -284,6 +284,9 @@ TEST_CASE("a summary is read back unchanged", "[metrics]") {
   summary.check_s = 0.25;
   summary.ranks = {{.planned_bytes = 7, .peak_bytes = 6, .wire_bytes = 5}, {}};
   summary.ranks[0].sent_bytes["data"]["all_reduce"] = 12;
+  summary.ranks[0].programs["decode"] = {.calls = 9, .sent_bytes = {{"data", {{"all_reduce", 12}}}}};
+  summary.ranks[0].programs["prefill"] = {.calls = 2, .sent_bytes = {}};
+  CHECK_THAT(to_json(summary), Contains("\"programs\": {\n        \"decode\": {\n          \"calls\": 9,"));
 
   CHECK(to_json(parse_summary(to_json(summary))) == to_json(summary));
   CHECK_THROWS_AS(static_cast<void>(parse_summary("{}")), shardrun::Error);
