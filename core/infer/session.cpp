@@ -258,8 +258,7 @@ bool Session::complete(const Listener& listener) {
   const device::HostTensor host(executor_.host(device::Access::read), call.program->logits, device::Access::read);
   const std::span<const float> logits = device::elements_of<float>(host.view());
   if (is_prefill(call)) {
-    take_chunk(call, logits, listener);
-    return false;
+    return take_chunk(call, logits, listener);
   }
   const auto rows = static_cast<std::size_t>(decode_.logits.global[0]);
   const std::size_t vocabulary = logits.size() / rows;
@@ -278,11 +277,11 @@ Session::Slot* Session::slot_of(const Fed& row) {
   return row.request >= 0 && slot.is_used && slot.number == row.request ? &slot : nullptr;
 }
 
-void Session::take_chunk(const Launched& call, std::span<const float> logits, const Listener& listener) {
+bool Session::take_chunk(const Launched& call, std::span<const float> logits, const Listener& listener) {
   const Fed& row = call.rows.front();
   Slot* const slot = slot_of(row);
   if (slot == nullptr) {
-    return;
+    return false;
   }
   const std::int64_t tokens = std::ssize(row.tokens);
   const std::int64_t rows = call.program->logits.global[0];  // of the chunk if the prompt is scored, otherwise 1
@@ -292,12 +291,15 @@ void Session::take_chunk(const Launched& call, std::span<const float> logits, co
   if (score_ && call.program == &*score_) {
     score(*slot, row, logits, listener);
   }
-  const bool is_read = row.first + tokens == std::ssize(slot->request.prompt);
-  if (is_read && slot->request.tokens == 0) {
-    release(*slot);
-  } else if (is_read) {
-    draw(*slot, logits.subspan(static_cast<std::size_t>(told - 1) * vocabulary, vocabulary), listener);
+  if (row.first + tokens < std::ssize(slot->request.prompt)) {
+    return false;
   }
+  if (slot->request.tokens == 0) {
+    release(*slot);
+    return false;
+  }
+  draw(*slot, logits.subspan(static_cast<std::size_t>(told - 1) * vocabulary, vocabulary), listener);
+  return true;
 }
 
 void Session::tell(const Slot& slot, std::int64_t first, std::int64_t rows, std::span<const float> logits,

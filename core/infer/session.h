@@ -89,8 +89,10 @@ class Session {
   [[nodiscard]] std::int64_t requests() const;
   /// Whether step() has something to do.
   [[nodiscard]] bool is_busy() const { return requests() > 0 || !under_way_.empty(); }
-  /// Starts requests for which there is room, reads a chunk of one prompt, and adds a token to each sequence of a group
-  /// whose prompt is read. Calls `listener` for each new token, and for each token of a prompt that is scored.
+  /// Starts requests for which there is room, and completes calls up to the first one that adds tokens: the first token
+  /// behind a prompt, or a token of each sequence of a group. If no sequence has a token yet, completes one call. Calls
+  /// `listener` for each new token, and for each token of a prompt that is scored. What is called next may depend on
+  /// the new tokens, so ranks that may have drawn different ones must compare them before the next step.
   void step(const Listener& listener);
   /// Ends all requests. Returns when this rank has done its part of all calls, and other stages have what it sent.
   void stop();
@@ -164,11 +166,12 @@ class Session {
   [[nodiscard]] std::optional<Launched> next_prefill();
   [[nodiscard]] std::optional<Launched> next_decode(std::size_t group);
   void begin(Launched& call);
-  /// Completes the call that was launched first. Returns whether it added tokens to a group.
+  /// Completes the call that was launched first. Returns whether it added tokens.
   bool complete(const Listener& listener);
   /// The slot from which a row was read; null if its request has been cancelled.
   [[nodiscard]] Slot* slot_of(const Fed& row);
-  void take_chunk(const Launched& call, std::span<const float> logits, const Listener& listener);
+  /// Takes the logits of a chunk of a prompt. Returns whether that added a token.
+  bool take_chunk(const Launched& call, std::span<const float> logits, const Listener& listener);
   void feed(const Program& program, const std::vector<Fed>& rows);
   static void tell(const Slot& slot, std::int64_t first, std::int64_t rows, std::span<const float> logits,
                    const Listener& listener);

@@ -202,6 +202,24 @@ TEST_CASE("a sequence ends with the context, which need not fill its last page",
   CHECK(std::ssize(decoder.answers[0]) == context - 3);
 }
 
+TEST_CASE("a step ends with the first call that adds tokens, or with a chunk if no token can be added", "[infer]") {
+  Decoder decoder("llama", 2, ample);
+  std::vector<std::size_t> drawn;
+  const auto step = [&] {
+    std::size_t tokens = 0;
+    decoder.session->step({.drawn = [&](const infer::Drawn&) { ++tokens; }});
+    drawn.push_back(tokens);
+  };
+  decoder.session->add(request(1, {7, 2, 9, 10, 3, 1}, 9));
+  step();  // a chunk
+  step();  // the rest, and the token behind it
+  step();  // a token
+  decoder.session->add(request(2, {5}, 2));
+  step();  // the token behind the second prompt
+  step();  // a token of each
+  CHECK(drawn == std::vector<std::size_t>{0, 1, 1, 1, 2});
+}
+
 TEST_CASE("a sequence ends with an end token", "[infer]") {
   Decoder decoder("gpt", 1, ample);
   decoder.session->add(request(0, {1, 2, 3}, 10));

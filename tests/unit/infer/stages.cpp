@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 
@@ -149,6 +150,15 @@ struct Answered {
   bool has_stopped = false;
 };
 
+void write_parameters(const graph::Graph& graph, const runtime::Executor& executor) {
+  const States states = first_states(graph);
+  for (const graph::StateId s : states.ids()) {
+    if (graph.states[s].kind == graph::StateKind::parameter && executor.state(s).elements() > 0) {
+      write_view(states[s], executor.state(s));
+    }
+  }
+}
+
 /// Answers more requests than there are slots, one of which is cancelled. After each step all ranks meet.
 Answered answer(const graph::Graph& graph, const workload::DecodingSettings& made, partition::Programs programs,
                 Connections& connections, std::barrier<>& meeting) {
@@ -156,12 +166,7 @@ Answered answer(const graph::Graph& graph, const workload::DecodingSettings& mad
   runtime::Executor executor(programs, device::Device::find("cpu"));
   OfStage messages(connections);
   executor.bind(messages);
-  const States states = first_states(graph);
-  for (const graph::StateId s : states.ids()) {
-    if (graph.states[s].kind == graph::StateKind::parameter && executor.state(s).elements() > 0) {
-      write_view(states[s], executor.state(s));
-    }
-  }
+  write_parameters(graph, executor);
   infer::Session session(executor, caches_of_slots, made, context_of_stages);
   const std::vector<std::vector<std::int32_t>> prompts = {
       {7, 2, 9, 10, 3, 1, 1, 8, 4, 5, 5, 6, 1}, {5}, {1, 2, 3, 4}, {7, 2, 9, 10, 3, 1, 1, 8, 2}, {6, 6, 6}, {9, 8}};
@@ -245,4 +250,40 @@ TEST_CASE("each stage of a pipeline works at another call, and draws the same to
       }
     }
   }
+}
+
+TEST_CASE("ranks that draw different tokens have made the same calls when the step ends", "[infer]") {
+  const std::uint32_t stages = 2;
+  const workload::DecodingSettings made{.slots = 2, .groups = stages, .chunk = 4};
+  const graph::Graph graph = workload::build_decoding(find_model("llama"), settings_of_stages(), made);
+  const partition::Partition partition = partition::split(graph, plan_of_stages(stages, true));
+  Connections connections;
+  std::vector<std::vector<std::int64_t>> calls(stages);
+  std::vector<std::jthread> ranks;
+  for (std::uint32_t rank = 0; rank < stages; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const partition::Programs programs =
+          partition::programs_of(graph, partition, {.device = device::Device::find("cpu"), .rank = rank});
+      runtime::Executor executor(programs, device::Device::find("cpu"));
+      OfStage messages(connections);
+      executor.bind(messages);
+      write_parameters(graph, executor);
+      infer::Session session(executor, caches_of_slots, made, context_of_stages);
+      // Whatever the first token is, it ends the answer on the last rank alone.
+      std::vector<std::int64_t> ends(rank == 0 ? 0 : 11);
+      std::iota(ends.begin(), ends.end(), 0);
+      session.add({.id = 1, .prompt = {7, 2, 9, 10, 3}, .tokens = 6, .ends = ends});
+      std::int64_t drawn = 0;
+      while (drawn == 0) {
+        session.step({.drawn = [&](const infer::Drawn&) { ++drawn; }});
+      }
+      session.stop();
+      for (const infer::Session::Calls& each : session.calls()) {
+        calls[rank].push_back(each.calls);
+      }
+    });
+  }
+  ranks.clear();
+  CHECK(calls[0] == std::vector<std::int64_t>{2});  // of `prefill`
+  CHECK(calls[1] == calls[0]);
 }
