@@ -83,7 +83,12 @@ std::vector<ValueId> FunctionBuilder::call_all(std::string_view op_name, std::ve
     const TensorType& x = type(inputs.front());
     const std::vector<std::int64_t> shape(x.shape.begin() + 1, x.shape.end());
     const std::string others = fmt::format("{}", fmt::join(x.axes.begin() + 2, x.axes.end(), " "));
-    return call_all("reshape", inputs, {{"shape", shape}, {"axes", x.axes.front() + " " + others}}, std::move(name));
+    Attributes reshaped = {{"shape", shape}, {"axes", x.axes.front() + " " + others}};
+    if (!positions_) {
+      return call_all("reshape", std::move(inputs), std::move(reshaped), std::move(name));
+    }
+    return call_all("embedding", {positions_->value, call("reshape", std::move(inputs), std::move(reshaped))}, {},
+                    std::move(name));
   }
   Node node;
   node.op = &find_op(op_name);
@@ -179,7 +184,19 @@ void FunctionBuilder::set_scope(std::string_view scope) {
   prefix_ = scope.empty() ? std::string() : fmt::format("{}/", scope);
 }
 
-void FunctionBuilder::finish() { graph_.functions.push_back(std::move(function_)); }
+void FunctionBuilder::take_positions(std::string input, std::int64_t count) {
+  const ValueId indices =
+      function_.values.push_back({.name = input, .type = {.dtype = DType::i32, .shape = {count}, .axes = {"batch"}}});
+  positions_ = {.name = std::move(input), .value = indices};
+  take_all_positions();
+}
+
+void FunctionBuilder::finish() {
+  if (positions_) {
+    function_.inputs.push_back(*std::move(positions_));
+  }
+  graph_.functions.push_back(std::move(function_));
+}
 
 Scope::Scope(FunctionBuilder& builder, std::string_view name) : builder_(builder), length_(builder.prefix_.size()) {
   builder_.prefix_ += fmt::format("{}/", name);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -37,7 +39,13 @@ class FunctionBuilder {
   /// From now on take_position takes all positions of one row, as if each were a row of the batch: [batch 1, seq, …]
   /// becomes [batch, …].
   void take_all_positions() noexcept { takes_all_positions_ = true; }
-  [[nodiscard]] bool takes_all_positions() const noexcept { return takes_all_positions_; }
+  /// The same with only `count` positions of the row. finish() adds the function's last input, `input` [count], which
+  /// has their indices.
+  void take_positions(std::string input, std::int64_t count);
+  /// How many results take_position has: `rows`, unless it takes several of the `length` positions of one row.
+  [[nodiscard]] std::int64_t positions_taken(std::int64_t rows, std::int64_t length) const {
+    return !takes_all_positions_ ? rows : positions_ ? type(positions_->value).shape.front() : length;
+  }
 
   void output(std::string name, ValueId value);
   /// Adds a state for each output, to which the function writes it, so that the host can save it. The state's name is
@@ -83,6 +91,7 @@ class FunctionBuilder {
   Phase phase_ = Phase::forward;
   std::int32_t layer_ = -1;
   bool takes_all_positions_ = false;
+  std::optional<Port> positions_;  ///< those that are taken; nothing: all
 };
 
 /// Prefixes the names of values made during its lifetime: `layer.3/`.

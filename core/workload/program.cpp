@@ -260,10 +260,9 @@ Graph build_kept_decoding(const Model& model, const ModelSettings& model_setting
   Graph graph = declare_decoding(model, model_settings, settings.cache);
   for (const WholeSequence& sequence : sequences) {
     FunctionBuilder builder(graph, sequence.name, graph::Role::on_demand, 1);
-    builder.take_all_positions();
+    builder.take_positions("kept", sequence.rows);
     model.decode(builder, model_settings, 1, sequence.tokens);
-    const ValueId kept = builder.input("kept", {.dtype = graph::DType::i32, .shape = {sequence.rows}, .axes = {""}});
-    const ValueId logits = builder.call("embedding", {kept, builder.function().outputs.front().value}, {}, "kept");
+    const ValueId logits = builder.function().outputs.front().value;
     builder.write(graph.add_state({.name = sequence.name, .type = builder.type(logits), .kind = StateKind::output}),
                   logits, StateWrite::Mode::assign);
     finish(builder);

@@ -327,7 +327,7 @@ graph::Losses Model::write_function(graph::FunctionBuilder& builder, const Model
   }
   try {
     check_ports(builder.function(), function, request.data != 0 ? request.data & data_ : data_, request, rows, length,
-                builder.takes_all_positions() ? length : rows);
+                builder.positions_taken(rows, length));
   } catch (const Error& refused) {
     refuse_with(fmt::format("model '{}' ({}): {}", manifest().name, plugin_.path().string(), refused.message()));
   }
