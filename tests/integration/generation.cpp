@@ -496,6 +496,43 @@ TEST_CASE("ranks that continue prompts send in each call of each program what th
   }
 }
 
+TEST_CASE("ranks of which one draws another token end at once, also if that ends the answer on some of them",
+          "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", llama_job);
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  // The first token is drawn from the logits of the only chunk of the prompt, which the ranks gather.
+  const auto prompt = [&](int seed, const std::string& rest) {
+    write_file(job.path() / "prompts.jsonl",
+               "{\"prompt\": \"the\", \"temperature\": 1, \"seed\": " + std::to_string(seed) + rest + "}\n");
+  };
+  const auto flipped = [&](int op) {
+    return run_program(
+        job.path(), {"generate", "run", "--prompts", "prompts.jsonl", "--ranks", "3", "--strategy", "tp", "--transport",
+                     "chaos", "--set", "transport.chaos.rank=2", "--set", "transport.chaos.corrupt=true", "--set",
+                     "transport.chaos.at_op=" + std::to_string(op), "--set", "job.timeout=20"});
+  };
+  prompt(0, ", \"max_tokens\": 1");
+  int op = 4;  // behind those by which ranks agree that there is a prompt
+  while (op < 40 && flipped(op).err.find("'all_gather of logits'") == std::string::npos) {
+    ++op;
+  }
+  for (int seed = 1; seed < 60; ++seed) {
+    CAPTURE(seed, op);
+    prompt(seed, ", \"max_tokens\": 1");
+    const Ended first = run_program(job.path(), {"generate", "run", "--prompts", "prompts.jsonl", "--ranks", "1"});
+    INFO(first.err);
+    REQUIRE(first.code == 0);
+    prompt(seed, ", \"max_tokens\": 6, \"stop\": " + boost::json::serialize(answers_of(first.out).at(0).at("text")));
+    const Ended ended = flipped(op);
+    if (ended.code != 0) {
+      CHECK_THAT(ended.err, Contains("this rank has drawn other tokens than another rank"));
+      return;
+    }
+  }
+  FAIL("no flipped bit has changed a token");
+}
+
 TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[generate]") {
   const JobFolder job;
   write_file(job.path() / "job.ini", llama_job);
