@@ -18,6 +18,7 @@
 #include "core/files/gguf.h"
 #include "core/job/ini.h"
 #include "core/job/job.h"
+#include "core/run/prepare.h"
 
 namespace shardrun::cli {
 namespace {
@@ -217,6 +218,11 @@ EventJob::EventJob(const Parsed& parsed, const std::string& command,
   const checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), models);
   require_generating(trained, job.checkpoint.string());
   language_.emplace(trained.tokenizer, given.is_hub() ? job.checkpoint : std::filesystem::path());
+  given.check();
+  job = run::with_fitting_ranks(job, job.ranks);
+  // What would be refused is refused here, before anything listens or starts.
+  static_cast<void>(
+      run::prepare(job, {.ranks_here = job.ranks, .processes = job.ranks == 1 ? 0 : job.ranks, .replaces = true}));
   const std::filesystem::path file = folder_.path() / "job.ini";
   std::ofstream(file) << job::canonical_text(job);
   words_ = {"run", file.string(), "--replace", "--launch", "here"};

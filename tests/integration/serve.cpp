@@ -230,6 +230,15 @@ TEST_CASE("serve: slots = auto without [cluster] memory is refused before it lis
   CHECK_THAT(ended.err, Contains("the job does not say how much memory a rank has"));
 }
 
+TEST_CASE("serve: a job that would not run is refused before it listens", "[serve]") {
+  const TemporaryFolder folder;
+  make_model(folder);
+  const Ended ended = run_program(folder.path(), {"serve", "chat", "--context", "1000000", "--port", "0"});
+  CHECK(ended.code == 2);
+  CHECK(ended.out.empty());
+  CHECK_THAT(ended.err, Contains("--context: a context of 1000000 is more than the "));
+}
+
 TEST_CASE("serve: prompts that wait are bounded, and end with their clients", "[serve]") {
   const TemporaryFolder folder;
   make_model(folder);
