@@ -19,7 +19,8 @@ struct OptionSyntax {
   std::string value;  ///< the value's name in help texts; empty: the option is a switch
   std::string help;
   bool repeated = false;
-  char letter = 0;  ///< a short name, such as o for -o; 0: none
+  char letter = 0;           ///< a short name, such as o for -o; 0: none
+  std::string earlier = {};  ///< of a switch: its earlier name, which is still taken and not shown; "": none
 };
 
 /// The parsed words of a command line.

@@ -89,7 +89,7 @@ int predict(std::span<const std::string> words) {
       {.name = "to",
        .value = "FILE",
        .help = "the .npy file of the predictions, a row for each sample (default: standard output)"},
-      {.name = "force", .help = "replace the file of the predictions"},
+      replace_option(),
       {.name = "batch", .value = "N", .help = "samples at once, over all ranks (default 32)"},
       {.name = "ranks", .value = "N", .help = "ranks in place of the run's"},
       {.name = "strategy", .value = "NAME", .help = "the strategy in place of the run's, without its [mesh]"},
@@ -101,11 +101,8 @@ int predict(std::span<const std::string> words) {
   }
   const job::Job job = checked_job(parsed, placed(raw_job(parsed), parsed));
   std::error_code none;
-  if (!parsed.has("force") && !job::is_standard(job.infer.to) && std::filesystem::is_regular_file(job.infer.to, none)) {
-    throw Error(ErrorCode::usage,
-                fmt::format("predict: the file of the predictions, {}, is there already: choose another "
-                            "name, or replace it with --force",
-                            files::human_path(job.infer.to)));
+  if (!job::is_standard(job.infer.to) && std::filesystem::is_regular_file(job.infer.to, none)) {
+    require_new(parsed, job.infer.to);
   }
   return run_job("predict", words, parsed, job);
 }

@@ -205,7 +205,7 @@ int tokenize(std::span<const std::string> words) {
         .value = "TOKEN",
         .help = "with --train, a special token; may be repeated (default <|endoftext|>)",
         .repeated = true},
-       {.name = "force", .help = "replace the file"}},
+       replace_option()},
       1, 1'000'000);
   if (parsed.help_shown) {
     return 0;
@@ -224,12 +224,7 @@ int tokenize(std::span<const std::string> words) {
     throw Error(ErrorCode::usage, fmt::format("--to {}: expected a name that ends in {}", to.native(),
                                               trains ? ".json" : ".npy or .bin"));
   }
-  std::error_code none;
-  if (!parsed.has("force") && std::filesystem::exists(to, none)) {
-    throw Error(ErrorCode::usage, fmt::format("--to: {} is there already: choose another name, or replace it with "
-                                              "--force",
-                                              files::human_path(to)));
-  }
+  require_new(parsed, to);
   files::require_not_read(to, files);
   (trains ? train_tokenizer : encode_files)(parsed, files, to);
   return 0;

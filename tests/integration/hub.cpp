@@ -197,7 +197,8 @@ TEST_CASE("hub: a GGUF file becomes the folder that it was made of, with its tok
   }
   write_file(folder / "text.txt", "the end of that<end>the");
   for (const std::string& tokenizer : {gguf_of("gpt2").string(), std::string("made")}) {
-    const Ended ended = run_in(folder, {"tokenize", "text.txt", "--tokenizer", tokenizer, "--to", "t.bin", "--force"});
+    const Ended ended =
+        run_in(folder, {"tokenize", "text.txt", "--tokenizer", tokenizer, "--to", "t.bin", "--replace"});
     INFO(ended.err);
     REQUIRE(ended.code == 0);
     const std::string bytes = read_file(folder / "t.bin");

@@ -144,7 +144,7 @@ TEST_CASE("predict applies a trained model to new samples, under each strategy a
            {"--batch=5", "--ranks=2", "--strategy=pp"},
            {"--batch=5", "--ranks=2", "--strategy=zero3"},
            {"--batch=5", "--ranks=4", "--strategy=3d", "--set", "mesh.data=2", "--set", "mesh.model=2"}}) {
-    std::vector<std::string> words = {"runs/job", "--from", "new.npy", "--to", "new.out.npy", "--force"};
+    std::vector<std::string> words = {"runs/job", "--from", "new.npy", "--to", "new.out.npy", "--replace"};
     words.insert(words.end(), split.begin(), split.end());
     const Ended ended = folder.predict(words);
     INFO(split.back() << ": " << ended.err);
@@ -180,7 +180,7 @@ TEST_CASE("predict takes runs, checkpoints, weights and job files", "[predict]")
   for (const std::string& what : {std::string("runs/job"), std::string("runs/job/weights.safetensors"),
                                   std::string("job.ini"), checkpoints + "step-000003"}) {
     INFO(what);
-    REQUIRE(folder.predict({what, "--from", "new.npy", "--to", "out.npy", "--force"}).code == 0);
+    REQUIRE(folder.predict({what, "--from", "new.npy", "--to", "out.npy", "--replace"}).code == 0);
     CHECK(worst_difference(read_array(folder.path() / "out.npy", "(23, 2)"), expected) < 1e-5);
   }
   REQUIRE(folder.predict({"apply.ini", "--to", "apply.npy"}).code == 0);
@@ -296,7 +296,7 @@ TEST_CASE("a model on arrays may have an option context", "[predict]") {
   CHECK(trained.code == 0);
   for (const std::string ranks : {"1", "2"}) {
     const Ended ended =
-        folder.predict({"runs/windows", "--from", "new.npy", "--to", "out.npy", "--force", "--ranks=" + ranks,
+        folder.predict({"runs/windows", "--from", "new.npy", "--to", "out.npy", "--replace", "--ranks=" + ranks,
                         "--strategy=" + std::string(ranks == "1" ? "single" : "dp")});
     INFO(ended.err);
     REQUIRE(ended.code == 0);
@@ -353,7 +353,7 @@ TEST_CASE("predictions wait for whoever reads them, longer than the ranks' deadl
              array_of("<f4", "(11999, 6)", bytes_of_all(Values(many.begin(), many.end() - features))) +
                  array_of("<f4", "(6,)", bytes_of_all(Values(many.end() - features, many.end()))));
   for (const char* const input : {"many.npy", "records.npy"}) {
-    REQUIRE(folder.predict({"runs/job", "--from", input, "--to", "whole.npy", "--force", "--batch=512"}).code == 0);
+    REQUIRE(folder.predict({"runs/job", "--from", input, "--to", "whole.npy", "--replace", "--batch=512"}).code == 0);
     // Nothing reads the predictions until the pipe is full and the deadline is past. A longer wait changes nothing.
     const Ended ended = run_script(folder.path(), "\"$0\" predict runs/job --from " + std::string(input) +
                                                       " --batch 512 --ranks 2 --strategy pp --set job.timeout=1 | "
@@ -394,7 +394,7 @@ TEST_CASE("predictions of tokens and of images have the loss that the run has me
   const std::vector<int> targets(tokens.begin() + 1, tokens.end());
   for (const std::string strategy : {"single", "tp", "pp"}) {
     const Ended ended = run_program(
-        folder.path(), {"predict", "runs/gpt", "--from", "inputs.npy", "--to", "logits.npy", "--force", "--batch=2",
+        folder.path(), {"predict", "runs/gpt", "--from", "inputs.npy", "--to", "logits.npy", "--replace", "--batch=2",
                         "--strategy=" + strategy, strategy == "single" ? "--ranks=1" : "--ranks=2"});
     INFO(strategy << ": " << ended.err);
     REQUIRE(ended.code == 0);
@@ -470,9 +470,9 @@ TEST_CASE("predict refuses what it cannot read or write before anything starts",
   refused_input("nan.npy", "has NaN in row 0, column 2");
   refused_input("missing.npy", "--from: [infer] from: cannot read");
   refused({"runs/job", "--from", "new.npy", "--to", "there.npy"},
-          "is there already: choose another name, or replace it");
+          "exists: choose another name, or replace it with --replace");
   refused({"runs/job", "--from", "new.npy", "--to", "nowhere/out.npy"}, "there is no folder");
-  refused({"runs/job", "--from", "new.npy", "--to", "new.npy", "--force"}, "is a file that the job reads");
+  refused({"runs/job", "--from", "new.npy", "--to", "new.npy", "--replace"}, "is a file that the job reads");
   refused({"nowhere", "--from", "new.npy", "--to", "out.npy"}, "there is no run, checkpoint, weights file or job file");
   refused({"other.ini"}, "holds the model 'mlp', and the job has 'gpt'");
   refused({"runs/job", "--from", "new.npy", "--to", "out.npy", "--set", "job.trace=steps"},

@@ -36,7 +36,7 @@ class TokenizeFolder : public TemporaryFolder {
 
   /// The tokens that `shardrun tokenize` makes with these options.
   [[nodiscard]] std::vector<std::uint16_t> tokens_of(std::vector<std::string> words) const {
-    words.insert(words.end(), {"--to", "t.bin", "--force"});
+    words.insert(words.end(), {"--to", "t.bin", "--replace"});
     const Ended ended = run(words);
     INFO(ended.err);
     REQUIRE(ended.code == 0);
@@ -96,7 +96,8 @@ TEST_CASE("tokenize: every option changes the tokens as it says", "[tokenize]") 
              Contains("two.jsonl, line 1: expected an object of JSON with the text \"v\""));
   CHECK_THAT(folder.refusal_of({"text.txt", tokenizer, "--eos", "<end>", "--to", "t.npy"}),
              Contains("--eos <end>: the tokenizer has no such token"));
-  CHECK_THAT(folder.refusal_of({"text.txt", tokenizer, "--to", "t.bin"}), Contains("t.bin is there already"));
+  CHECK_THAT(folder.refusal_of({"text.txt", tokenizer, "--to", "t.bin"}),
+             Contains("t.bin' exists: choose another name, or replace it with --replace"));
   CHECK_THAT(folder.refusal_of({"text.txt", tokenizer, "--to", "t.txt"}), Contains("a name that ends in .npy or .bin"));
   CHECK_THAT(folder.refusal_of({"text.txt", tokenizer, "--pattern", "gpt2", "--to", "t.npy"}), Contains("no effect"));
   CHECK_THAT(folder.refusal_of({"text.txt", "--to", "t.npy"}), Contains("--tokenizer PATH"));
