@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <charconv>
+#include <fstream>
 #include <initializer_list>
 #include <limits>
 #include <utility>
@@ -317,6 +318,19 @@ std::string id_of_line(std::string_view line) noexcept {
   } catch (const std::exception&) {
     return "null";
   }
+}
+
+std::optional<std::int64_t> lines_in(const std::filesystem::path& file) {
+  std::error_code none;
+  std::ifstream stream(file);
+  if (!std::filesystem::is_regular_file(file, none) || !stream) {
+    return std::nullopt;
+  }
+  std::int64_t lines = 0;
+  for (std::string line; std::getline(stream, line);) {
+    lines += line.find_first_not_of(" \t\r") == std::string::npos ? 0 : 1;
+  }
+  return lines;
 }
 
 std::string error_event(std::string_view id, std::string_view message, std::string_view code) {

@@ -270,6 +270,8 @@ std::string Progress::activity_text(SteadyTime now) const {
   std::string text = is_step ? fmt::format("step {}", last_.step + 1) : activity_.what;
   if (activity_.total > 0) {
     text += fmt::format(" {}/{}", activity_.done, activity_.total);
+  } else if (activity_.done > 0) {
+    text += fmt::format(" {}", activity_.done);
   }
   if (lasted >= activity_interval) {
     text += fmt::format(", {:.0f}s", std::floor(seconds(lasted)));

@@ -69,8 +69,8 @@ class Progress {
   ~Progress();  ///< calls leave()
 
   void update(const ProgressUpdate& update);
-  /// Sets the current activity, until the next update or activity: "compiling" or, with `done` of `total`, "validating
-  /// batch 3/20".
+  /// Sets the current activity, until the next update or activity: "compiling"; with `done` of `total`, "validating
+  /// batch 3/20"; if the total is not known, "generating token 3".
   void now_at(std::string_view what, std::int64_t done = 0, std::int64_t total = 0);
   /// Shows an activity that has lasted for a while. To be called about once a second, or never. A long gap between two
   /// calls counts as time in which this process was stopped (Ctrl-Z); the estimate of the remaining time leaves it out.

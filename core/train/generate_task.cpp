@@ -29,6 +29,15 @@ class GenerateTask : private StreamTask {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     prepare(executor);
     return guarded(executor, failed, [&] {
+      if (job_.infer.slots == 0) {
+        record_.say(
+            fmt::format("slots = auto: {} at once, as many as [cluster] memory has room for, and at most 32 for "
+                        "each stage",
+                        counted(compiled_.slots, "prompt")));
+      }
+      if (record_.is_first()) {
+        prompts_ = std::min(infer::lines_in(job_.infer.from).value_or(0), settings_.prompts);
+      }
       now_at("loading weights", 0, "loading weights");
       checkpoint::load_parameters(compiled_.weights->source(), compiled_.graph, executor);
       runtime::initialize(compiled_.graph, job_.seed, executor, parameters());
@@ -241,8 +250,12 @@ class GenerateTask : private StreamTask {
     record_.count_step(metrics::seconds_since(begin));
     record_.summary.steps = counted_;
     const bool is_reading = session.drawn() == 0;
-    tell_progress(is_reading ? "reading token" : "generating token", is_reading ? session.prefilled() : session.drawn(),
-                  0);
+    if (prompts_ > 1) {
+      tell_progress(is_reading ? "reading prompt" : "answering prompt", std::min(passed() + 1, prompts_), prompts_);
+    } else {
+      tell_progress(is_reading ? "reading token" : "generating token",
+                    is_reading ? session.prefilled() : session.drawn(), 0);
+    }
   }
 
   /// Ranks draw different tokens if their processors round differently, or if a rank's logits are wrong. Throws
@@ -340,6 +353,7 @@ class GenerateTask : private StreamTask {
 
   std::string line_;             ///< that is being prepared, on the first rank
   std::deque<Waiting> answers_;  ///< in the order of their prompts
+  std::int64_t prompts_ = 0;     ///< lines of the file of prompts, on the first rank; 0: not known
   std::int64_t added_ = 0;       ///< prompts
   std::int64_t steps_ = 0;
   std::int32_t digest_ = 0;  ///< of all tokens drawn

@@ -69,6 +69,8 @@ class StreamTask : protected RankTask {
   void await_writing();
   /// Counts a record whose predictions have been written.
   void count_record() { ++counted_; }
+  /// How many records are written or skipped.
+  [[nodiscard]] std::int64_t passed() const { return counted_ + skipped_; }
   /// Shows the progress now and then. `total`: 0 if it is not known.
   void tell_progress(std::string_view what, std::int64_t done, std::int64_t total);
   /// Ends the stream of records. Completes the file of predictions unless all ranks were asked to stop.

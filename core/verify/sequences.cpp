@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 
 #include "core/checkpoint/rank_file.h"
@@ -109,18 +108,6 @@ std::vector<Workload::Sequence> read_sequences(const std::filesystem::path& fold
 
 bool have_parted(const std::filesystem::path& folder) {
   return checkpoint::SafetensorsFile(snapshot_path(folder, 0, Moment::end, 0)).metadata().contains(parted_key);
-}
-
-std::optional<std::int64_t> lines_in(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  if (!stream) {
-    return std::nullopt;
-  }
-  std::int64_t lines = 0;
-  for (std::string line; std::getline(stream, line);) {
-    lines += line.empty() ? 0 : 1;
-  }
-  return lines;
 }
 
 graph::Graph graph_of_sequences(const job::Job& job, const compile::Compiled& compiled,

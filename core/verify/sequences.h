@@ -48,9 +48,6 @@ class SequenceRecorder {
 /// Whether the ranks that have written the snapshots have drawn different tokens.
 [[nodiscard]] bool have_parted(const std::filesystem::path& folder);
 
-/// The number of lines in a file that are not empty; nothing if it cannot be read.
-[[nodiscard]] std::optional<std::int64_t> lines_in(const std::filesystem::path& file);
-
 /// The graph that the logits of sequences are compared with: it reads each sequence at once.
 [[nodiscard]] graph::Graph graph_of_sequences(const job::Job& job, const compile::Compiled& compiled,
                                               const std::vector<Workload::Sequence>& sequences);

@@ -561,6 +561,9 @@ TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[gener
     INFO(ended.err);
     REQUIRE(ended.code == 0);
     Made found{.slots = answers_of(ended.out).at(0).at("ready").at("slots").as_int64()};
+    if (slots == "auto") {
+      CHECK_THAT(ended.err, Contains("slots = auto: " + std::to_string(found.slots) + " prompts at once"));
+    }
     const boost::json::object summary = read_json(job.path() / "runs" / "generate" / "summary.json");
     for (const boost::json::value& rank : summary.at("ranks").as_array()) {
       CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));

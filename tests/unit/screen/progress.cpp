@@ -439,6 +439,15 @@ TEST_CASE("an activity after the last step is shown below it and then erased", "
   CHECK(screen.all().substr(before) == "\rsampling token 7/20, 1s\r                       \r");
 }
 
+TEST_CASE("an activity whose total is not known shows what is done", "[screen]") {
+  FakeScreen screen;
+  Progress progress(screen.sink(true), 0, 0);
+  progress.now_at("reading token", 1);
+  screen.pass(1200);
+  progress.now_at("reading token", 700);
+  CHECK(screen.all().ends_with("reading token 700, 1s"));
+}
+
 TEST_CASE("a ticker's destructor waits for the running call", "[screen]") {
   std::atomic<bool> is_under_way = false;
   std::atomic<bool> is_ending = false;
