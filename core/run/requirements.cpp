@@ -92,6 +92,14 @@ Need need_of(const job::Job& job, const compile::Compiled& compiled, const forec
   return {.text = text, .processes = own, .bytes = text + own + planned + planned / page_tables};
 }
 
+/// What a person can make smaller if a job needs too much memory.
+const char* sizes_of(const job::Job& job) {
+  return job::generates(job)              ? "the model, [infer] slots or context"
+         : job.task == job::Task::infer   ? "the model or [infer] batch"
+         : job.task == job::Task::iterate ? "the model"
+                                          : "the model, [data] batch or context";
+}
+
 /// Throws if there is too little memory. The arena is allocated page by page; without this check the kernel would kill
 /// a job that is too large in the middle of a step. With several hosts it is unknown which ranks are here, so each rank
 /// only requires enough for itself.
@@ -102,16 +110,15 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
         need.text == 0 ? "" : fmt::format(" and {} for the tokens of its text", human_bytes(need.text));
     throw Error(
         ErrorCode::job,
-        fmt::format(
-            "{}: {} needs {} ({} bytes){}, {} of them for its processes themselves{}, and {}: make the model, [data] "
-            "batch or context smaller, use fewer ranks or more microbatches, or {}; 'shardrun plan' shows what takes "
-            "the rest",
-            job.file, ranks_here == 0 ? "one rank of the job" : "the job", human_bytes(need.bytes), need.bytes,
-            ranks_here == job.ranks || ranks_here == 0
-                ? ""
-                : fmt::format(" for the {} on this machine", counted(ranks_here, "rank")),
-            human_bytes(need.processes), of_text, text_of(*limits.memory),
-            limits.memory->name.empty() ? "free memory" : "raise that limit"));
+        fmt::format("{}: {} needs {} ({} bytes){}, {} of them for its processes themselves{}, and {}: make {} smaller, "
+                    "use fewer ranks{}, or {}; 'shardrun plan' shows what takes the rest",
+                    job.file, ranks_here == 0 ? "one rank of the job" : "the job", human_bytes(need.bytes), need.bytes,
+                    ranks_here == job.ranks || ranks_here == 0
+                        ? ""
+                        : fmt::format(" for the {} on this machine", counted(ranks_here, "rank")),
+                    human_bytes(need.processes), of_text, text_of(*limits.memory), sizes_of(job),
+                    job.task == job::Task::train ? " or more microbatches" : "",
+                    limits.memory->name.empty() ? "free memory" : "raise that limit"));
   }
   // Transports map memory of their own; those within a machine also map that of all its ranks.
   const bool maps_others = std::ranges::any_of(compiled.transports.transports, [](const plugins::Transport& each) {
@@ -124,11 +131,11 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
   if (limits.addresses && arena + reserved > limits.addresses->bytes) {
     throw Error(
         ErrorCode::job,
-        fmt::format("{}: a rank needs {} ({} bytes){} and {}: raise that limit (ulimit -v unlimited), or make the "
-                    "model, [data] batch or context smaller",
+        fmt::format("{}: a rank needs {} ({} bytes){} and {}: raise that limit (ulimit -v unlimited), or make {} "
+                    "smaller",
                     job.file, human_bytes(arena), arena,
                     reserved == 0 ? "" : fmt::format(" and {} for what transports map", human_bytes(reserved)),
-                    text_of(*limits.addresses)));
+                    text_of(*limits.addresses), sizes_of(job)));
   }
 }
 
