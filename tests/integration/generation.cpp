@@ -372,6 +372,22 @@ kill -TERM $program; wait $program; echo "$?"; cat answers.jsonl)sh";
   CHECK_THAT(ended.out, Contains("143\n{\"line\":1,"));
 }
 
+TEST_CASE("a job that tells events and has no prompt in work ends at a signal while its input is open", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  for (const char* const split : {"--ranks 1", "--ranks 2 --strategy tp"}) {
+    const std::string script = R"sh(rm -f in out; mkfifo in
+"$0" generate run --prompts - --set infer.events=true )sh" +
+                               std::string(split) + R"sh( < in > out & program=$!
+exec 3> in
+until grep -q ready out || ! kill -0 $program; do sleep 0.05; done
+kill -TERM $program; wait $program; echo "$?"; exec 3>&-)sh";
+    const Ended ended = run_script(job.path(), script.c_str());
+    INFO(split << ended.err);
+    CHECK(ended.out == "143\n");
+  }
+}
+
 TEST_CASE("prompts on the command line have the same answers in one process and as a job", "[generate]") {
   const JobFolder job;
   REQUIRE(job.run({"model.context=32", "train.steps=5"}).code == 0);
