@@ -322,8 +322,11 @@ std::string id_of_line(std::string_view line) noexcept {
 
 std::optional<std::int64_t> lines_in(const std::filesystem::path& file) {
   std::error_code none;
+  if (!std::filesystem::is_regular_file(file, none)) {  // opening a pipe would wait for its writer
+    return std::nullopt;
+  }
   std::ifstream stream(file);
-  if (!std::filesystem::is_regular_file(file, none) || !stream) {
+  if (!stream) {
     return std::nullopt;
   }
   std::int64_t lines = 0;
