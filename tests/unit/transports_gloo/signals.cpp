@@ -49,7 +49,7 @@ TEST_CASE("gloo: waking Gloo's thread preempts no thread that uses a connection"
   const Rank rank(host, "gloo", 0, 2);
 
   const std::map<int, int> now = policies();
-  REQUIRE(now.size() == before.size() + 1);
+  REQUIRE(now.size() > before.size());
   for (const auto& [thread, policy] : now) {
     const auto found = before.find(thread);
     CHECK(policy == (found == before.end() ? SCHED_BATCH : found->second));
