@@ -53,9 +53,10 @@ TEST_CASE("devices says what multiplies matrices, and why", "[cuda]") {
 }
 
 TEST_CASE("jobs with cuBLASLt's products have the cpu's losses and the planned peak of memory", "[cuda]") {
-  // cuda_runs.cpp has all strategies. The library that multiplies does not depend on them.
+  // cuda_runs.cpp has all strategies. The library that multiplies does not depend on them: tests/run has three jobs,
+  // one in mixed precision.
   check_splits(50, {"train.steps=4", "train.eval_every=2", "data.microbatches=3"}, by_cublaslt,
-               depth<std::size_t>(1, 2, 2));
+               depth<std::size_t>(1, 5, 5));
 }
 
 TEST_CASE("ops after products are fused with them without changing the losses", "[cuda]") {

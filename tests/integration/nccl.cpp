@@ -207,7 +207,7 @@ TEST_CASE("a rank that dies ends a job over NCCL and is named", "[nccl]") {
   const JobFolder job;
   const Ended ended =
       nccl.run(job.path(), {"job.ini"}, {"job.strategy=dp", "job.ranks=3", "train.steps=100000", "job.timeout=30"},
-               {"FAKE_NCCL_KILL=1:200"});  // rank 1, in its 200th launch
+               {"FAKE_NCCL_KILL=1:40"});  // rank 1, in its 40th launch
   INFO(ended.err);
   CHECK(ended.code == 1);
   CHECK_THAT(ended.err, Contains("rank 1 ") && Contains("signal 9"));

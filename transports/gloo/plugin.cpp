@@ -2,6 +2,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <shardrun/sdk/transport.hpp>
 #include <shardrun/sdk/transport/agreement.hpp>
 #include <shardrun/sdk/transport/collectives.hpp>
@@ -331,10 +332,22 @@ class GlooTransport {
                             "or, where everyone on that network is trusted, [transport.gloo] trusted = true");
     }
     const NoSigpipe no_sigpipe;  // the device's thread inherits it
+    // It inherits SCHED_BATCH, too: waking it preempts no thread. It polls again and again as long as another thread
+    // uses a connection that has data. On a busy machine it would preempt that other thread, and then poll for a whole
+    // time slice. A policy that the user has chosen is left as it is.
+    const sched_param none = {};
+    const bool is_batch = sched_getscheduler(0) == SCHED_OTHER && sched_setscheduler(0, SCHED_BATCH, &none) == 0;
+    std::optional<std::string> failure;
     try {
       device_ = gloo::transport::tcp::CreateDevice(address);
     } catch (const std::exception& error) {
-      throw TransportError(SR_INVALID, "cannot listen on '" + address.hostname + "': " + error.what());
+      failure = error.what();
+    }
+    if (is_batch) {
+      sched_setscheduler(0, SCHED_OTHER, &none);
+    }
+    if (failure) {
+      throw TransportError(SR_INVALID, "cannot listen on '" + address.hostname + "': " + *failure);
     }
   }
 

@@ -141,10 +141,10 @@ TEST_CASE("a rank on a GPU is asked whether to stop after the GPU has done the s
     const TwoRanks two(transport);
 
     const std::array<Steps, 2> found =
-        both([&](int rank) { return train_late(two.job, *two.ranks[rank], 12, [](std::int64_t) {}); });
+        both([&](int rank) { return train_late(two.job, *two.ranks[rank], 6, [](std::int64_t) {}); });
 
     for (const Steps& each : found) {
-      CHECK(each.losses.size() == 12);
+      CHECK(each.losses.size() == 6);
       CHECK(each.when_asked == each.losses);
     }
     CHECK(found[0].losses.front() != found[0].losses.back());
@@ -154,7 +154,7 @@ TEST_CASE("a rank on a GPU is asked whether to stop after the GPU has done the s
 TEST_CASE("a step with staged transfers allocates nothing in the rank's thread", "[train][cuda]") {
   constexpr std::int64_t of_emulator = 2;  // allocations for the arguments of each kernel that is launched
   constexpr std::int64_t first = 6;
-  constexpr std::int64_t last = 15;
+  constexpr std::int64_t last = 11;
   device::cuda::emulated::set_enqueue([](void* stream, const void* kernel, std::function<void()> work) {
     ++own_kernels;
     fake_cuda::enqueue(stream, kernel, std::move(work));
@@ -167,7 +167,7 @@ TEST_CASE("a step with staged transfers allocates nothing in the rank's thread",
     const auto more = both([&](int rank) {
       std::int64_t allocated = 0;
       std::int64_t launched = 0;
-      static_cast<void>(train_late(two.job, *two.ranks[rank], 20, [&](std::int64_t step) {
+      static_cast<void>(train_late(two.job, *two.ranks[rank], 13, [&](std::int64_t step) {
         if (step == first || step == last) {
           const std::int64_t sign = step == first ? -1 : 1;
           allocated += sign * static_cast<std::int64_t>(own_allocations());

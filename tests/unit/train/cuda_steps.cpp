@@ -92,9 +92,9 @@ TEST_CASE("steps read late have the same bits as steps read at once", "[train][c
     OnGpu first({microbatches, "model.dropout=0.1"});
     OnGpu second({microbatches, "model.dropout=0.1"});
     REQUIRE(first.training.is_late());
-    const std::vector<train::StepResult> expected = at_once(first, 8);
+    const std::vector<train::StepResult> expected = at_once(first, 5);
 
-    const std::vector<train::StepResult> found = late(second, 8);
+    const std::vector<train::StepResult> found = late(second, 5);
 
     REQUIRE(found.size() == expected.size());
     for (std::size_t i = 0; i < found.size(); ++i) {
@@ -109,7 +109,7 @@ TEST_CASE("steps read late have the same bits as steps read at once", "[train][c
 TEST_CASE("the host waits once a step, for the step before, while the GPU has the whole next step", "[train][cuda]") {
   OnGpu at;
   static_cast<void>(late(at, 4));
-  constexpr std::int64_t steps = 10;
+  constexpr std::int64_t steps = 5;
   at.training.begin(4);
   const fake_cuda::Counts before = fake_cuda::counts();
 
@@ -134,14 +134,14 @@ TEST_CASE("a step creates no CUDA objects and allocates nothing", "[train][cuda]
     const fake_cuda::Counts before = fake_cuda::counts();
     const auto allocated = static_cast<std::int64_t>(allocations());
 
-    for (std::int64_t step = 7; step < 20; ++step) {
+    for (std::int64_t step = 7; step < 12; ++step) {
       at.training.begin(step);
       static_cast<void>(at.training.end(step - 1));
     }
 
     const std::int64_t more = static_cast<std::int64_t>(allocations()) - allocated;
     const fake_cuda::Counts after = fake_cuda::counts();
-    static_cast<void>(at.training.end(19));
+    static_cast<void>(at.training.end(11));
     CHECK(after.made == before.made);
     CHECK(more == of_emulator * (after.kernels - before.kernels));
   }

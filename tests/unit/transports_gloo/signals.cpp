@@ -1,6 +1,9 @@
+#include <sched.h>
 #include <signal.h>
 
 #include <atomic>
+#include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,6 +32,28 @@ TEST_CASE("gloo: every thread that writes to a socket blocks SIGPIPE") {
   });
   CHECK(writes().count > 0);
   CHECK(writes().exposed == 0);
+}
+
+TEST_CASE("gloo: waking Gloo's thread preempts no thread that uses a connection") {
+  const auto policies = [] {
+    std::map<int, int> of_threads;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+      const int thread = std::stoi(entry.path().filename());
+      of_threads[thread] = sched_getscheduler(thread);
+    }
+    return of_threads;
+  };
+  const std::map<int, int> before = policies();
+  SharedHost host;
+
+  const Rank rank(host, "gloo", 0, 2);
+
+  const std::map<int, int> now = policies();
+  REQUIRE(now.size() > before.size());
+  for (const auto& [thread, policy] : now) {
+    const auto found = before.find(thread);
+    CHECK(policy == (found == before.end() ? SCHED_BATCH : found->second));
+  }
 }
 
 TEST_CASE("gloo: a connection broken within a message fails the other side without a SIGPIPE") {
