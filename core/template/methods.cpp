@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <span>
 
-#include "core/base/printable.h"
 #include "core/base/text.h"
 #include "core/template/evaluator.h"
 #include "core/template/text.h"
