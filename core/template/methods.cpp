@@ -12,12 +12,7 @@
 namespace shardrun::templates {
 namespace {
 
-using Run = Value (*)(Evaluator& evaluator, const Value& self, const Arguments& arguments);
-
-struct Method {
-  std::string_view name;
-  Run run;
-};
+using Method = Named<Value>;
 
 // Texts ---------------------------------------------------------------------------------------------------------------
 
