@@ -14,8 +14,8 @@
 #include <cstdio>
 #include <exception>
 
-#include "core/base/printable.h"
 #include "core/base/stop.h"
+#include "core/base/text.h"
 
 namespace shardrun {
 namespace {

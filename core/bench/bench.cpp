@@ -9,18 +9,17 @@
 #include <thread>
 #include <utility>
 
-#include "core/base/end_process.h"
 #include "core/base/error.h"
-#include "core/base/host_name.h"
 #include "core/base/human.h"
 #include "core/base/median.h"
+#include "core/base/process.h"
 #include "core/base/standard_error.h"
 #include "core/bench/measuring.h"
 #include "core/bench/statistics.h"
 #include "core/compile/plugins.h"
 #include "core/device/device.h"
 #include "core/launch/launch.h"
-#include "core/launch/limits.h"
+#include "core/launch/process.h"
 #include "core/launch/protocol.h"
 #include "core/launch/store_host.h"
 #include "core/memory/machine.h"

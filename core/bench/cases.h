@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/bench/settings.h"
+#include "core/launch/rank.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::bench {
@@ -71,5 +72,10 @@ void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint
 
 /// A case as text for progress: "all_reduce f32 sum 64 KiB in place".
 [[nodiscard]] std::string describe(const Case& each);
+
+/// Measures the machine without a transport: the nanoseconds of each iteration on this rank, while the other ranks do
+/// the same. `number`: the case's number. Throws Error.
+[[nodiscard]] std::vector<double> measure_ceiling(const Case& each, std::size_t number, const ArenaLayout& layout,
+                                                  std::byte* arena, launch::Rank& rank);
 
 }  // namespace shardrun::bench

@@ -1,4 +1,4 @@
-#include "core/bench/ceilings.h"
+#include "core/bench/cases.h"
 
 #include <fmt/format.h>
 #include <netdb.h>
@@ -11,9 +11,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <charconv>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <string>
 

@@ -13,7 +13,6 @@
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/bench/cases.h"
-#include "core/bench/ceilings.h"
 #include "core/bench/statistics.h"
 #include "core/compile/plugins.h"
 #include "core/device/apart.h"

@@ -1,7 +1,7 @@
 // Quantised blocks of GGUF. A block has scales and integers of 4 to 8 bits. Results equal those of gguf-py bit for bit:
 // the order of operations is the same, and CMakeLists.txt forbids fusing multiplications with additions.
 
-#include "core/checkpoint/gguf_blocks.h"
+#include "core/checkpoint/gguf_model.h"
 
 #include <shardrun/sdk/transport/half.hpp>
 

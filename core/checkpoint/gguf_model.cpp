@@ -17,9 +17,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
 #include "core/base/text.h"
-#include "core/checkpoint/gguf_blocks.h"
 
 namespace shardrun::checkpoint {
 namespace {

@@ -2,8 +2,10 @@
 
 #include <shardrun/sdk/model/hub.hpp>
 
+#include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,5 +42,9 @@ class GgufModel {
   std::vector<sdk::ConfigValue> config_;
   TensorSource source_;
 };
+
+/// Converts whole blocks to float32, with the same bits as gguf-py. REQUIRES: `to` has the size of all elements of
+/// `blocks`.
+void dequantise(files::GgufType type, std::span<const std::byte> blocks, std::span<float> to);
 
 }  // namespace shardrun::checkpoint

@@ -17,8 +17,8 @@
 #include "core/checkpoint/weights.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
+#include "core/files/mapped_file.h"
 #include "core/graph/stored_weights.h"
-#include "core/files/text_file.h"
 #include "core/mesh/rows.h"
 #include "core/metrics/run_files.h"
 

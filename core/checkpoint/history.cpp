@@ -14,7 +14,7 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/device/elements.h"
 #include "core/files/folder.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 #include "core/metrics/run_files.h"
 #include "core/metrics/summary.h"
 

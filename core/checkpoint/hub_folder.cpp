@@ -23,7 +23,7 @@
 #include "core/data/tokenizer.h"
 #include "core/files/gguf.h"
 #include "core/files/json.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 
 namespace shardrun::checkpoint {
 namespace {

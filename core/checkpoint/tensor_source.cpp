@@ -25,7 +25,7 @@
 #include "core/checkpoint/weights.h"
 #include "core/device/elements.h"
 #include "core/files/json.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 
 namespace shardrun::checkpoint {
 namespace {

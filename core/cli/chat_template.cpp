@@ -8,7 +8,7 @@
 #include "core/files/folder.h"
 #include "core/files/gguf.h"
 #include "core/files/json.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 #include "core/template/chat.h"
 
 namespace shardrun::cli {

@@ -19,22 +19,12 @@ namespace {
 
 constexpr const char* member_name = "check-member";
 
-/// A plugin to check. Its code has not run yet in this process.
-struct Subject {
-  std::filesystem::path path;
-  plugins::Manifest manifest;
-};
-
-Subject subject_of(const std::string& word) {
-  const std::filesystem::path path = std::filesystem::absolute(word).lexically_normal();
-  return {path, plugins::inspect(path)};
-}
-
 bool were_skipped(const std::vector<conformance::Finding>& findings) {
   return std::ranges::any_of(findings, &conformance::Finding::is_skipped);
 }
 
-std::string as_json(const Subject& subject, const std::vector<conformance::Finding>& findings, std::size_t problems) {
+std::string as_json(const std::filesystem::path& file, const plugins::Manifest& manifest,
+                    const std::vector<conformance::Finding>& findings, std::size_t problems) {
   boost::json::array cases;
   for (const conformance::Finding& finding : findings) {
     cases.push_back({{"name", finding.name},
@@ -43,8 +33,7 @@ std::string as_json(const Subject& subject, const std::vector<conformance::Findi
                      {"problem", finding.problem},
                      {"notes", boost::json::array(finding.notes.begin(), finding.notes.end())}});
   }
-  const plugins::Manifest& manifest = subject.manifest;
-  const boost::json::object summary = {{"file", subject.path.string()},
+  const boost::json::object summary = {{"file", file.string()},
                                        {"kind", to_string(manifest.kind)},
                                        {"name", manifest.name},
                                        {"version", manifest.version},
@@ -109,7 +98,8 @@ void require_options(const std::vector<OptionSpec>& options, const std::vector<s
 
 /// The settings from the command line. Refuses a setting that no transport has, and invalid values. A setting that does
 /// not fit the number of ranks is left to the transport.
-std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subject) {
+std::vector<std::string> settings_of(const Parsed& parsed, const std::filesystem::path& file,
+                                     const plugins::Manifest& manifest) {
   std::vector<std::string> settings = parsed.all("set");
   if (settings.empty()) {
     return settings;
@@ -117,19 +107,19 @@ std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subjec
   const auto refuse = [](const std::string& setting, const std::string& why) {
     throw Error(ErrorCode::usage, fmt::format("plugins check: --set {}: {}", setting, why));
   };
-  const plugins::Directories directories = compile::directories_of({subject.path.parent_path()});
-  if (subject.manifest.kind == plugins::PluginKind::strategy) {
+  const plugins::Directories directories = compile::directories_of({file.parent_path()});
+  if (manifest.kind == plugins::PluginKind::strategy) {
     refuse(settings.front(), "only a transport, a model or an engine has options here");
   }
-  if (subject.manifest.kind == plugins::PluginKind::model) {
-    require_options(plugins::Model::open(directories, subject.manifest.name).options(), settings, refuse);
+  if (manifest.kind == plugins::PluginKind::model) {
+    require_options(plugins::Model::open(directories, manifest.name).options(), settings, refuse);
     return settings;
   }
-  if (subject.manifest.kind == plugins::PluginKind::engine) {
-    require_options(plugins::Engine::open(directories, subject.manifest.name).options(), settings, refuse);
+  if (manifest.kind == plugins::PluginKind::engine) {
+    require_options(plugins::Engine::open(directories, manifest.name).options(), settings, refuse);
     return settings;
   }
-  const plugins::Transport transport = plugins::Transport::load(directories, subject.manifest.name);
+  const plugins::Transport transport = plugins::Transport::load(directories, manifest.name);
   const std::vector<std::string> opened = opened_by(transport, settings);
   for (const std::string& name : opened) {
     (void)plugins::Transport::load(directories, name);
@@ -140,9 +130,9 @@ std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subjec
       refuse(setting, "expected KEY=VALUE");
     }
     const std::size_t dot = key.rfind('.');
-    const std::string owner = dot == std::string::npos ? subject.manifest.name : key.substr(0, dot);
+    const std::string owner = dot == std::string::npos ? manifest.name : key.substr(0, dot);
     if (dot != std::string::npos && std::ranges::find(opened, owner) == opened.end()) {
-      refuse(setting, fmt::format("transport {} opens no transport '{}'{}", subject.manifest.name, owner,
+      refuse(setting, fmt::format("transport {} opens no transport '{}'{}", manifest.name, owner,
                                   opened.empty() ? "" : fmt::format("; it opens {}", fmt::join(opened, ", "))));
     }
     try {
@@ -178,15 +168,15 @@ int check(std::span<const std::string> words) {
   if (parsed.help_shown) {
     return 0;
   }
-  const Subject subject = subject_of(parsed.positional[0]);
-  const plugins::Manifest& manifest = subject.manifest;
+  const std::filesystem::path file = std::filesystem::absolute(parsed.positional[0]).lexically_normal();
+  const plugins::Manifest manifest = plugins::inspect(file);  // runs none of its code
   const std::vector<std::string> names = conformance::case_names(manifest.kind, parsed.all("case"));
   if (names.empty()) {
     throw Error(ErrorCode::usage,
                 fmt::format("plugins check: no case for a {} has that in its name; --list prints them",
                             to_string(manifest.kind)));
   }
-  const std::vector<std::string> settings = settings_of(parsed, subject);
+  const std::vector<std::string> settings = settings_of(parsed, file, manifest);
   if (parsed.has("list")) {
     for (const std::string& name : names) {
       fmt::print("{}\n", name);
@@ -195,12 +185,12 @@ int check(std::span<const std::string> words) {
   }
   std::FILE* const screen = parsed.has("json") ? stderr : stdout;
   fmt::print(screen, "{} {} {} (ABI {}.{}) {}: {} case{}\n", to_string(manifest.kind), manifest.name, manifest.version,
-             manifest.abi_major, manifest.abi_minor, subject.path.string(), names.size(), names.size() == 1 ? "" : "s");
+             manifest.abi_major, manifest.abi_minor, file.string(), names.size(), names.size() == 1 ? "" : "s");
   std::fflush(screen);
   std::size_t problems = 0;
   std::vector<conformance::Finding> printed;
   const std::vector<conformance::Finding> findings = conformance::check_plugin(
-      compile::directories_of({subject.path.parent_path()}), manifest.kind, manifest.name,
+      compile::directories_of({file.parent_path()}), manifest.kind, manifest.name,
       {.member_command = {std::filesystem::read_symlink("/proc/self/exe").string(), member_name},
        .words = parsed.all("case"),
        .settings = settings,
@@ -227,7 +217,7 @@ int check(std::span<const std::string> words) {
              : problems == 0 ? "all is well"
                              : fmt::format("{} problem{}", problems, problems == 1 ? "" : "s"));
   if (parsed.has("json")) {
-    fmt::print("{}", as_json(subject, findings, problems));
+    fmt::print("{}", as_json(file, manifest, findings, problems));
   }
   return is_skipped ? 2 : problems == 0 ? 0 : 1;
 }

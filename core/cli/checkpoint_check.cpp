@@ -11,8 +11,8 @@
 
 #include "core/base/error.h"
 #include "core/base/human.h"
-#include "core/base/printable.h"
 #include "core/base/suggest.h"
+#include "core/base/text.h"
 #include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/weights.h"
 #include "core/cli/options.h"
@@ -21,7 +21,7 @@
 #include "core/data/npy.h"
 #include "core/device/host_tensor.h"
 #include "core/files/folder.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 #include "core/partition/partition.h"
 #include "core/verify/report.h"
 #include "core/verify/rounding.h"

@@ -10,8 +10,8 @@
 
 #include "core/base/error.h"
 #include "core/base/human.h"
-#include "core/base/printable.h"
 #include "core/base/standard_error.h"
+#include "core/base/text.h"
 #include "core/checkpoint/export.h"
 #include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/hub_folder.h"
@@ -25,7 +25,7 @@
 #include "core/files/atomic_file.h"
 #include "core/files/folder.h"
 #include "core/files/gguf.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 #include "core/options/options.h"
 #include "core/text/bpe_tokenizer.h"
 #include "core/text/gguf_tokenizer.h"

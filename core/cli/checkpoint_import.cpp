@@ -4,7 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/base/human.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/checkpoint/import.h"
 #include "core/checkpoint/resume.h"
 #include "core/checkpoint/saved_state.h"

@@ -9,7 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/human.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/cli/options.h"

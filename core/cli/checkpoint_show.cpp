@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/human.h"
 #include "core/base/suggest.h"
+#include "core/base/text.h"
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/cli/options.h"
-#include "core/base/human.h"
 #include "core/files/folder.h"
 #include <shardrun/sdk/strategy/glob.hpp>
 

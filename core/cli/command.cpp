@@ -14,10 +14,10 @@
 #include <system_error>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
 #include "core/base/suggest.h"
+#include "core/base/text.h"
 #include "plugins/loader/guard.h"
 
 namespace shardrun::cli {

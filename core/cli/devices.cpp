@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
 #include "core/base/human.h"
+#include "core/base/process.h"
 #include "core/cli/options.h"
 #include "core/device/device.h"
 #include "core/device/library.h"

@@ -19,8 +19,8 @@
 #include "core/compile/model.h"
 #include "core/compile/plugins.h"
 #include "core/files/atomic_file.h"
+#include "core/files/mapped_file.h"
 #include "core/files/scratch_folder.h"
-#include "core/files/text_file.h"
 #include "core/infer/evaluation.h"
 
 namespace shardrun::cli {

@@ -9,8 +9,8 @@
 
 #include "core/base/error.h"
 #include "core/base/human.h"
-#include "core/base/printable.h"
 #include "core/base/stop.h"
+#include "core/base/text.h"
 #include "core/checkpoint/history.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"

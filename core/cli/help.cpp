@@ -5,8 +5,8 @@
 #include <iterator>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
 #include "core/base/suggest.h"
+#include "core/base/text.h"
 #include "core/cli/options.h"
 #include "core/compile/model.h"
 #include "core/graph/op_reference.h"

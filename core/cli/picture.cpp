@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
 #include "core/files/folder.h"

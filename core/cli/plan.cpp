@@ -10,10 +10,10 @@
 #include <set>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
-#include "core/compile/device.h"
+#include "core/compile/compile.h"
 #include "core/report/document.h"
 #include "core/run/requirements.h"
 #include "core/screen/progress.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/cli/options.h"
 #include "plugins/loader/plugin.h"
 

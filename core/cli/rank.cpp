@@ -3,7 +3,7 @@
 #include "core/base/error.h"
 #include "core/cli/options.h"
 #include "core/compile/plugins.h"
-#include "core/job/source.h"
+#include "core/job/raw.h"
 #include "core/launch/rank.h"
 #include "core/metrics/run_files.h"
 #include "core/run/launched.h"

@@ -12,10 +12,10 @@
 #include <optional>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
 #include "core/base/human.h"
-#include "core/base/printable.h"
+#include "core/base/process.h"
 #include "core/base/standard_error.h"
+#include "core/base/text.h"
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
@@ -27,7 +27,7 @@
 #include "core/metrics/record.h"
 #include "core/metrics/run_files.h"
 #include "core/run/hosted.h"
-#include "core/run/run_job.h"
+#include "core/run/run.h"
 #include "core/train/steps.h"
 
 namespace shardrun::cli {

@@ -14,12 +14,12 @@
 #include <string>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
 #include "core/base/standard_error.h"
+#include "core/base/text.h"
 #include "core/cli/applied_job.h"
 #include "core/cli/options.h"
 #include "core/files/descriptor.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 
 namespace shardrun::cli {
 namespace {

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
+#include "core/base/process.h"
 #include "core/base/suggest.h"
 #include "core/device/choice.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 #include "core/launch/world.h"
 #include "core/metrics/run_files.h"
 #include "core/metrics/summary.h"

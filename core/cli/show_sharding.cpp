@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/cli/options.h"
 #include "core/cli/sharding.h"
 #include "core/screen/progress.h"

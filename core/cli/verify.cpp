@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
 #include "core/base/standard_error.h"
+#include "core/base/text.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
 #include "core/launch/world.h"

@@ -56,6 +56,14 @@ struct Compiled {
   std::int64_t groups = 1;  ///< of slots, if stages of a pipeline each work at another one
 };
 
+/// The device that the job names. Throws Error{job} if it does not exist.
+[[nodiscard]] const device::Device& find_device(const job::Job& job);
+
+/// The number of ranks that this machine has room for: one per unit that [job] device names, or that the machine has.
+/// For a device without units, one per core that this process may use. Throws Error{job} if the device or a unit does
+/// not exist.
+[[nodiscard]] std::int64_t ranks_of_machine(const job::Job& job);
+
 /// Threads per rank: the number that the job gives, or otherwise this machine's cores divided by its ranks, at least 1.
 [[nodiscard]] int threads_of(const job::Job& job);
 [[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);

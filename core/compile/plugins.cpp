@@ -9,16 +9,15 @@
 #include <functional>
 #include <utility>
 
+#include "core/base/error.h"
+#include "core/base/suggest.h"
 #include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/resume.h"
 #include "core/checkpoint/weights.h"
-#include "core/compile/model.h"
-#include "core/base/error.h"
-#include "core/base/suggest.h"
 #include "core/compile/cluster.h"
-#include "core/compile/device.h"
+#include "core/compile/compile.h"
 #include "core/compile/model.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 #include "core/job/section.h"
 #include "core/runtime/device_queue.h"
 #include "plugins/loader/engine.h"

@@ -11,7 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/conformance/strategy_member.h"
-#include "plugins/loader/option_values.h"
+#include "plugins/loader/raw_attributes.h"
 #include "plugins/loader/recorder.h"
 #include "plugins/loader/structs.h"
 

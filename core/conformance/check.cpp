@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/conformance/conformance.h"
 #include "core/conformance/kinds.h"
 #include "core/conformance/peer.h"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/conformance/evaluate.h"
 #include "core/conformance/model_member.h"
-#include "core/conformance/op_trial.h"
 #include "core/graph/builder.h"
 
 namespace shardrun::conformance {

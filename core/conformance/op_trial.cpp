@@ -1,4 +1,4 @@
-#include "core/conformance/op_trial.h"
+#include "core/conformance/evaluate.h"
 
 #include <fmt/format.h>
 

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
 #include "core/base/text.h"
 
 namespace shardrun::files {

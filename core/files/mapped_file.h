@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "core/files/descriptor.h"
@@ -34,5 +35,9 @@ class MappedFile {
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+/// The content of a regular file, which must be UTF-8 without NUL. Throws Error{data} if it is not, or if it has more
+/// than `most` bytes; Error{io} if the system cannot read it.
+[[nodiscard]] std::string read_text_file(const std::filesystem::path& path, std::size_t most);
 
 }  // namespace shardrun::files

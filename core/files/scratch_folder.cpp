@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
+#include "core/base/process.h"
 
 namespace shardrun::files {
 namespace {

@@ -18,7 +18,7 @@
 #include "core/files/folder.h"
 #include "core/metrics/run_files.h"
 #include "core/report/run_pictures.h"
-#include "core/runtime/flight_file.h"
+#include "core/runtime/flight_record.h"
 
 namespace shardrun::forecast {
 namespace {

@@ -148,12 +148,4 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   return result;
 }
 
-std::uint64_t bytes_of_all(const Forecast& forecast) noexcept {
-  std::uint64_t bytes = 0;
-  for (const RankForecast& ranks : forecast.ranks) {
-    bytes += ranks.needs() * ranks.members.size();
-  }
-  return bytes;
-}
-
 }  // namespace shardrun::forecast

@@ -40,7 +40,4 @@ struct Forecast {
 
 [[nodiscard]] Forecast forecast(const job::Job& job, const compile::Compiled& compiled);
 
-/// Bytes that all ranks need together.
-[[nodiscard]] std::uint64_t bytes_of_all(const Forecast& forecast) noexcept;
-
 }  // namespace shardrun::forecast

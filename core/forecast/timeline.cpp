@@ -7,7 +7,7 @@
 #include <optional>
 #include <tuple>
 
-#include "core/partition/walk.h"
+#include "core/partition/deadlock.h"
 
 namespace shardrun::forecast {
 namespace {

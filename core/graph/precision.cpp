@@ -1,4 +1,4 @@
-#include "core/graph/precision.h"
+#include "core/graph/rewrites.h"
 
 #include <fmt/format.h>
 

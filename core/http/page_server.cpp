@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/signal_free_thread.h"
+#include "core/base/process.h"
 #include "core/http/listener.h"
 #include "core/http/stream.h"
 

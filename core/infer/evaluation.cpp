@@ -6,7 +6,7 @@
 #include <boost/json.hpp>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/base/utf8.h"
 #include "core/files/json.h"
 

@@ -8,16 +8,10 @@
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/job/ini.h"
-#include "core/job/source.h"
 #include "core/options/convert.h"
 
 namespace shardrun::job {
 namespace {
-
-struct Included {
-  std::vector<RawSection> sections;
-  std::vector<std::filesystem::path> files;  ///< absolute; the first one includes the others
-};
 
 /// A limit: files that each include two other files could take forever to read.
 constexpr std::size_t most_files = 100;
@@ -48,11 +42,15 @@ void merge(std::vector<RawSection>& sections, std::vector<RawSection> later) {
   }
 }
 
+/// Reads a job file's text and all files that it includes. A file's own settings replace included ones, and later
+/// includes replace earlier ones. A relative path is relative to the folder of the file that contains it, also in an
+/// included file.
 class Includer {
  public:
   explicit Includer(std::filesystem::path working_folder) : working_folder_(std::move(working_folder)) {}
 
-  /// `file`: the name used in messages.
+  /// The sections of the text and of what it includes. `file` names the text; it is relative to the working folder.
+  /// Throws Error{job} for a file that cannot be read, includes itself, or has wrong syntax.
   std::vector<RawSection> read(std::string_view text, const std::filesystem::path& file) {
     RawText own = parse_ini(text, escaped(file.string()));
     const std::filesystem::path folder = (working_folder_ / file).parent_path();
@@ -72,6 +70,7 @@ class Includer {
     return sections;
   }
 
+  /// All files that were read: absolute; the first one includes the others.
   [[nodiscard]] const std::vector<std::filesystem::path>& files() const noexcept { return read_; }
 
  private:
@@ -112,17 +111,6 @@ class Includer {
   std::vector<Open> open_;
   std::vector<std::filesystem::path> read_;
 };
-
-/// The sections of a job file's text and of all files that it includes. A file's own settings replace included ones,
-/// and later includes replace earlier ones. A relative path is relative to the folder of the file that contains it,
-/// also in an included file. `file` names the text; it is relative to `working_folder`. Throws Error{job} for a file
-/// that cannot be read, includes itself, or has wrong syntax.
-Included read_including(std::string_view text, const std::filesystem::path& file,
-                        const std::filesystem::path& working_folder) {
-  Includer includer(working_folder);
-  std::vector<RawSection> sections = includer.read(text, file);
-  return {std::move(sections), includer.files()};
-}
 
 struct Override {
   std::string_view section;
@@ -205,9 +193,9 @@ RawJob read_job_text(std::string_view text, const std::filesystem::path& file, s
   raw.name = file.stem().string();
   raw.working_folder = std::filesystem::current_path();
   raw.job_folder = (raw.working_folder / file).parent_path();
-  Included included = read_including(text, file, raw.working_folder);
-  raw.sections = std::move(included.sections);
-  raw.files = std::move(included.files);
+  Includer includer(raw.working_folder);
+  raw.sections = includer.read(text, file);
+  raw.files = includer.files();
   apply_overrides(raw, overrides);
   return raw;
 }

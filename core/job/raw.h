@@ -51,4 +51,8 @@ struct RawJob {
 [[nodiscard]] RawJob read_job_text(std::string_view text, const std::filesystem::path& file,
                                    std::span<const std::string> overrides = {});
 
+/// The text of a job file: a regular file of at most `max_file_bytes` (one byte more if it grows meanwhile). Throws
+/// Error{job}, whose message begins with the path.
+[[nodiscard]] std::string read_source(const std::filesystem::path& path);
+
 }  // namespace shardrun::job

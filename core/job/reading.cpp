@@ -56,7 +56,7 @@ void check_effect(const Job& job, const EffectRule& rule, const std::vector<Effe
   }
 }
 
-void check_exclusive(const Job& job, const ExclusiveRule& rule) {
+void check_exclusive(const Job& job, const KeysOfSection& rule) {
   std::vector<KeyName> given;
   for (const std::string& key : rule.keys) {
     if (job.is_given(rule.section, key)) {
@@ -70,7 +70,7 @@ void check_exclusive(const Job& job, const ExclusiveRule& rule) {
   }
 }
 
-void check_content(const Job& job, const ContentRule& rule) {
+void check_content(const Job& job, const KeysOfSection& rule) {
   const bool has_one = std::ranges::any_of(rule.keys, [&](const auto& key) { return job.is_given(rule.section, key); });
   if (!has_one && job.is_given(rule.section, "")) {
     throw Error(ErrorCode::job, fmt::format("{}: [{}] needs one of the keys {}; write it, or remove the section",
@@ -179,10 +179,10 @@ void check_rules(const Job& job, const std::vector<EffectiveSetting>& settings) 
   if (!job.engine.name.empty()) {
     check_of_models(job);
   }
-  for (const ExclusiveRule& rule : rules().exclusive) {
+  for (const KeysOfSection& rule : rules().exclusive) {
     check_exclusive(job, rule);
   }
-  for (const ContentRule& rule : rules().content) {
+  for (const KeysOfSection& rule : rules().content) {
     check_content(job, rule);
   }
   for (const NeedRule& rule : rules().need) {

@@ -91,12 +91,12 @@ std::vector<std::string> sentences(const Section& section) {
                                  : of_models.size() == 1   ? of_models.front() + " is"
                                                            : fmt::format("Each of {} is", fmt::join(of_models, ", "))));
   }
-  for (const ExclusiveRule& rule : rules().exclusive) {
+  for (const KeysOfSection& rule : rules().exclusive) {
     if (rule.section == section.name) {
       result.push_back(fmt::format("At most one of {} is given.", fmt::join(rule.keys, ", ")));
     }
   }
-  for (const ContentRule& rule : rules().content) {
+  for (const KeysOfSection& rule : rules().content) {
     if (rule.section == section.name) {
       result.push_back(fmt::format("At least one of {} is given.", fmt::join(rule.keys, ", ")));
     }

@@ -68,14 +68,7 @@ struct EffectRule {
   bool of_models = false;  ///< does not apply to a job with an engine
 };
 
-/// At most one of `keys` may be given.
-struct ExclusiveRule {
-  std::string section;
-  std::vector<std::string> keys;
-};
-
-/// If `section` is given, at least one of `keys` must be.
-struct ContentRule {
+struct KeysOfSection {
   std::string section;
   std::vector<std::string> keys;
 };
@@ -91,8 +84,8 @@ struct Rules {
   std::vector<KeyName> of_models;  ///< without effect with [job] engine; an entry without a key stands for a section
   std::vector<OrderRule> order;
   std::vector<EffectRule> effect;
-  std::vector<ExclusiveRule> exclusive;
-  std::vector<ContentRule> content;
+  std::vector<KeysOfSection> exclusive;  ///< at most one of the keys may be given
+  std::vector<KeysOfSection> content;    ///< if the section is given, at least one of the keys must be
   std::vector<NeedRule> need;
 };
 

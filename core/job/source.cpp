@@ -1,4 +1,4 @@
-#include "core/job/source.h"
+#include "core/job/raw.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,7 +12,6 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
-#include "core/job/raw.h"
 
 namespace shardrun::job {
 namespace {

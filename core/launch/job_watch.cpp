@@ -6,7 +6,7 @@
 #include <fstream>
 #include <utility>
 
-#include "core/base/host_name.h"
+#include "core/base/process.h"
 #include "core/launch/status.h"
 
 namespace shardrun::launch {

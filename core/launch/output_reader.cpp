@@ -1,4 +1,4 @@
-#include "core/launch/output_reader.h"
+#include "core/launch/supervisor.h"
 
 #include <fcntl.h>
 

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -175,6 +177,17 @@ std::optional<Error> start_error(int trouble_pipe, const std::string& program) {
   }
   return refused(trouble.stage == Trouble::exec ? fmt::format("run '{}'", program) : "set up a rank's descriptors",
                  trouble.error_number);
+}
+
+std::uint64_t raise_descriptor_limit(std::uint64_t needed) {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) {
+    return 0;
+  }
+  const rlim_t before = limit.rlim_cur;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, needed);
+  const bool raised = ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+  return raised && limit.rlim_cur == needed ? 0 : std::max(before, limit.rlim_cur);
 }
 
 }  // namespace shardrun::launch

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,5 +41,16 @@ struct StartedProcess {
 /// The error that kept a process from exec, read from StartedProcess::trouble. Nothing if exec has succeeded or has not
 /// happened yet. Does not wait.
 [[nodiscard]] std::optional<Error> start_error(int trouble, const std::string& program);
+
+/// File descriptors that this process needs for each rank that it launches: two pipes and a connection.
+inline constexpr std::uint64_t descriptors_per_rank = 3;
+
+/// File descriptors that this process needs in addition: for starting a rank, for strangers' connections, and for files
+/// that the program itself has open.
+inline constexpr std::uint64_t other_descriptors = 128;
+
+/// Raises this process's limit of open files to `needed` if it is lower. Returns 0 if the limit is now high enough,
+/// otherwise the present limit.
+[[nodiscard]] std::uint64_t raise_descriptor_limit(std::uint64_t needed);
 
 }  // namespace shardrun::launch

@@ -45,6 +45,13 @@ enum class FrameType : std::uint8_t {
   resume = 72,         ///< empty
 };
 
+/// Why a rank failed.
+enum class FailureKind {
+  own,          ///< by itself
+  consequence,  ///< because of another rank's failure: a lost peer, an abort
+  permanent,    ///< by itself, and it would fail again: a loss that is NaN, damaged data
+};
+
 /// The peer sent something invalid.
 struct ProtocolError : Error {
   explicit ProtocolError(std::string message) : Error(ErrorCode::io, std::move(message)) {}

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
 #include "core/base/philox.h"
-#include "core/launch/tls.h"
+#include "core/base/process.h"
 #include "core/launch/store_client.h"
+#include "core/launch/tls.h"
 
 namespace shardrun::launch {
 namespace {

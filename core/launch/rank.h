@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/launch/failure.h"
+#include "core/launch/protocol.h"
 
 namespace shardrun::launch {
 

@@ -7,7 +7,7 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
-#include "core/base/signal_free_thread.h"
+#include "core/base/process.h"
 #include "core/launch/signals.h"
 #include "core/launch/status.h"
 

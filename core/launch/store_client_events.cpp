@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "core/base/end_process.h"
+#include "core/base/process.h"
 #include "core/base/standard_error.h"
 #include "core/launch/job_text.h"
 #include "core/launch/store_client.h"

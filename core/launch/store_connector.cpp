@@ -1,4 +1,4 @@
-#include "core/launch/store_connector.h"
+#include "core/launch/store_client.h"
 
 #include <fmt/format.h>
 
@@ -35,7 +35,7 @@ StoreConnector::StoreConnector(boost::asio::io_context& io, StoreConnectorSettin
       addresses_(divided(settings_.address)),
       events_(std::move(events)),
       io_(io),
-      tls_(tls_context(TlsEnd::rank, settings_.token)),
+      tls_(tls_context(tls::End::client, settings_.token)),
       timer_(io) {}
 
 StoreConnector::~StoreConnector() {

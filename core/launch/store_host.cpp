@@ -7,9 +7,8 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
-#include "core/base/end_process.h"
 #include "core/base/error.h"
-#include "core/base/signal_free_thread.h"
+#include "core/base/process.h"
 #include "core/base/standard_error.h"
 #include "core/launch/signals.h"
 #include "core/launch/status.h"

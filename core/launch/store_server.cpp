@@ -96,7 +96,7 @@ std::string stop_frame(int signal) {
 StoreServer::StoreServer(boost::asio::io_context& io, StoreServerSettings settings, StoreServerEvents events)
     : io_(io),
       settings_(std::move(settings)),
-      tls_(tls_context(TlsEnd::launcher, settings_.token)),
+      tls_(tls_context(tls::End::server, settings_.token)),
       events_(std::move(events)),
       acceptor_(listen(io, settings_)),
       accept_again_(io),

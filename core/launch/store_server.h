@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "core/launch/connection.h"
-#include "core/launch/failure.h"
 #include "core/launch/protocol.h"
 
 namespace shardrun::launch {

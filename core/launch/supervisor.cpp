@@ -12,9 +12,10 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
+#include "core/base/process.h"
 #include "core/base/stop.h"
 #include "core/launch/environment.h"
+#include "core/launch/launch.h"
 #include "core/launch/status.h"
 
 namespace shardrun::launch {
@@ -357,6 +358,15 @@ LaunchResult Supervisor::result() const {
     result.exit_code = 128 + stop_signal_;
   }
   return result;
+}
+
+LaunchResult launch(const LaunchSettings& settings) {
+  if (settings.ranks < 1 || settings.arguments.empty()) {
+    throw Error(ErrorCode::internal, fmt::format("launching {} ranks with {} arguments: at least one of each is needed",
+                                                 settings.ranks, settings.arguments.size()));
+  }
+  Supervisor supervisor(settings);
+  return supervisor.run();
 }
 
 }  // namespace shardrun::launch

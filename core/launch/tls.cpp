@@ -33,9 +33,8 @@ Digest derive_key(const Token& token, std::string_view purpose) {
   return digest;
 }
 
-TlsContext tls_context(TlsEnd end, const Token& token) {
-  return tls::psk_context(end == TlsEnd::rank ? tls::End::client : tls::End::server,
-                          derive_key(token, "TLS of control connections"));
+TlsContext tls_context(tls::End end, const Token& token) {
+  return tls::psk_context(end, derive_key(token, "TLS of control connections"));
 }
 
 Tls::Tls(const TlsContext& context) : connection_(tls::psk_connection(context)) {

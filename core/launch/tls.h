@@ -19,13 +19,11 @@ using Digest = std::array<std::uint8_t, 32>;
 /// for different purposes are independent, and none reveals the token. Throws Error{internal} if OpenSSL fails.
 [[nodiscard]] Digest derive_key(const Token& token, std::string_view purpose);
 
-/// The two ends of a control connection. The rank is the TLS client.
-enum class TlsEnd { rank, launcher };
-
 using TlsContext = tls::Context;
 
-/// Settings for TLS 1.3 with a key that is derived from the run's token. Throws Error{internal} if OpenSSL fails.
-[[nodiscard]] TlsContext tls_context(TlsEnd end, const Token& token);
+/// Settings for an end of a control connection: TLS 1.3 with a key that is derived from the run's token. The rank is
+/// the client, the launcher the server. Throws Error{internal} if OpenSSL fails.
+[[nodiscard]] TlsContext tls_context(tls::End end, const Token& token);
 
 /// The TLS state of one connection, without its socket. Only one thread at a time may use it.
 class Tls {

@@ -1,4 +1,4 @@
-#include "core/launch/user_token.h"
+#include "core/launch/world.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -82,4 +82,10 @@ inline constexpr std::size_t invitation_bytes = 256;
 /// Throws Error{io} if the bytes are no invitation.
 [[nodiscard]] Invitation decode_invitation(std::string_view bytes);
 
+/// A secret that all processes of this user on this machine share, for ranks without SHARDRUN_TOKEN. It is stored in
+/// TMPDIR/shardrun-UID/token (/tmp if TMPDIR is not an absolute path). The first process that asks for it creates it.
+/// Throws Error{usage} if another user owns the folder or the file or may access it, Error{io} if it can be neither
+/// read nor created.
+[[nodiscard]] Token token_of_this_user(const Variables& variable = own_variable);
+
 }  // namespace shardrun::launch

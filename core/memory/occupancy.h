@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -10,6 +11,11 @@ namespace shardrun::memory {
 struct Range {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
+
+  auto operator<=>(const Range&) const = default;
+  [[nodiscard]] bool exists() const noexcept { return begin < end; }
+  [[nodiscard]] bool overlaps(const Range& other) const noexcept { return begin < other.end && other.begin < end; }
+  [[nodiscard]] bool contains(const Range& other) const noexcept { return begin <= other.begin && other.end <= end; }
 };
 
 /// A set of bytes, as ascending ranges that do not touch each other.

@@ -73,8 +73,6 @@ struct Placement {
   [[nodiscard]] Placement own() const;
   /// The halo along a dimension, or null.
   [[nodiscard]] const Halo* halo(std::size_t dim) const noexcept;
-  /// Whether the value is partial over an axis that splits it.
-  [[nodiscard]] bool is_shared_sum(AxisId axis) const noexcept { return is_partial(axis) && splits(axis); }
   [[nodiscard]] bool varies(AxisId axis) const noexcept;
 };
 

@@ -1,4 +1,4 @@
-#include "core/metrics/event_file.h"
+#include "core/metrics/other_formats.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <concepts>
 #include <utility>
 
-#include "core/base/host_name.h"
+#include "core/base/process.h"
 
 namespace shardrun::metrics {
 namespace {

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
 #include "core/base/human.h"
+#include "core/base/process.h"
 #include "core/files/atomic_file.h"
 #include "core/files/folder.h"
 #include "core/files/trust.h"

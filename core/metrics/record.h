@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "core/base/stop.h"
-#include "core/metrics/csv.h"
-#include "core/metrics/event_file.h"
 #include "core/metrics/jsonl.h"
 #include "core/metrics/log.h"
+#include "core/metrics/other_formats.h"
 #include "core/metrics/rates.h"
 #include "core/metrics/run_folder.h"
 #include "core/metrics/summary.h"

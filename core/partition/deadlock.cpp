@@ -5,7 +5,6 @@
 #include <map>
 
 #include "core/base/error.h"
-#include "core/partition/walk.h"
 
 namespace shardrun::partition {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/partition/walk.h"
+#include "core/partition/deadlock.h"
 
 namespace shardrun::partition {
 namespace {

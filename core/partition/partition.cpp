@@ -8,13 +8,11 @@
 
 #include "core/memory/layout.h"
 #include "core/partition/agreements.h"
+#include "core/partition/bucket.h"
 #include "core/partition/copies.h"
 #include "core/partition/hooks.h"
 #include "core/partition/lower.h"
 #include "core/partition/parts.h"
-#include "core/partition/staging.h"
-#include "core/partition/state_layout.h"
-#include "core/partition/watch.h"
 
 namespace shardrun::partition {
 namespace {

@@ -86,7 +86,7 @@ struct RankSettings {
   PlanHook plan_hook = {};  ///< may be empty if the plan has no hooks
   bool agreements = false;  ///< whether to make the programs of agreements.h
   bool comparisons = true;  ///< whether these include the ones that compare replicas
-  bool watches = false;     ///< whether states that last between steps are watched (watch.h)
+  bool watches = false;     ///< whether states that last between steps are watched (watch_states)
 
   /// Whether transfers along an axis move device memory that the host cannot address.
   [[nodiscard]] bool is_direct(mesh::AxisId axis) const {

@@ -1,4 +1,4 @@
-#include "core/partition/staging.h"
+#include "core/partition/lower.h"
 
 #include <algorithm>
 #include <map>
@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "core/memory/layout.h"
-#include "core/partition/extent.h"
 
 namespace shardrun::partition {
 namespace {
 
+using memory::Range;
+
 /// The last aligned offset at or before the extent's begin.
-std::uint64_t aligned(const Extent& extent) noexcept { return extent.begin / memory::alignment * memory::alignment; }
+std::uint64_t aligned(const Range& extent) noexcept { return extent.begin / memory::alignment * memory::alignment; }
 
 class Stager {
  public:
@@ -40,11 +41,11 @@ class Stager {
     if (transfer.is_direct) {
       return;
     }
-    const Extent send = extent_of(program_, transfer.send, transfer.dtype);
-    const Extent recv = extent_of(program_, transfer.recv, transfer.dtype);
+    const Range send = range_of(program_, transfer.send, transfer.dtype);
+    const Range recv = range_of(program_, transfer.recv, transfer.dtype);
     const bool is_shared = send.exists() && recv.exists() && send.overlaps(recv);
     if (is_shared) {
-      const Extent both = {std::min(send.begin, recv.begin), std::max(send.end, recv.end)};
+      const Range both = {std::min(send.begin, recv.begin), std::max(send.end, recv.end)};
       const BufferId buffer = add(transfer.name, both, at);
       transfer.staged = {Staged{buffer, send.begin - aligned(both)}, Staged{buffer, recv.begin - aligned(both)}};
       return;
@@ -55,12 +56,12 @@ class Stager {
 
   void stage_hook(HookCall& hook, const std::string& name, std::int32_t at) {
     for (const Region& region : hook.buffers) {
-      const Extent extent = extent_of(program_, region, program_.buffers[region.buffer].type.dtype);
+      const Range extent = range_of(program_, region, program_.buffers[region.buffer].type.dtype);
       hook.staged.push_back({add(name, extent, at), extent.begin - aligned(extent)});
     }
   }
 
-  BufferId add(const std::string& name, const Extent& extent, std::int32_t at) {
+  BufferId add(const std::string& name, const Range& extent, std::int32_t at) {
     const std::uint64_t bytes = extent.end - aligned(extent);
     const auto elements = static_cast<std::int64_t>(bytes);
     return program_.buffers.push_back({.name = name + "/staged",

@@ -1,4 +1,4 @@
-#include "core/partition/state_layout.h"
+#include "core/partition/bucket.h"
 
 #include <algorithm>
 #include <utility>

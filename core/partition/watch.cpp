@@ -1,4 +1,4 @@
-#include "core/partition/watch.h"
+#include "core/partition/lower.h"
 
 #include <algorithm>
 #include <map>
@@ -6,15 +6,15 @@
 #include <utility>
 #include <vector>
 
-#include "core/partition/extent.h"
-
 namespace shardrun::partition {
 namespace {
 
+using memory::Range;
+
 /// The parts of the arena that a transfer may overwrite. An in-place gather does not overwrite this rank's own block.
-std::vector<Extent> received(const Program& program, const Transfer& transfer) {
-  const Extent send = extent_of(program, transfer.send, transfer.dtype);
-  const Extent recv = extent_of(program, transfer.recv, transfer.dtype);
+std::vector<Range> received(const Program& program, const Transfer& transfer) {
+  const Range send = range_of(program, transfer.send, transfer.dtype);
+  const Range recv = range_of(program, transfer.recv, transfer.dtype);
   if (transfer.collective == Collective::all_gather && recv.contains(send)) {
     return {{recv.begin, send.begin}, {send.end, recv.end}};
   }
@@ -62,7 +62,7 @@ class Watcher {
   /// The parts of states that the instruction's kernel overwrites in place and hashes: one per in-place pair of its op,
   /// empty for a pair without a state. No parts if the kernel does not hash, or the instruction also writes a state in
   /// another way.
-  [[nodiscard]] std::vector<Extent> in_place(const Program& program, const Instruction& instruction) const {
+  [[nodiscard]] std::vector<Range> in_place(const Program& program, const Instruction& instruction) const {
     if (instruction.kind != Instruction::Kind::compute || instruction.accumulate != Accumulate::never) {
       return {};
     }
@@ -77,7 +77,7 @@ class Watcher {
         return {};
       }
     }
-    std::vector<Extent> extents;
+    std::vector<Range> extents;
     for (const auto& [output, input] : instruction.op->in_place) {
       if (output >= instruction.outputs.size() || input >= instruction.inputs.size()) {
         continue;
@@ -85,28 +85,28 @@ class Watcher {
       const Buffer& result = program.buffers[instruction.outputs[output]];
       const bool is_of = is_of_state(program, instruction.outputs[output]);
       if (graph::element_bytes(result.type.dtype) != sizeof(std::uint32_t) ||
-          (is_of && extent_of(result) != extent_of(program.buffers[instruction.inputs[input]]))) {
+          (is_of && range_of(result) != range_of(program.buffers[instruction.inputs[input]]))) {
         return {};
       }
-      extents.push_back(is_of ? extent_of(result) : Extent{});
+      extents.push_back(is_of ? range_of(result) : Range{});
     }
     return extents;
   }
 
   /// Finds the parts of states that kernels hash, without extents that overlap partly: they are not watched separately.
   void find_in_place() {
-    std::vector<Extent> found;
+    std::vector<Range> found;
     for (const Program& program : programs_.programs) {
       for (const Instruction& instruction : program.instructions) {
-        const std::vector<Extent> extents = in_place(program, instruction);
+        const std::vector<Range> extents = in_place(program, instruction);
         found.insert(found.end(), extents.begin(), extents.end());
       }
     }
     std::ranges::sort(found);
     found.erase(std::unique(found.begin(), found.end()), found.end());
-    for (const Extent& extent : found) {
+    for (const Range& extent : found) {
       const bool is_apart =
-          std::ranges::none_of(found, [&](const Extent& other) { return other != extent && other.overlaps(extent); });
+          std::ranges::none_of(found, [&](const Range& other) { return other != extent && other.overlaps(extent); });
       if (is_apart && extent.exists()) {
         in_place_.push_back(extent);
       }
@@ -118,9 +118,9 @@ class Watcher {
       if (!lasts(state)) {
         continue;
       }
-      const Extent whole = extent_of(programs_.states[state]);
+      const Range whole = range_of(programs_.states[state]);
       std::uint64_t at = whole.begin;
-      for (const Extent& extent : in_place_) {
+      for (const Range& extent : in_place_) {
         if (whole.contains(extent)) {
           add(state, {at, extent.begin});
           ranges_of_kernels_[extent] = add(state, extent);
@@ -131,7 +131,7 @@ class Watcher {
     }
   }
 
-  std::uint32_t add(graph::StateId state, const Extent& extent) {
+  std::uint32_t add(graph::StateId state, const Range& extent) {
     if (extent.exists()) {
       programs_.watched.push_back({.state = state, .offset = extent.begin, .bytes = extent.end - extent.begin});
       by_place_.emplace(extent.begin, static_cast<std::uint32_t>(programs_.watched.size() - 1));
@@ -139,7 +139,7 @@ class Watcher {
     return static_cast<std::uint32_t>(programs_.watched.size() - 1);
   }
 
-  [[nodiscard]] std::vector<std::uint32_t> ranges_in(const Extent& extent) const {
+  [[nodiscard]] std::vector<std::uint32_t> ranges_in(const Range& extent) const {
     std::vector<std::uint32_t> ranges;
     auto at = by_place_.upper_bound(extent.begin);
     at = at == by_place_.begin() ? at : std::prev(at);
@@ -153,14 +153,14 @@ class Watcher {
   }
 
   /// What the instruction writes, or the transfer that it starts or waits for; without extents that its kernel hashes.
-  [[nodiscard]] std::vector<Extent> written(const Program& program, const Instruction& instruction) const {
-    std::vector<Extent> extents;
+  [[nodiscard]] std::vector<Range> written(const Program& program, const Instruction& instruction) const {
+    std::vector<Range> extents;
     switch (instruction.kind) {
       case Instruction::Kind::compute:
       case Instruction::Kind::move:
         for (const BufferId output : instruction.outputs) {
           if (is_of_state(program, output)) {
-            extents.push_back(extent_of(program.buffers[output]));
+            extents.push_back(range_of(program.buffers[output]));
           }
         }
         break;
@@ -169,7 +169,7 @@ class Watcher {
       case Instruction::Kind::hook:
         for (const Region& region : instruction.hook->buffers) {
           if (region.buffer.exists()) {
-            extents.push_back(extent_of(program, region, program.buffers[region.buffer].type.dtype));
+            extents.push_back(range_of(program, region, program.buffers[region.buffer].type.dtype));
           }
         }
         break;
@@ -189,9 +189,9 @@ class Watcher {
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const Instruction& instruction = program.instructions[i];
       const auto at = static_cast<std::int32_t>(i);
-      const std::vector<Extent> extents = in_place(program, instruction);
-      const bool is_hashed = std::ranges::any_of(extents, [](const Extent& extent) { return extent.exists(); }) &&
-                             std::ranges::all_of(extents, [&](const Extent& extent) {
+      const std::vector<Range> extents = in_place(program, instruction);
+      const bool is_hashed = std::ranges::any_of(extents, [](const Range& extent) { return extent.exists(); }) &&
+                             std::ranges::all_of(extents, [&](const Range& extent) {
                                return !extent.exists() || ranges_of_kernels_.contains(extent);
                              });
       if (is_hashed) {
@@ -205,7 +205,7 @@ class Watcher {
         }
         continue;
       }
-      for (const Extent& extent : written(program, instruction)) {
+      for (const Range& extent : written(program, instruction)) {
         for (const std::uint32_t range : ranges_in(extent)) {
           if (!open.contains(range)) {
             program.watches.push_back({.instruction = at, .when = Watch::When::before, .range = range});
@@ -238,8 +238,8 @@ class Watcher {
   Programs& programs_;
   const graph::Graph& graph_;
   const device::Device& device_;
-  std::vector<Extent> in_place_;  ///< extents that kernels hash, ascending
-  std::map<Extent, std::uint32_t> ranges_of_kernels_;
+  std::vector<Range> in_place_;  ///< extents that kernels hash, ascending
+  std::map<Range, std::uint32_t> ranges_of_kernels_;
   std::map<std::uint64_t, std::uint32_t> by_place_;  ///< by offset: the range that begins there
   std::set<std::uint32_t> written_;                  ///< ranges that some program writes
 };

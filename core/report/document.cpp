@@ -12,23 +12,22 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
-#include <memory>
 #include <utility>
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
 #include "core/base/human.h"
+#include "core/base/process.h"
 #include "core/checkpoint/folder.h"
 #include "core/files/descriptor.h"
 #include "core/files/folder.h"
 #include "core/files/json.h"
 #include "core/files/mapped_file.h"
-#include "core/files/text_file.h"
 #include "core/job/raw.h"
 #include "core/metrics/json_text.h"
 #include "core/metrics/locked_run_folder.h"

@@ -1,4 +1,4 @@
-#include "core/run/attempts.h"
+#include "core/run/launched.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +13,7 @@
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/resume.h"
 #include "core/checkpoint/saved_state.h"
-#include "core/compile/device.h"
+#include "core/compile/compile.h"
 #include "core/files/folder.h"
 #include "core/run/prepare.h"
 #include "core/train/steps.h"

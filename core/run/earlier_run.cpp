@@ -9,10 +9,10 @@
 
 #include "core/base/error.h"
 #include "core/base/human.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/files/folder.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 #include "core/job/raw.h"
 #include "core/metrics/run_files.h"
 

@@ -8,13 +8,13 @@
 #include <optional>
 #include <utility>
 
-#include "core/base/end_process.h"
 #include "core/base/error.h"
 #include "core/base/human.h"
+#include "core/base/process.h"
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
 #include "core/compile/compile.h"
-#include "core/launch/limits.h"
+#include "core/launch/process.h"
 #include "core/launch/signals.h"
 #include "core/launch/store_host.h"
 #include "core/metrics/locked_run_folder.h"

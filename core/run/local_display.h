@@ -8,7 +8,6 @@
 #include "core/run/run.h"
 #include "core/screen/progress.h"
 #include "core/screen/screen.h"
-#include "core/screen/ticker.h"
 
 namespace shardrun::run {
 

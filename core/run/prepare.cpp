@@ -11,7 +11,6 @@
 
 #include "core/base/error.h"
 #include "core/compile/compile.h"
-#include "core/compile/device.h"
 #include "core/compile/plugins.h"
 #include "core/forecast/disk.h"
 #include "core/run/earlier_run.h"

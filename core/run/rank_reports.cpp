@@ -14,7 +14,7 @@
 #include "core/base/human.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/metrics/run_files.h"
-#include "core/train/flight.h"
+#include "core/train/rank_link.h"
 #include "core/train/steps.h"
 
 namespace shardrun::run {

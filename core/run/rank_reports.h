@@ -20,7 +20,6 @@
 #include "core/run/run.h"
 #include "core/screen/progress.h"
 #include "core/screen/screen.h"
-#include "core/screen/ticker.h"
 #include "core/train/rank_link.h"
 
 namespace shardrun::run {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/compile/plugins.h"
-#include "core/launch/user_token.h"
+#include "core/launch/world.h"
 
 namespace shardrun::run {
 namespace {

@@ -16,7 +16,7 @@
 #include "core/base/error.h"
 #include "core/base/human.h"
 #include "core/checkpoint/saved_state.h"
-#include "core/compile/device.h"
+#include "core/compile/compile.h"
 #include "core/compile/plugins.h"
 #include "core/data/dataset.h"
 #include "core/device/choice.h"

@@ -1,4 +1,4 @@
-#include "core/run/run_job.h"
+#include "core/run/run.h"
 
 #include <fmt/format.h>
 

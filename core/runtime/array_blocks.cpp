@@ -1,4 +1,4 @@
-#include "core/runtime/array_blocks.h"
+#include "core/runtime/array_collectives.h"
 
 #include <cstring>
 #include <numeric>

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/runtime/array_blocks.h"
 
 namespace shardrun::runtime {
 namespace {

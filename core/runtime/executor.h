@@ -176,7 +176,7 @@ class Executor {
   }
 
   /// Begins to detect bits that change in states while no program writes them: hashes the watched ranges, which
-  /// programs verify and hash as they run (core/partition/watch.h). Call it when the states have their values for the
+  /// programs verify and hash as they run (partition::watch_states). Call it when the states have their values for the
   /// first step. Afterwards only programs may write them. Has no effect for programs that watch nothing.
   void watch();
   /// Verifies all watched states in a separate pass. Throws Error{damaged}, which names the state, the rank and the

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/files/descriptor.h"
-#include "core/runtime/flight_file.h"
+#include "core/runtime/flight_record.h"
 
 namespace shardrun::runtime {
 

@@ -1,11 +1,11 @@
-// The part of Executor that detects bits of states that change between two steps: see core/partition/watch.h.
+// The part of Executor that detects bits of states that change between two steps: see partition::watch_states.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
+#include "core/base/process.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::runtime {

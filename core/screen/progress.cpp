@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <exception>
 #include <limits>
 #include <span>
@@ -14,7 +15,8 @@
 #include <vector>
 
 #include "core/base/human.h"
-#include "core/base/printable.h"
+#include "core/base/process.h"
+#include "core/base/text.h"
 
 namespace shardrun::screen {
 namespace {
@@ -319,6 +321,32 @@ std::string Progress::describe(SteadyTime now, std::size_t width) const {
     line += "  " + part;
   }
   return line;
+}
+
+Ticker::Ticker(std::chrono::milliseconds interval, std::function<void()> tick) {
+  const auto run = [this, interval, tick = std::move(tick)] {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, interval, [this] { return ending_; })) {
+      lock.unlock();
+      try {
+        tick();
+      } catch (const std::exception&) {
+        return;
+      }
+      lock.lock();
+    }
+  };
+  // SIGPIPE stays unblocked, because it is delivered to the thread that writes.
+  thread_ = thread_without_signals("the thread that shows progress", run, SIGPIPE);
+}
+
+Ticker::~Ticker() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
 }
 
 }  // namespace shardrun::screen

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 
 namespace shardrun::screen {
 
@@ -145,6 +147,23 @@ class Progress {
   std::optional<SteadyTime> ticked_at_;  ///< the last tick, by the sink's clock
   SteadyTime::duration longest_step_at_tick_{};
   SteadyTime::duration standstill_{};
+};
+
+/// Calls a function about once per interval, on a separate thread, until it is destroyed. The destructor waits for a
+/// running call.
+class Ticker {
+ public:
+  /// An exception of `tick` ends the ticking, and has no other effect.
+  Ticker(std::chrono::milliseconds interval, std::function<void()> tick);
+  Ticker(const Ticker&) = delete;
+  Ticker& operator=(const Ticker&) = delete;
+  ~Ticker();
+
+ private:
+  std::mutex mutex_;  ///< guards ending_
+  std::condition_variable changed_;
+  bool ending_ = false;
+  std::thread thread_;
 };
 
 }  // namespace shardrun::screen

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "core/base/signal_free_thread.h"
+#include "core/base/process.h"
 
 namespace shardrun::screen {
 namespace {

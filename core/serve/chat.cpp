@@ -13,8 +13,8 @@
 
 #include "core/base/error.h"
 #include "core/base/human.h"
-#include "core/base/printable.h"
 #include "core/base/standard_error.h"
+#include "core/base/text.h"
 #include "core/base/utf8.h"
 #include "core/files/descriptor.h"
 #include "core/serve/dispatcher.h"

@@ -11,7 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/human.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/base/utf8.h"
 #include "core/files/json.h"
 #include "core/template/chat.h"

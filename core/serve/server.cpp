@@ -22,15 +22,15 @@
 
 #include "core/base/error.h"
 #include "core/base/human.h"
-#include "core/base/printable.h"
-#include "core/launch/limits.h"
+#include "core/base/text.h"
 #include "core/http/connection.h"
 #include "core/http/listener.h"
+#include "core/http/stream.h"
+#include "core/launch/process.h"
 #include "core/serve/dispatcher.h"
 #include "core/serve/questions.h"
 #include "core/serve/replies.h"
 #include "core/serve/statistics.h"
-#include "core/http/stream.h"
 
 namespace shardrun::serve {
 namespace {

@@ -8,12 +8,11 @@
 #include <string_view>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
 #include "core/base/text.h"
 #include "core/files/folder.h"
 #include "core/files/gguf.h"
 #include "core/files/json.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 #include "core/template/template.h"
 #include "core/text/gguf_tokenizer.h"
 

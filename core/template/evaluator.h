@@ -117,4 +117,11 @@ Value slice(Heap& heap, const Value& object, const Value& from, const Value& to,
 /// reason, if the sandbox refuses it. Throws if Python has the method but this runtime does not support it.
 [[nodiscard]] std::optional<Value> method_of(Evaluator& evaluator, const Value& object, std::string_view name);
 
+/// A filter, a test or a method, with the name by which templates call it.
+template <class Result>
+struct Named {
+  std::string_view name;
+  Result (*run)(Evaluator& evaluator, const Value& value, const Arguments& arguments);
+};
+
 }  // namespace shardrun::templates

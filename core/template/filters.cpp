@@ -12,13 +12,6 @@
 namespace shardrun::templates {
 namespace {
 
-using Filter = Value (*)(Evaluator& evaluator, const Value& value, const Arguments& arguments);
-
-struct NamedFilter {
-  std::string_view name;
-  Filter run;
-};
-
 /// The value itself if it is a text, which stays marked as safe HTML; otherwise the text that Python's str() gives.
 Value soft_text(Heap& heap, const Value& value) { return value.is(Kind::text) ? value : heap.text(shown(heap, value)); }
 
@@ -658,7 +651,7 @@ Value attribute_alone(Evaluator& evaluator, const Value& value, const Arguments&
   return evaluator.attribute(value, bound.text(0));
 }
 
-constexpr NamedFilter filters[] = {
+constexpr Named<Value> filters[] = {
     {"abs", absolute},
     {"attr", attribute_alone},
     {"batch", batches},
@@ -721,7 +714,7 @@ constexpr NamedFilter filters[] = {
 }  // namespace
 
 Value Evaluator::filter(std::string_view name, const Value& value, const Arguments& given) {
-  const auto found = std::ranges::find(filters, name, &NamedFilter::name);
+  const auto found = std::ranges::find(filters, name, &Named<Value>::name);
   if (found == std::end(filters)) {
     fail(fmt::format("the filter '{}' is not known", name));
   }

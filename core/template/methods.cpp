@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <span>
 
-#include "core/base/printable.h"
 #include "core/base/text.h"
 #include "core/template/evaluator.h"
 #include "core/template/text.h"
@@ -13,12 +12,7 @@
 namespace shardrun::templates {
 namespace {
 
-using Run = Value (*)(Evaluator& evaluator, const Value& self, const Arguments& arguments);
-
-struct Method {
-  std::string_view name;
-  Run run;
-};
+using Method = Named<Value>;
 
 // Texts ---------------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/base/utf8.h"
 #include "core/template/evaluator.h"
 #include "core/template/syntax.h"

@@ -11,13 +11,6 @@
 namespace shardrun::templates {
 namespace {
 
-using Test = bool (*)(Evaluator& evaluator, const Value& value, const Arguments& arguments);
-
-struct NamedTest {
-  std::string_view name;
-  Test run;
-};
-
 /// The single argument of a test that compares a value with another. Throws for other arguments.
 const Value& other_of(const Arguments& arguments) {
   if (arguments.positional.size() != 1 || !arguments.named.empty()) {
@@ -88,7 +81,7 @@ bool is_same(Evaluator& evaluator, const Value& value, const Arguments& argument
   return equal(evaluator.heap(), value, other);
 }
 
-constexpr NamedTest tests[] = {
+constexpr Named<bool> tests[] = {
     {"!=", is_unequal},
     {"<", is_less<false>},
     {"<=", is_less<true>},
@@ -165,7 +158,7 @@ constexpr NamedTest tests[] = {
 }  // namespace
 
 bool Evaluator::test(std::string_view name, const Value& value, const Arguments& given) {
-  const auto found = std::ranges::find(tests, name, &NamedTest::name);
+  const auto found = std::ranges::find(tests, name, &Named<bool>::name);
   if (found == std::end(tests)) {
     fail(fmt::format("the test '{}' is not known", name));
   }

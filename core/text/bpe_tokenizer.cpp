@@ -8,27 +8,13 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/text/byte_pairs.h"
 #include "core/base/text.h"
 #include "core/base/utf8.h"
+#include "core/text/byte_pairs.h"
 #include "core/text/parts.h"
 #include "core/text/unicode.h"
 
 namespace shardrun::text {
-namespace {
-
-/// Appends `text` to `result`, with every `from` replaced by `to`.
-void append_replaced(std::string_view text, std::string_view from, std::string_view to, std::string& result) {
-  std::size_t at = 0;
-  for (std::size_t found = text.find(from); found != std::string_view::npos; found = text.find(from, at)) {
-    result += text.substr(at, found - at);
-    result += to;
-    at = found + from.size();
-  }
-  result += text.substr(at);
-}
-
-}  // namespace
 
 std::string_view normalized(const std::vector<NormalizerStep>& steps, std::string_view text, std::string& scratch) {
   const std::size_t whole = text.size();

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
 #include "core/base/text.h"
 #include "core/text/byte_pairs.h"
 #include "core/text/patterns.h"

@@ -69,6 +69,9 @@ struct Parts {
   std::vector<std::int32_t> behind;
 };
 
+/// Appends `text` to `result`, with every `from` replaced by `to`. `result` is not part of the other texts.
+void append_replaced(std::string_view text, std::string_view from, std::string_view to, std::string& result);
+
 /// Returns the normalized text: `text` itself if there are no steps; otherwise `scratch`, which receives it.
 [[nodiscard]] std::string_view normalized(const std::vector<NormalizerStep>& steps, std::string_view text,
                                           std::string& scratch);

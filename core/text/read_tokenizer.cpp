@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
 #include "core/base/text.h"
 #include "core/files/gguf.h"
 #include "core/files/json.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 #include "core/text/bpe_tokenizer.h"
 #include "core/text/gguf_tokenizer.h"
 #include "core/text/parts.h"

@@ -9,9 +9,8 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
 #include "core/base/human.h"
-#include "core/base/signal_free_thread.h"
+#include "core/base/process.h"
 #include "core/checkpoint/folder.h"
 #include "core/device/hash.h"
 #include "core/files/folder.h"
@@ -479,6 +478,15 @@ void load_resumed(const job::Job& job, const compile::Compiled& compiled, const 
     checkpoint::load_states(checkpoint, compiled.graph, compiled.partition, executor, link.rank());
   }
   checkpoint.release();
+}
+
+void LeadTime::step_took(double seconds) noexcept { longest_step_ = std::max(longest_step_, seconds); }
+
+double LeadTime::look(Time now, double save, bool saves_now, int steps_to_come) noexcept {
+  constexpr double caution = 1.5;
+  const std::chrono::duration<double> away = now - std::exchange(last_look_, now);
+  longest_away_ = std::max(longest_away_, away.count());
+  return caution * (save + longest_away_ + steps_to_come * longest_step_) + (saves_now ? save : 0) + 1;
 }
 
 }  // namespace shardrun::train

@@ -1,4 +1,4 @@
-#include "core/train/flight.h"
+#include "core/train/rank_link.h"
 
 #include <fmt/format.h>
 

@@ -15,7 +15,6 @@
 #include "core/base/error.h"
 #include "core/base/philox.h"
 #include "core/partition/agreements.h"
-#include "core/train/flight.h"
 
 namespace shardrun::train {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
+#include "core/base/process.h"
 #include "core/metrics/record.h"
 #include "core/train/rank_task.h"
 

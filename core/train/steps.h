@@ -13,7 +13,7 @@
 #include "core/metrics/run_folder.h"
 #include "core/partition/program.h"
 #include "core/runtime/executor.h"
-#include "core/screen/ticker.h"
+#include "core/screen/progress.h"
 #include "core/train/rank_link.h"
 
 #include <shardrun/sdk/transport/core_wait.hpp>

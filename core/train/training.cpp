@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
+#include "core/base/process.h"
 #include "core/checkpoint/given_weights.h"
 #include "core/data/feed.h"
 #include "core/device/elements.h"

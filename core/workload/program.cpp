@@ -10,9 +10,8 @@
 #include "core/base/error.h"
 #include "core/base/human.h"
 #include "core/graph/builder.h"
-#include "core/graph/precision.h"
+#include "core/graph/rewrites.h"
 #include "core/graph/stored_weights.h"
-#include "core/graph/unused.h"
 #include "core/workload/optimizer.h"
 
 namespace shardrun::workload {

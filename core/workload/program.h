@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/graph/graph.h"
-#include "core/graph/remat.h"
+#include "core/graph/rewrites.h"
 #include "core/workload/model.h"
 
 namespace shardrun::workload {

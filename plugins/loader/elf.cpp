@@ -1,4 +1,4 @@
-#include "plugins/loader/elf.h"
+#include "plugins/loader/library.h"
 
 #include <elf.h>
 #include <fmt/format.h>

@@ -10,11 +10,10 @@
 
 #include "core/base/error.h"
 #include "plugins/loader/call.h"
-#include "plugins/loader/engine_table.h"
 #include "plugins/loader/find.h"
 #include "plugins/loader/graph_recorder.h"
 #include "plugins/loader/guard.h"
-#include "plugins/loader/option_values.h"
+#include "plugins/loader/raw_attributes.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {

@@ -1,4 +1,4 @@
-#include "plugins/loader/engine_table.h"
+#include "plugins/loader/engine.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -8,8 +8,8 @@
 #include <system_error>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
 #include "core/base/suggest.h"
+#include "core/base/text.h"
 
 namespace shardrun::plugins {
 namespace {

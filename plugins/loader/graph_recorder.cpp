@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "plugins/loader/call.h"
 #include "plugins/loader/structs.h"
 

@@ -1,12 +1,16 @@
 #pragma once
 
 #include <shardrun/model.h>
+#include <shardrun/sdk/model/hub.hpp>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/graph/graph.h"
+#include "core/options/options.h"
 #include "plugins/loader/call.h"
 
 namespace shardrun::plugins {
@@ -35,6 +39,54 @@ class StateRecorder final : public Recorder {
  private:
   graph::Graph& graph_;
   sr_state_writer writer_{};
+};
+
+/// The host's side of sr_config_reader.
+class ConfigReading : public Recorder {
+ public:
+  /// `specs`: the model's options.
+  explicit ConfigReading(const std::vector<OptionSpec>& specs);
+
+  [[nodiscard]] const sr_config_reader& reader() const noexcept { return reader_; }
+  [[nodiscard]] bool knows(const std::string& key) const { return known_.contains(key); }
+  [[nodiscard]] const OptionValues& options() const noexcept { return options_; }
+
+ private:
+  const std::vector<OptionSpec>& specs_;
+  OptionValues options_;
+  std::set<std::string> known_;
+  sr_config_reader reader_{};
+};
+
+/// The host's side of sr_config_writer.
+class ConfigWriting : public Recorder {
+ public:
+  ConfigWriting();
+
+  [[nodiscard]] const sr_config_writer& writer() const noexcept { return writer_; }
+  [[nodiscard]] const std::vector<sdk::ConfigValue>& values() const noexcept { return values_; }
+
+ private:
+  void add(const sr_config_value* value);
+
+  std::vector<sdk::ConfigValue> values_;
+  sr_config_writer writer_{};
+};
+
+/// The host's side of sr_tensor_namer.
+class NameRecorder : public Recorder {
+ public:
+  explicit NameRecorder(const graph::Graph& graph);
+
+  [[nodiscard]] const sr_tensor_namer& namer() const noexcept { return namer_; }
+  [[nodiscard]] const std::vector<sdk::TensorName>& names() const noexcept { return names_; }
+
+ private:
+  void add(const sr_tensor_name* name);
+
+  const graph::Graph& graph_;
+  std::vector<sdk::TensorName> names_;
+  sr_tensor_namer namer_{};
 };
 
 }  // namespace shardrun::plugins

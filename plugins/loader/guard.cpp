@@ -16,8 +16,8 @@
 #include <system_error>
 #include <utility>
 
-#include "core/base/end_process.h"
 #include "core/base/error.h"
+#include "core/base/process.h"
 
 namespace shardrun::plugins {
 

@@ -9,7 +9,7 @@
 #include "plugins/loader/call.h"
 #include "plugins/loader/find.h"
 #include "plugins/loader/guard.h"
-#include "plugins/loader/option_values.h"
+#include "plugins/loader/raw_attributes.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {

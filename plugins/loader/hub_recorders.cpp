@@ -1,4 +1,4 @@
-#include "plugins/loader/hub_recorders.h"
+#include "plugins/loader/graph_recorder.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -16,9 +16,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/files/trust.h"
-#include "plugins/loader/elf.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {

@@ -20,14 +20,13 @@
 #include <string_view>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/files/descriptor.h"
 #include "core/files/trust.h"
 #include "plugins/loader/call.h"
 #include "plugins/loader/find.h"
 #include "plugins/loader/guard.h"
 #include "plugins/loader/library.h"
-#include "plugins/loader/manifest.h"
 #include "plugins/loader/model.h"
 #include "plugins/loader/plugin.h"
 #include "plugins/loader/strategy.h"

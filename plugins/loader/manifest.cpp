@@ -1,4 +1,4 @@
-#include "plugins/loader/manifest.h"
+#include "plugins/loader/library.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 
 namespace shardrun::plugins {
 namespace {

@@ -8,14 +8,14 @@
 #include <sstream>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/graph/graph.h"
 #include "plugins/loader/call.h"
 #include "plugins/loader/find.h"
 #include "plugins/loader/function_recorder.h"
+#include "plugins/loader/graph_recorder.h"
 #include "plugins/loader/guard.h"
-#include "plugins/loader/hub_recorders.h"
-#include "plugins/loader/option_values.h"
+#include "plugins/loader/raw_attributes.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {

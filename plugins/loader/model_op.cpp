@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/device/device.h"
 #include "core/graph/builder.h"
 #include "core/graph/op.h"
@@ -18,7 +18,6 @@
 #include "plugins/loader/function_recorder.h"
 #include "plugins/loader/graph_recorder.h"
 #include "plugins/loader/guard.h"
-#include "plugins/loader/op_kernel.h"
 #include "plugins/loader/raw_attributes.h"
 #include "plugins/loader/structs.h"
 

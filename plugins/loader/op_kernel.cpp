@@ -1,4 +1,4 @@
-#include "plugins/loader/op_kernel.h"
+#include "plugins/loader/model_op.h"
 
 #include <fmt/format.h>
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
 #include "core/base/text.h"
 #include "core/files/trust.h"
 #include "core/options/convert.h"
@@ -16,7 +15,6 @@
 #include "plugins/loader/find.h"
 #include "plugins/loader/guard.h"
 #include "plugins/loader/library.h"
-#include "plugins/loader/manifest.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <shardrun/model.h>
+#include <shardrun/sdk/plugin.hpp>
 
 #include <cstdint>
 #include <vector>
 
 #include "core/graph/attributes.h"
+#include "core/options/options.h"
 
 namespace shardrun::plugins {
 
@@ -17,5 +19,12 @@ namespace shardrun::plugins {
 /// REQUIRES: these are the declared ones.
 [[nodiscard]] std::vector<sr_attribute> raw_attributes(const std::vector<graph::AttributeSpec>& declared,
                                                        const graph::Attributes& attributes);
+
+/// The values in their C form. It points into `values`.
+[[nodiscard]] std::vector<sr_option_value> raw_options(const OptionValues& values);
+
+[[nodiscard]] inline sdk::RawOptions raw_view(const std::vector<sr_option_value>& options) noexcept {
+  return {options.data(), static_cast<std::uint32_t>(options.size()), sizeof(sr_option_value)};
+}
 
 }  // namespace shardrun::plugins

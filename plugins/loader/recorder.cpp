@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <set>
 
-#include "core/base/printable.h"
 #include "core/base/suggest.h"
+#include "core/base/text.h"
 #include "plugins/loader/call.h"
 #include "plugins/loader/structs.h"
 

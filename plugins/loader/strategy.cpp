@@ -11,7 +11,7 @@
 #include "plugins/loader/find.h"
 #include "plugins/loader/guard.h"
 #include "plugins/loader/hooks.h"
-#include "plugins/loader/option_values.h"
+#include "plugins/loader/raw_attributes.h"
 #include "plugins/loader/recorder.h"
 #include "plugins/loader/structs.h"
 

@@ -11,7 +11,7 @@
 
 #include "plugins/loader/composed.h"
 #include "plugins/loader/find.h"
-#include "plugins/loader/option_values.h"
+#include "plugins/loader/raw_attributes.h"
 #include "plugins/loader/structs.h"
 #include "plugins/loader/transport_state.h"
 

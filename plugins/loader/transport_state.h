@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "plugins/loader/guard.h"
 #include "plugins/loader/transport.h"
 

@@ -1,4 +1,4 @@
-#include "core/base/host_name.h"
+#include "core/base/process.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
 

@@ -12,7 +12,7 @@
 
 #include <boost/json.hpp>
 
-#include "core/base/host_name.h"
+#include "core/base/process.h"
 #include "core/files/descriptor.h"
 #include "tests/integration/processes.h"
 #include "tests/integration/worlds.h"

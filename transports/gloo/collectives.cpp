@@ -1,4 +1,4 @@
-#include "transports/gloo/collectives.h"
+#include "transports/gloo/connect.h"
 
 #include <gloo/allgather.h>
 #include <gloo/allgatherv.h>

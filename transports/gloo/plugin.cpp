@@ -26,7 +26,6 @@
 #include <utility>
 #include <vector>
 
-#include "transports/gloo/collectives.h"
 #include "transports/gloo/connect.h"
 #include "transports/gloo/waits.h"
 

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "transports/mpi/library.h"
@@ -46,29 +47,26 @@ class SharedCommOp {
 /// One communicator for many ops. MPI pairs collectives on a communicator by the order of their calls alone. So each
 /// start is announced on a second communicator. An op begins when all members have announced it, in the order of the
 /// starts, so MPI never pairs different ops. REQUIRES: MPI's lock is held in every call.
-class SharedComm final : public Progressable {
+class SharedComm {
  public:
   /// Every member must construct it.
   explicit SharedComm(MPI_Comm group);
-  ~SharedComm() override;
+  SharedComm(const SharedComm&) = delete;
+  SharedComm& operator=(const SharedComm&) = delete;
+  ~SharedComm();
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
 
   /// A later `advance`, on any thread, begins the op. `op` and `announcement` must live until then, or until `leave`.
   void start(SharedCommOp& op, Announcement& announcement);
-  void advance() noexcept override;
+  void advance() noexcept;
   /// Removes the op, whether it has begun or not. Keeps an unfinished announcement for MPI.
   void leave(const SharedCommOp& op, std::unique_ptr<Announcement> announcement);
 
  private:
-  struct Started {
-    SharedCommOp* op;
-    Announcement* announcement;
-  };
-
   MPI_Comm announcements_ = MPI_COMM_NULL;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  std::deque<Started> started_;  ///< started but not begun, in order
+  std::deque<std::pair<SharedCommOp*, Announcement*>> started_;  ///< started but not begun, in order
   bool has_unanswered_ = false;  ///< an op that has left had an unanswered announcement: keep the communicator
 };
 

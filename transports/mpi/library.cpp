@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "transports/mpi/group.h"
+
 namespace shardrun::mpi_transport {
 namespace {
 
@@ -161,8 +163,8 @@ void Library::free_comm(MPI_Comm& comm) noexcept {
 }
 
 void Library::advance() noexcept {
-  for (Progressable* const progressable : progressables_) {
-    progressable->advance();
+  for (SharedComm* const comm : shared_comms_) {
+    comm->advance();
   }
 }
 

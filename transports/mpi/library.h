@@ -15,15 +15,7 @@
 
 namespace shardrun::mpi_transport {
 
-/// An object that gives MPI more work when earlier work completes. Called with MPI's lock held.
-class Progressable {
- public:
-  Progressable() = default;
-  Progressable(const Progressable&) = delete;
-  Progressable& operator=(const Progressable&) = delete;
-  virtual ~Progressable() = default;
-  virtual void advance() noexcept = 0;
-};
+class SharedComm;
 
 /// The MPI library in this process: initialised once, and finalised when the process ends normally. It lives as long as
 /// the process, independent of the plugin's instances.
@@ -60,8 +52,8 @@ class Library {
   void free_comm(MPI_Comm& comm) noexcept;
 
   // REQUIRES: the lock is held. `advance` is called repeatedly while ops are in flight, by whichever thread waits.
-  void add(Progressable& progressable) { progressables_.push_back(&progressable); }
-  void remove(const Progressable& progressable) noexcept { std::erase(progressables_, &progressable); }
+  void add(SharedComm& comm) { shared_comms_.push_back(&comm); }
+  void remove(const SharedComm& comm) noexcept { std::erase(shared_comms_, &comm); }
   void advance() noexcept;
   /// Keeps memory to which MPI may write for as long as this process lives. REQUIRES: the lock is held.
   void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
@@ -89,7 +81,7 @@ class Library {
   MPI_Comm self_ = MPI_COMM_NULL;
   int largest_tag_ = 32767;  ///< the smallest value that the standard allows
 
-  std::vector<Progressable*> progressables_;
+  std::vector<SharedComm*> shared_comms_;  ///< those that give MPI more work when earlier work completes
   std::vector<std::shared_ptr<void>> kept_;
 
   std::mutex state_mutex_;  ///< guards the next three

@@ -64,7 +64,7 @@ void SharedComm::advance() noexcept {
 }
 
 void SharedComm::leave(const SharedCommOp& op, std::unique_ptr<Announcement> announcement) {
-  std::erase_if(started_, [&](const Started& each) { return each.op == &op; });
+  std::erase_if(started_, [&](const auto& each) { return each.first == &op; });
   if (announcement->request != MPI_REQUEST_NULL) {
     has_unanswered_ = true;
     Library::instance().keep(std::move(announcement));

@@ -1,8 +1,6 @@
-#include "transports/nccl/launch.h"
+#include "transports/nccl/group.h"
 
 #include <utility>
-
-#include "transports/nccl/group.h"
 
 namespace shardrun::nccl_transport {
 

@@ -1,4 +1,4 @@
-#include "transports/shm/message_ring.h"
+#include "transports/shm/group.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
 // Products by Eigen, for builds without oneDNN.
 
-#include "core/device/cpu/bf16_product.h"
+#include "core/device/cpu/prepared_product.h"
 #include "core/device/cpu/sgemm.h"
 #include "core/device/machine_level.h"
 

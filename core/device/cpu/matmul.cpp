@@ -1,6 +1,5 @@
 #include <memory>
 
-#include "core/device/cpu/bf16_product.h"
 #include "core/device/cpu/few_rows.h"
 #include "core/device/cpu/prepared_product.h"
 #include "core/device/cpu/sgemm.h"

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/device/cpu/bf16_product.h"
 #include "core/device/cpu/blocks.h"
+#include "core/device/cpu/prepared_product.h"
 #include "core/device/cpu/sgemm.h"
 
 namespace shardrun::device::cpu {

@@ -1,8 +1,8 @@
 #include <string>
 #include <vector>
 
-#include "core/base/printable.h"
 #include "core/base/suggest.h"
+#include "core/base/text.h"
 #include "core/base/utf8.h"
 #include "tests/support/catch.h"
 

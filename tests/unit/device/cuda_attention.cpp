@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/device/cuda/runtime/attentions.h"
+#include "core/device/cuda/runtime/library_ops.h"
 #include "core/device/library.h"
 #include "tests/support/errors.h"
 #include "tests/support/variable.h"
@@ -89,7 +89,7 @@ struct OnCudnn : test::OnFakeCudnn<Op> {
   }
 
   using OnFakeCudnn::prepare;
-  void prepare(cuda::LibraryAttention* library, std::int64_t most_bytes = cuda::most_attention_bytes) {
+  void prepare(const cuda::FindAttention* library, std::int64_t most_bytes = cuda::most_attention_bytes) {
     prepared = cuda::prepare_attention(library, to_prepare(), most_bytes);
   }
 

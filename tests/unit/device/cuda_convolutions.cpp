@@ -1,6 +1,6 @@
 // Convolutions of the device `cuda` by cuDNN: the runtime over fakes of CUDA and of cuDNN.
 
-#include "core/device/cuda/runtime/convolutions.h"
+#include "core/device/cuda/runtime/library_ops.h"
 
 #include <algorithm>
 #include <cmath>
@@ -64,7 +64,7 @@ struct OnCudnn : test::OnFakeCudnn<Op> {
   }
 
   using OnFakeCudnn::prepare;
-  void prepare(cuda::LibraryConvolutions* library, std::int64_t most_bytes = cuda::most_convolution_bytes) {
+  void prepare(const cuda::FindConvolution* library, std::int64_t most_bytes = cuda::most_convolution_bytes) {
     prepared = cuda::prepare_convolution(library, to_prepare(), most_bytes);
   }
   /// The result of two runs, of which the second adds to the first if the op does so.

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/device/cuda/runtime/cudnn.h"
-#include "core/device/cuda/runtime/cudnn_operations.h"
+#include "core/device/cuda/runtime/cudnn_graph.h"
 #include "tests/support/cuda/fake_cudnn.h"
 #include "tests/support/errors.h"
 #include "tests/unit/device/on_fake_gpu.h"

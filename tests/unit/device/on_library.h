@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/device/cuda/runtime/products.h"
+#include "core/device/cuda/runtime/library_ops.h"
 #include "core/device/library.h"
 #include "tests/support/catch.h"
 #include "tests/support/cuda/fake_cublaslt.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/device/cuda/runtime/attention_graph.h"
+#include "core/device/cuda/runtime/cudnn_plans.h"
 #include "tests/unit/device/true_cudnn.h"
 #include "tests/unit/device/types.h"
 

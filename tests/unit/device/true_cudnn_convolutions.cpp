@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/device/cuda/runtime/convolution_steps.h"
-#include "core/device/cuda/runtime/cudnn_convolution.h"
+#include "core/device/cuda/runtime/cudnn_plans.h"
 #include "core/graph/sliding.h"
 #include "tests/unit/device/true_cudnn.h"
 #include "tests/unit/device/types.h"

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "core/files/mapped_file.h"
-#include "core/files/text_file.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "core/graph/builder.h"
-#include "core/graph/unused.h"
+#include "core/graph/rewrites.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/evaluate.h"

@@ -1,6 +1,6 @@
 // The element types of mixed precision, value by value.
 
-#include "core/graph/precision.h"
+#include "core/graph/rewrites.h"
 
 #include <map>
 #include <set>

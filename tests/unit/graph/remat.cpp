@@ -1,6 +1,6 @@
 // Recomputation: what lasts from forward to backward, and which nodes are repeated where.
 
-#include "core/graph/remat.h"
+#include "core/graph/rewrites.h"
 
 #include <algorithm>
 #include <map>

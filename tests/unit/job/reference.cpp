@@ -55,7 +55,7 @@ TEST_CASE("every rule between settings names existing keys", "[job]") {
     CHECK(exists(rule.key));
     CHECK(exists(rule.other));
   }
-  for (const job::ExclusiveRule& rule : job::rules().exclusive) {
+  for (const job::KeysOfSection& rule : job::rules().exclusive) {
     for (const std::string& key : rule.keys) {
       CHECK(exists({rule.section, key}));
     }
@@ -67,7 +67,7 @@ TEST_CASE("every rule about contents names existing keys", "[job]") {
     const job::Section& found = job::section_named(section);
     return key.empty() || job::find_setting(found, key) != nullptr;
   };
-  for (const job::ContentRule& rule : job::rules().content) {
+  for (const job::KeysOfSection& rule : job::rules().content) {
     for (const std::string& key : rule.keys) {
       CHECK(exists(rule.section, key));
     }

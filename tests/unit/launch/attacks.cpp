@@ -54,7 +54,7 @@ std::string outcome(const files::FileDescriptor& socket) {
 /// Does the handshake with this token, and sends this hello. Returns the outcome.
 std::string say_hello(const RankContext& context, const launch::Token& token, const std::string& hello) {
   boost::asio::io_context io;
-  ssl::context tls(launch::tls_context(launch::TlsEnd::rank, token).release());
+  ssl::context tls(launch::tls_context(tls::End::client, token).release());
   ssl::stream<tcp::socket> stream(io, tls);
   stream.next_layer().connect({boost::asio::ip::address_v4::loopback(), context.port});
   boost::system::error_code failed;
@@ -96,7 +96,7 @@ std::string client_hello(const launch::TlsContext& context) {
 }
 
 std::string client_hello(const launch::Token& token) {
-  return client_hello(launch::tls_context(launch::TlsEnd::rank, token));
+  return client_hello(launch::tls_context(tls::End::client, token));
 }
 
 Attacked attack(const RankContext& context) {

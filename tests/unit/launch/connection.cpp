@@ -42,8 +42,8 @@ struct Line {
   std::shared_ptr<FrameConnection> far;
 
   Line() {
-    const TlsContext near_tls = tls_context(TlsEnd::rank, Token{1});
-    const TlsContext far_tls = tls_context(TlsEnd::launcher, Token{1});
+    const TlsContext near_tls = tls_context(shardrun::tls::End::client, Token{1});
+    const TlsContext far_tls = tls_context(shardrun::tls::End::server, Token{1});
     by_near.count_with(near_tls);
     by_far.count_with(far_tls);
     tcp::acceptor acceptor(io, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0));

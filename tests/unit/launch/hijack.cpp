@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/host_name.h"
 #include "core/base/philox.h"
+#include "core/base/process.h"
 #include "core/launch/rank.h"
 #include "core/launch/store_client.h"
 #include "core/launch/tls.h"
@@ -252,9 +252,9 @@ TEST_CASE("an imposter learns nothing and is named", "[launch][attack]") {
   const Token token = random_token();
   Token other = token;
   other[31] ^= 1U;
-  ssl::context other_run(tls_context(TlsEnd::launcher, other).release());
+  ssl::context other_run(tls_context(shardrun::tls::End::server, other).release());
   ssl::context certified = with_certificate();
-  const TlsContext launcher = tls_context(TlsEnd::launcher, token);
+  const TlsContext launcher = tls_context(shardrun::tls::End::server, token);
   Tls earlier(launcher);
   std::string nothing;
   earlier.receive(client_hello(token), nothing);

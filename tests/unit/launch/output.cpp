@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/launch/output_reader.h"
+#include "core/launch/supervisor.h"
 #include "tests/support/catch.h"
 #include "tests/unit/launch/job.h"
 

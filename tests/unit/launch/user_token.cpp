@@ -1,4 +1,4 @@
-#include "core/launch/user_token.h"
+#include "core/launch/world.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "core/metrics/csv.h"
+#include "core/metrics/other_formats.h"
 
 #include <array>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "core/metrics/event_file.h"
+#include "core/metrics/other_formats.h"
 
 #include <bit>
 #include <cmath>

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "core/base/end_process.h"
+#include "core/base/process.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun;

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/base/error.h"
-#include "core/base/host_name.h"
+#include "core/base/process.h"
 #include "core/graph/builder.h"
 #include "core/partition/partition.h"
 #include "core/runtime/executor.h"

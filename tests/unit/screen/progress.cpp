@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "core/files/descriptor.h"
-#include "core/screen/ticker.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun::screen;

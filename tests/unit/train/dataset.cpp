@@ -7,7 +7,7 @@
 #include <functional>
 #include <limits>
 
-#include "core/run/run_job.h"
+#include "core/run/run.h"
 #include "core/workload/model.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"

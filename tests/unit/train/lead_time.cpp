@@ -1,4 +1,4 @@
-#include "core/train/lead_time.h"
+#include "core/train/checkpointing.h"
 
 #include "tests/support/catch.h"
 

@@ -1,6 +1,6 @@
-#include "core/device/cuda/runtime/attention_graph.h"
+#include "core/device/cuda/runtime/cudnn_plans.h"
 
-#include "core/device/cuda/runtime/cudnn_operations.h"
+#include "core/device/cuda/runtime/cudnn_graph.h"
 
 // Builds the operations that cuDNN recognizes as fused attention (Dao et al. 2022, arXiv:2205.14135), in the order that
 // it expects.

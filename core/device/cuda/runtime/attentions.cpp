@@ -1,10 +1,10 @@
-#include "core/device/cuda/runtime/attentions.h"
+#include "core/device/cuda/runtime/library_ops.h"
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
-#include "core/device/cuda/runtime/library_attention.h"
+#include "core/device/cuda/runtime/cudnn_library.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -76,7 +76,7 @@ bool is_for_library(const OpToPrepare& op, const AttentionSteps& steps) {
   return std::ranges::all_of(op.inputs, is_aligned) && std::ranges::all_of(op.outputs, is_aligned);
 }
 
-LibraryWork work_of(LibraryAttention& library, const OpToPrepare& op, std::int64_t most_bytes) {
+LibraryWork work_of(const FindAttention& find, const OpToPrepare& op, std::int64_t most_bytes) {
   const std::vector<graph::TensorType> inputs = op.input_types();
   const std::vector<graph::TensorType> outputs = op.output_types();
   const std::optional<AttentionSteps> steps =
@@ -93,7 +93,7 @@ LibraryWork work_of(LibraryAttention& library, const OpToPrepare& op, std::int64
       AttentionMemory memory = memory_of(tensors, part, b * part.batch, h * part.heads);
       memory.sums = scratch;
       memory.workspace = {scratch + steps->sums_bytes, steps->workspace_bytes};
-      runs.push_back(library.find(part, steps->scale, memory));
+      runs.push_back(find(part, steps->scale, memory));
       if (!runs.back()) {
         return nullptr;
       }
@@ -108,7 +108,7 @@ LibraryWork work_of(LibraryAttention& library, const OpToPrepare& op, std::int64
 
 }  // namespace
 
-std::unique_ptr<const PreparedKernel> prepare_attention(LibraryAttention* library, OpToPrepare op,
+std::unique_ptr<const PreparedKernel> prepare_attention(const FindAttention* library, OpToPrepare op,
                                                         std::int64_t most_bytes) {
   return prepare_for_library(op, [&] { return library == nullptr ? nullptr : work_of(*library, op, most_bytes); });
 }

@@ -1,11 +1,11 @@
-#include "core/device/cuda/runtime/convolutions.h"
+#include "core/device/cuda/runtime/library_ops.h"
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "core/device/cuda/copies.h"
-#include "core/device/cuda/runtime/library_convolution.h"
+#include "core/device/cuda/runtime/cudnn_library.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -85,7 +85,7 @@ TensorView cast_of(const TensorView& tensor, graph::DType dtype, void* data) {
 }
 
 /// Binds the parts, which run one after the other, to their memory. Returns none if the library lacks one of them.
-BoundParts bind(LibraryConvolutions& library, const ConvolutionSteps& steps, const OpToPrepare& op) {
+BoundParts bind(const FindConvolution& find, const ConvolutionSteps& steps, const OpToPrepare& op) {
   const Tensors tensors(op, steps.whole.makes);
   std::byte* const scratch = op.scratch_at(ProductSteps::alignment, steps.scratch_bytes);
   const bool is_sum = steps.whole.makes == Convolution::Makes::w;
@@ -110,8 +110,8 @@ BoundParts bind(LibraryConvolutions& library, const ConvolutionSteps& steps, con
                                       .y = memory_of(tensors.y, steps.cast_y),
                                       .workspace = {scratch, steps.workspace_bytes}};
     const bool sets = !is_sum || first == 0;
-    part.setting = sets ? library.find(convolution, false, memory) : nullptr;
-    part.adding = is_sum ? library.find(convolution, true, memory) : nullptr;
+    part.setting = sets ? find(convolution, false, memory) : nullptr;
+    part.adding = is_sum ? find(convolution, true, memory) : nullptr;
     if ((sets && !part.setting) || (is_sum && !part.adding)) {
       return {};
     }
@@ -120,7 +120,7 @@ BoundParts bind(LibraryConvolutions& library, const ConvolutionSteps& steps, con
   return bound;
 }
 
-LibraryWork work_of(LibraryConvolutions& library, const OpToPrepare& op, std::int64_t most_bytes) {
+LibraryWork work_of(const FindConvolution& find, const OpToPrepare& op, std::int64_t most_bytes) {
   const std::vector<graph::TensorType> inputs = op.input_types();
   const std::vector<graph::TensorType> outputs = op.output_types();
   const std::optional<ConvolutionSteps> steps =
@@ -128,7 +128,7 @@ LibraryWork work_of(LibraryConvolutions& library, const OpToPrepare& op, std::in
   if (!steps || !has_whole_images(op.inputs) || !has_whole_images(op.outputs)) {
     return nullptr;
   }
-  BoundParts bound = bind(library, *steps, op);
+  BoundParts bound = bind(find, *steps, op);
   if (bound.parts.empty()) {
     return nullptr;
   }
@@ -137,7 +137,7 @@ LibraryWork work_of(LibraryConvolutions& library, const OpToPrepare& op, std::in
 
 }  // namespace
 
-std::unique_ptr<const PreparedKernel> prepare_convolution(LibraryConvolutions* library, OpToPrepare op,
+std::unique_ptr<const PreparedKernel> prepare_convolution(const FindConvolution* library, OpToPrepare op,
                                                           std::int64_t most_bytes) {
   return prepare_for_library(op, [&] { return library == nullptr ? nullptr : work_of(*library, op, most_bytes); });
 }

@@ -3,10 +3,9 @@
 #include <optional>
 #include <utility>
 
-#include "core/device/cuda/runtime/attention_graph.h"
 #include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/cuda/runtime/cudnn_library.h"
 #include "core/device/cuda/runtime/cudnn_plans.h"
-#include "core/device/cuda/runtime/library_attention.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -44,65 +43,59 @@ CudnnMemory memory_of(const FusedAttention& attention, const AttentionMemory& me
   return all;
 }
 
-class CudnnAttention final : public LibraryAttention {
- public:
-  CudnnAttention(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu, AttentionOrder order)
-      : plans_(target, gpu), gpu_(gpu), order_(order) {}
+using Plans = CudnnPlans<std::pair<FusedAttention, AttentionOrder>>;
 
-  AttentionRun find(const FusedAttention& attention, float scale, const AttentionMemory& memory) override {
+AttentionRun find(Plans& plans, const FusedAttention& attention, float scale, const AttentionMemory& memory,
+                  AttentionOrder order) {
+  const bool is_any = order == AttentionOrder::any;
+  return plans.find(
+      {attention, order}, text_of(attention) + (is_any ? ", in no fixed order" : ""),
+      [&](const CudnnTarget& target, CudnnGpu gpu) {
+        return find_attention_plan(target, attention, memory.workspace.size(), order, gpu);
+      },
+      [&](const CudnnPlan& plan) {
+        const auto bound = std::make_shared<BoundAttention>(BoundAttention{.scale = scale});
+        bound->memory = plan.bind(memory_of(attention, memory, *bound), memory.workspace);
+        return std::shared_ptr<const CudnnDescriptor>(bound, &*bound->memory);
+      },
+      is_any ? "cuDNN in a fixed order" : "our own kernel");
+}
+
+/// The bytes of the sums of dq, up to the next aligned address.
+std::size_t bytes_of_sums(const FusedAttention& attention) {
+  const std::size_t bytes = static_cast<std::size_t>(attention.rows() * attention.width) * sizeof(float);
+  return (bytes + AttentionSteps::alignment - 1) / AttentionSteps::alignment * AttentionSteps::alignment;
+}
+
+}  // namespace
+
+FindAttention open_attention(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu) {
+  const FoundCudnn& found = find_cudnn();
+  if (target == nullptr || !found.attends) {
+    return nullptr;
+  }
+  return [plans = std::make_shared<Plans>(target, gpu), &gpu, in_any_order = found.is_fastest](
+             const FusedAttention& attention, float scale, const AttentionMemory& memory) -> AttentionRun {
     // For later GPUs it is not known whether the engines give the same bits in every run.
     constexpr int last_capability = 90;
-    if (attention.is_gradient && gpu_.capability() > last_capability) {
+    if (attention.is_gradient && gpu.capability() > last_capability) {
       return nullptr;
     }
-    const std::size_t sums =
-        up_to_aligned(static_cast<std::size_t>(attention.rows() * attention.width) * sizeof(float));
-    if (attention.is_gradient && order_ == AttentionOrder::any && sums < memory.workspace.size()) {
+    const std::size_t sums = bytes_of_sums(attention);
+    if (attention.is_gradient && in_any_order && sums < memory.workspace.size()) {
       AttentionMemory with_sums = memory;
       with_sums.dq_sums = memory.workspace.data();
       with_sums.workspace = memory.workspace.subspan(sums);
-      if (AttentionRun run = find(attention, scale, with_sums, AttentionOrder::any)) {
+      if (AttentionRun run = find(*plans, attention, scale, with_sums, AttentionOrder::any)) {
         // The sums are set to zero first, because blocks add to them.
-        return [this, run = std::move(run), memory = with_sums.dq_sums, sums](cudaStream_t stream) {
-          gpu_.check(cudaMemsetAsync(memory, 0, sums, stream), "clearing the sums of an attention's gradient");
+        return [&gpu, run = std::move(run), to = with_sums.dq_sums, sums](cudaStream_t stream) {
+          gpu.check(cudaMemsetAsync(to, 0, sums, stream), "clearing the sums of an attention's gradient");
           run(stream);
         };
       }
     }
-    return find(attention, scale, memory, AttentionOrder::fixed);
-  }
-
- private:
-  static std::size_t up_to_aligned(std::size_t bytes) {
-    return (bytes + AttentionSteps::alignment - 1) / AttentionSteps::alignment * AttentionSteps::alignment;
-  }
-
-  AttentionRun find(const FusedAttention& attention, float scale, const AttentionMemory& memory, AttentionOrder order) {
-    const bool is_any = order == AttentionOrder::any;
-    return plans_.find(
-        {attention, order}, text_of(attention) + (is_any ? ", in no fixed order" : ""),
-        [&](const CudnnTarget& target, CudnnGpu gpu) {
-          return find_attention_plan(target, attention, memory.workspace.size(), order, gpu);
-        },
-        [&](const CudnnPlan& plan) {
-          const auto bound = std::make_shared<BoundAttention>(BoundAttention{.scale = scale});
-          bound->memory = plan.bind(memory_of(attention, memory, *bound), memory.workspace);
-          return std::shared_ptr<const CudnnDescriptor>(bound, &*bound->memory);
-        },
-        is_any ? "cuDNN in a fixed order" : "our own kernel");
-  }
-
-  CudnnPlans<std::pair<FusedAttention, AttentionOrder>> plans_;
-  const Gpu& gpu_;
-  AttentionOrder order_;  ///< the order of the gradient's sums
-};
-
-}  // namespace
-
-std::unique_ptr<LibraryAttention> open_attention(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu) {
-  const FoundCudnn& found = find_cudnn();
-  const AttentionOrder order = found.is_fastest ? AttentionOrder::any : AttentionOrder::fixed;
-  return target != nullptr && found.attends ? std::make_unique<CudnnAttention>(target, gpu, order) : nullptr;
+    return find(*plans, attention, scale, memory, AttentionOrder::fixed);
+  };
 }
 
 }  // namespace shardrun::device::cuda

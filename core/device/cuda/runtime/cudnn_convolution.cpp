@@ -1,10 +1,9 @@
-#include "core/device/cuda/runtime/cudnn_convolution.h"
+#include "core/device/cuda/runtime/cudnn_plans.h"
 
 #include <tuple>
 #include <utility>
 
-#include "core/device/cuda/runtime/cudnn_plans.h"
-#include "core/device/cuda/runtime/library_convolution.h"
+#include "core/device/cuda/runtime/cudnn_library.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -77,27 +76,6 @@ std::int64_t alignment_of(const void* data) {
   return static_cast<std::int64_t>(bits & (~bits + 1));
 }
 
-class CudnnConvolutions final : public LibraryConvolutions {
- public:
-  CudnnConvolutions(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu) : plans_(target, gpu) {}
-
-  ConvolutionRun find(const Convolution& convolution, bool adds, const ConvolutionMemory& memory) override {
-    const ConvolutionAlignments alignments = {alignment_of(memory.x), alignment_of(memory.w), alignment_of(memory.y)};
-    return plans_.find(
-        {convolution, adds, alignments, memory.workspace.size()}, text_of(convolution),
-        [&](const CudnnTarget& target, CudnnGpu gpu) {
-          return find_convolution_plan(target, convolution, adds, alignments, memory.workspace.size(), gpu);
-        },
-        [&](const CudnnPlan& plan) {
-          return std::make_shared<const CudnnDescriptor>(
-              plan.bind({{1, memory.x}, {2, memory.w}, {3, memory.y}}, memory.workspace));
-        });
-  }
-
- private:
-  CudnnPlans<std::tuple<Convolution, bool, ConvolutionAlignments, std::size_t>> plans_;
-};
-
 }  // namespace
 
 std::shared_ptr<const CudnnPlan> find_convolution_plan(const CudnnTarget& target, const Convolution& convolution,
@@ -132,8 +110,24 @@ std::shared_ptr<const CudnnPlan> find_convolution_plan(const CudnnTarget& target
                          {.workspace_bytes = workspace_bytes, .refused = refused_notes(convolution)}, gpu);
 }
 
-std::unique_ptr<LibraryConvolutions> open_convolutions(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu) {
-  return target != nullptr ? std::make_unique<CudnnConvolutions>(target, gpu) : nullptr;
+FindConvolution open_convolutions(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu) {
+  if (target == nullptr) {
+    return nullptr;
+  }
+  using Key = std::tuple<Convolution, bool, ConvolutionAlignments, std::size_t>;
+  const auto plans = std::make_shared<CudnnPlans<Key>>(target, gpu);
+  return [plans](const Convolution& convolution, bool adds, const ConvolutionMemory& memory) -> ConvolutionRun {
+    const ConvolutionAlignments alignments = {alignment_of(memory.x), alignment_of(memory.w), alignment_of(memory.y)};
+    return plans->find(
+        {convolution, adds, alignments, memory.workspace.size()}, text_of(convolution),
+        [&](const CudnnTarget& with, CudnnGpu described) {
+          return find_convolution_plan(with, convolution, adds, alignments, memory.workspace.size(), described);
+        },
+        [&](const CudnnPlan& plan) {
+          return std::make_shared<const CudnnDescriptor>(
+              plan.bind({{1, memory.x}, {2, memory.w}, {3, memory.y}}, memory.workspace));
+        });
+  };
 }
 
 }  // namespace shardrun::device::cuda

@@ -1,4 +1,4 @@
-#include "core/device/cuda/runtime/cudnn_operations.h"
+#include "core/device/cuda/runtime/cudnn_graph.h"
 
 #include <utility>
 

@@ -10,17 +10,14 @@
 #include "core/device/cuda/fusions.h"
 #include "core/device/cuda/known_kernels.h"
 #include "core/device/cuda/runtime/attention_steps.h"
-#include "core/device/cuda/runtime/attentions.h"
 #include "core/device/cuda/runtime/convolution_steps.h"
-#include "core/device/cuda/runtime/convolutions.h"
 #include "core/device/cuda/runtime/cublaslt.h"
 #include "core/device/cuda/runtime/cudnn.h"
-#include "core/device/cuda/runtime/library_attention.h"
-#include "core/device/cuda/runtime/library_convolution.h"
+#include "core/device/cuda/runtime/cudnn_library.h"
+#include "core/device/cuda/runtime/library_ops.h"
 #include "core/device/cuda/runtime/library_product.h"
 #include "core/device/cuda/runtime/memory.h"
 #include "core/device/cuda/runtime/product_steps.h"
-#include "core/device/cuda/runtime/products.h"
 #include "core/device/cuda/runtime/queue.h"
 #include "core/device/cuda/runtime/shared_library.h"
 
@@ -161,8 +158,15 @@ const CudaDevice::Dnn& CudaDevice::dnn() const {
   return *dnn_;
 }
 
-LibraryAttention* CudaDevice::attention() const { return dnn().attention.get(); }
-LibraryConvolutions* CudaDevice::convolutions() const { return dnn().convolutions.get(); }
+const FindAttention* CudaDevice::attention() const {
+  const FindAttention& find = dnn().attention;
+  return find ? &find : nullptr;
+}
+
+const FindConvolution* CudaDevice::convolutions() const {
+  const FindConvolution& find = dnn().convolutions;
+  return find ? &find : nullptr;
+}
 
 std::size_t CudaDevice::scratch_bytes(const Kernel& kernel, const graph::OpShape& shape, int threads) const {
   const std::size_t own = Device::scratch_bytes(kernel, shape, threads);

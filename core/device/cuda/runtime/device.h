@@ -10,13 +10,12 @@
 #include <vector>
 
 #include "core/device/apart.h"
+#include "core/device/cuda/runtime/cudnn_library.h"
 #include "core/device/cuda/runtime/gpu.h"
 
 namespace shardrun::device::cuda {
 
 class CudaQueue;
-class LibraryAttention;
-class LibraryConvolutions;
 class LibraryProducts;
 
 /// The GPUs of this machine, of which a process uses one. The constructor calls no CUDA: the first call happens when
@@ -41,8 +40,7 @@ class CudaDevice final : public DeviceApart {
   /// so plans are the same with and without a library.
   [[nodiscard]] std::size_t scratch_bytes(const Kernel& kernel, const graph::OpShape& shape,
                                           int threads) const override;
-  /// Matrix products, attention and convolutions are prepared for libraries if these are found (products.h,
-  /// attentions.h, convolutions.h).
+  /// Matrix products, attention and convolutions are prepared for libraries if these are found (library_ops.h).
   [[nodiscard]] std::unique_ptr<const PreparedKernel> prepare(const Kernel& kernel, const graph::Attributes& attributes,
                                                               std::vector<TensorView> inputs,
                                                               std::vector<TensorView> outputs,
@@ -69,9 +67,9 @@ class CudaDevice final : public DeviceApart {
   /// does not start.
   [[nodiscard]] LibraryProducts* products() const;
   /// Null: our own kernels compute attention. Throws Error{internal} as start_cudnn() does.
-  [[nodiscard]] LibraryAttention* attention() const;
+  [[nodiscard]] const FindAttention* attention() const;
   /// Null: our own kernels compute convolutions. Throws Error{internal} as start_cudnn() does.
-  [[nodiscard]] LibraryConvolutions* convolutions() const;
+  [[nodiscard]] const FindConvolution* convolutions() const;
 
   void add(CudaQueue* queue) const;
   void remove(CudaQueue* queue) const;
@@ -84,8 +82,8 @@ class CudaDevice final : public DeviceApart {
  private:
   /// Both use one handle of cuDNN.
   struct Dnn {
-    std::unique_ptr<LibraryAttention> attention;
-    std::unique_ptr<LibraryConvolutions> convolutions;
+    FindAttention attention;
+    FindConvolution convolutions;
   };
   [[nodiscard]] const Dnn& dnn() const;
 

@@ -1,6 +1,5 @@
 #include "core/device/cuda/runtime/cudnn.h"
-#include "core/device/cuda/runtime/library_attention.h"
-#include "core/device/cuda/runtime/library_convolution.h"
+#include "core/device/cuda/runtime/cudnn_library.h"
 #include "core/device/cuda/runtime/shared_library.h"
 
 // The functions of cudnn.h for builds without cuDNN's header.
@@ -21,9 +20,7 @@ const FoundCudnn& find_cudnn() {
 }
 
 std::shared_ptr<CudnnTarget> start_cudnn(const Gpu&) { return nullptr; }
-std::unique_ptr<LibraryAttention> open_attention(const std::shared_ptr<CudnnTarget>&, const Gpu&) { return nullptr; }
-std::unique_ptr<LibraryConvolutions> open_convolutions(const std::shared_ptr<CudnnTarget>&, const Gpu&) {
-  return nullptr;
-}
+FindAttention open_attention(const std::shared_ptr<CudnnTarget>&, const Gpu&) { return nullptr; }
+FindConvolution open_convolutions(const std::shared_ptr<CudnnTarget>&, const Gpu&) { return nullptr; }
 
 }  // namespace shardrun::device::cuda

@@ -1,4 +1,4 @@
-#include "core/device/cuda/runtime/products.h"
+#include "core/device/cuda/runtime/library_ops.h"
 
 #include <algorithm>
 #include <array>

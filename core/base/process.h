@@ -1,10 +1,18 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <string_view>
 #include <thread>
 
 namespace shardrun {
+
+/// This machine's name, for messages to people.
+[[nodiscard]] std::string host_name();
+
+/// Ends this process at once, as _exit does. Marks the end as intended, so that no plugin whose code is running is
+/// blamed. Async-signal-safe; any thread may call it.
+[[noreturn]] void end_process(int code) noexcept;
 
 /// Starts a thread with all signals blocked, so that other threads handle them. `except`: a signal that stays
 /// unblocked; 0: none. `what` names the thread in the message. Throws Error{io} if the thread cannot be started.

@@ -1,8 +1,11 @@
-#include "core/base/signal_free_thread.h"
+#include "core/base/process.h"
 
 #include <fmt/format.h>
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <system_error>
 #include <utility>
@@ -10,6 +13,17 @@
 #include "core/base/error.h"
 
 namespace shardrun {
+
+std::string host_name() {
+  std::array<char, 256> name = {};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this machine";
+}
+
+void end_process(int code) noexcept {
+  for (;;) {
+    ::syscall(SYS_exit_group, code);
+  }
+}
 
 std::thread thread_without_signals(std::string_view what, std::function<void()> run, int except) {
   sigset_t blocked;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -31,5 +32,30 @@ class CsvWriter {
   std::optional<AppendedFile> file_;
   std::string line_;
 };
+
+/// A new file of events for TensorBoard. Each step is one record, which is written at once. TensorBoard drops what
+/// older files of the folder say of the steps that this one begins with: an attempt did them, and was followed by
+/// another.
+class EventFile {
+ public:
+  /// `folder` exists. `done`: the steps done before those of this file. `job`: the text of the job. Throws Error{io}.
+  EventFile(const std::filesystem::path& folder, std::int64_t done, std::string_view job);
+
+  /// Writes the numbers of a step as scalars, each under the name that tag_of() gives its field. Throws Error{io}, as
+  /// AppendedFile does.
+  void write(std::span<const JsonField> fields);
+
+ private:
+  void append(std::string_view event);
+
+  AppendedFile file_;
+  std::string record_;
+};
+
+/// The name by which TensorBoard shows a field of metrics.jsonl; "" if it does not.
+[[nodiscard]] std::string_view tag_of(std::string_view field) noexcept;
+
+/// CRC-32C (Castagnoli).
+[[nodiscard]] std::uint32_t crc32c(std::string_view bytes) noexcept;
 
 }  // namespace shardrun::metrics
