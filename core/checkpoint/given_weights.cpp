@@ -212,7 +212,7 @@ graph::DType type_of_activations(job::RealType setting, graph::DType matrices) {
   if (setting == job::RealType::bfloat16 && matrices != graph::DType::bf16) {
     throw Error(ErrorCode::job,
                 fmt::format("bfloat16 has no effect with matrices in {}: only products with bfloat16 weights round "
-                            "activations so; remove it, or set weights to bfloat16",
+                            "their activations; remove it, or set weights to bfloat16",
                             to_string(matrices)));
   }
   return setting == job::RealType::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
