@@ -194,8 +194,11 @@ class Storing {
       read_blocks(node, has_rows ? "block_embedding" : "block_matmul");
     }
     const std::int32_t layer = node.layer;
-    if (dtype == DType::bf16 && !has_rows && activations_ == DType::bf16) {
+    if (dtype == DType::bf16 && !has_rows && activations_ == DType::bf16 && contracted_by(node)) {
       node.inputs.front() = rounded(first, layer);
+      if (!has_fixed_order(node.attributes)) {
+        node.attributes.add(std::string(fixed_order), std::int64_t{1});
+      }
     }
     copy_.append(std::move(node), copy_.values());
     if (has_rows && is_real(dtype) && dtype != DType::f32) {

@@ -19,8 +19,9 @@ inline constexpr std::int64_t block_elements = 32;
 ///   consecutive elements of K. Products round activations in the same blocks (op block_matmul). P is stored with K
 ///   last, even if the model has K first. If the dimensions do not allow such blocks, or uses sum over different
 ///   dimensions, P becomes bf16.
-/// - `activations` = bf16: a product with bf16 weights reads its first operand through a cast to bf16, which all such
-///   products of the value share, and still makes float32.
+/// - `activations` = bf16: a product of two matrices with bf16 weights reads its first operand through a cast to bf16,
+///   which all such products of the value share. It still makes float32, and adds in a fixed order, so that a row's
+///   bits do not depend on others.
 /// REQUIRES: all real tensors of the graph except caches are f32, and no function writes a parameter. `dtype`: f32 (the
 /// graph stays as it is), bf16, f16 or i8. `activations`: f32 or bf16.
 void store_weights(Graph& graph, DType dtype, DType activations = DType::f32);

@@ -144,15 +144,16 @@ TEST_CASE("products with float32 weights have few rows up to 64 if these are tra
   CHECK((is_chosen(32, false) && !is_chosen(33, false)));
 }
 
-TEST_CASE("products of bfloat16 matrices have few rows for any number of rows, unless a is transposed", "[kernels]") {
-  const auto is_chosen = [](std::int64_t rows, DType of_a, DType of_b, DType of_c, bool is_turned) {
+TEST_CASE("products of bfloat16 matrices in a fixed order have few rows for any number of rows", "[kernels]") {
+  const auto is_chosen = [](std::int64_t rows, DType of_a, DType of_b, DType of_c, bool is_turned, bool is_fixed) {
     return device::cpu::has_few_rows(
-        {rows, 8, 8, {nullptr, of_a, 8, is_turned}, {nullptr, of_b, 8}, {nullptr, of_c, 8}});
+        {rows, 8, 8, {nullptr, of_a, 8, is_turned}, {nullptr, of_b, 8}, {nullptr, of_c, 8}, is_fixed});
   };
-  CHECK(is_chosen(1000, DType::bf16, DType::bf16, DType::f32, false));
-  CHECK_FALSE(is_chosen(1, DType::bf16, DType::bf16, DType::f32, true));
-  CHECK_FALSE(is_chosen(1, DType::bf16, DType::bf16, DType::bf16, false));
-  CHECK_FALSE(is_chosen(1, DType::bf16, DType::f32, DType::f32, false));
+  CHECK(is_chosen(1000, DType::bf16, DType::bf16, DType::f32, false, true));
+  CHECK_FALSE(is_chosen(1, DType::bf16, DType::bf16, DType::f32, false, false));
+  CHECK_FALSE(is_chosen(1, DType::bf16, DType::bf16, DType::f32, true, true));
+  CHECK_FALSE(is_chosen(1, DType::bf16, DType::bf16, DType::bf16, false, true));
+  CHECK_FALSE(is_chosen(1, DType::bf16, DType::f32, DType::f32, false, true));
 }
 
 TEST_CASE("NaN and infinity in bfloat16 stay in their rows and columns", "[kernels]") {

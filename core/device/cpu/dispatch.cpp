@@ -103,7 +103,7 @@ bool has_few_rows(const Product& p) noexcept {
     return false;
   }
   if (p.a.dtype == DType::bf16) {
-    return p.b.dtype == DType::bf16;
+    return p.b.dtype == DType::bf16 && p.fixed_order;
   }
   const bool halves = p.b.dtype == DType::bf16 || p.b.dtype == DType::f16;
   return p.a.dtype == DType::f32 &&

@@ -9,7 +9,8 @@
 namespace shardrun::device::cpu {
 
 /// Whether multiply_few_rows() computes this product: c is float32, a is not transposed, and either a is float32, and b
-/// float32, bfloat16 or half precision, or both are bfloat16. From sizes, types and layout alone.
+/// float32, bfloat16 or half precision, or both are bfloat16 and the order of sums is fixed: otherwise a library is as
+/// good, or better where it has instructions for matrices. From sizes, types and layout alone.
 [[nodiscard]] bool has_few_rows(const Product& product) noexcept;
 
 /// c = a b, plus c if `accumulate`, at the rate at which b can be read from memory. Sums are float32. Threads share the

@@ -96,6 +96,7 @@ TEST_CASE("activations in bfloat16: products read a cast that they share, and ev
             ++products;
             CHECK(function.values[node.inputs[0]].type.dtype == DType::bf16);
             CHECK(function.values[node.inputs[1]].type.dtype == DType::bf16);
+            CHECK(has_fixed_order(node.attributes));
           }
         }
         CHECK(products == (std::string_view(model) == "llama" ? 2 * 7 + 1 : 2 * 4 + 1));
@@ -104,6 +105,24 @@ TEST_CASE("activations in bfloat16: products read a cast that they share, and ev
       }
     }
   }
+}
+
+TEST_CASE("an einsum that is not a product of two matrices keeps float32 activations", "[graph]") {
+  Graph graph;
+  graph.add_state({.name = "matrix", .type = {DType::f32, {4, 4}, {"a", "b"}}});
+  FunctionBuilder builder(graph, "apply", Role::on_demand, 1);
+  const ValueId x = builder.input("x", {DType::f32, {3, 4}, {"batch", "a"}});
+  const ValueId product = builder.call("einsum", {x, builder.state("matrix")}, {{"spec", "ba,ac->bc"}}, "product");
+  builder.output("y", builder.call("einsum", {product, builder.state("matrix")}, {{"spec", "bc,ac->ab"}}, "turned"));
+  builder.finish();
+  store_weights(graph, DType::bf16, DType::bf16);
+  const Function& function = graph.functions.front();
+  std::map<std::string, DType> first_operands;
+  for (const Node& node : function.nodes) {
+    first_operands[node.name] = function.values[node.inputs[0]].type.dtype;
+  }
+  CHECK(first_operands ==
+        std::map<std::string, DType>{{"cast/x", DType::f32}, {"product", DType::bf16}, {"turned", DType::f32}});
 }
 
 TEST_CASE("activations stay float32 where weights are not bfloat16", "[graph]") {
