@@ -208,6 +208,16 @@ graph::DType type_of_matrices(job::Weights setting, const GivenWeights* weights)
   return weights != nullptr && weights->is_quantised() ? graph::DType::bf16 : graph::DType::f32;
 }
 
+graph::DType type_of_activations(job::RealType setting, graph::DType matrices) {
+  if (setting == job::RealType::bfloat16 && matrices != graph::DType::bf16) {
+    throw Error(ErrorCode::job,
+                fmt::format("bfloat16 has no effect with matrices in {}: only products with bfloat16 weights round "
+                            "their activations; remove it, or set weights to bfloat16",
+                            to_string(matrices)));
+  }
+  return setting == job::RealType::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
+}
+
 void require_model(const TensorSource& source, const std::string& model) {
   if (const std::string found = model_of(source); !found.empty() && found != model) {
     throw Error(ErrorCode::data,

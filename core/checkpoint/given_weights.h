@@ -60,6 +60,8 @@ class GivenWeights {
 
 /// The type in which a generating job keeps the matrices of these weights. `weights`: null if it names none.
 [[nodiscard]] graph::DType type_of_matrices(job::Weights setting, const GivenWeights* weights);
+/// The type to which its products round activations. Throws Error{job} if the setting has no effect with such matrices.
+[[nodiscard]] graph::DType type_of_activations(job::RealType setting, graph::DType matrices);
 
 /// Throws Error{data} if the metadata says that the weights belong to another model.
 void require_model(const TensorSource& source, const std::string& model);

@@ -229,6 +229,20 @@ job::Weights weights_setting(const Parsed& parsed) {
   return static_cast<job::Weights>(found - choices.begin());
 }
 
+/// The setting of --activations for one process, as a job checks its own.
+graph::DType activations_setting(const Parsed& parsed, graph::DType matrices) {
+  const std::string text = parsed.get("activations").value_or("float32");
+  if (text != "float32" && text != "bfloat16") {
+    throw Error(ErrorCode::usage, fmt::format("--activations: expected one of float32, bfloat16, found '{}'", text));
+  }
+  try {
+    return checkpoint::type_of_activations(text == "bfloat16" ? job::RealType::bfloat16 : job::RealType::float32,
+                                           matrices);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::usage, fmt::format("--activations: {}", error.message()));
+  }
+}
+
 /// Throws Error{usage} for a token that the model does not have.
 void require_tokens(const std::vector<std::int32_t>& tokens, std::int64_t vocab) {
   const auto other = std::ranges::find_if(tokens, [&](std::int32_t token) { return token >= vocab; });
@@ -287,9 +301,11 @@ int generate(std::span<const std::string> words) {
     take_needed_context(trained, tokens.size(), count);
   }
   const graph::DType matrices = checkpoint::type_of_matrices(weights_setting(parsed), &given);
+  const graph::DType activations = activations_setting(parsed, matrices);
   const graph::Graph graph =
-      has_caches ? workload::build_decoding(trained.model, trained.settings, {.slots = 1, .weights = matrices})
-                 : workload::build_prediction(trained.model, trained.settings, matrices);
+      has_caches ? workload::build_decoding(trained.model, trained.settings,
+                                            {.slots = 1, .weights = matrices, .activations = activations})
+                 : workload::build_prediction(trained.model, trained.settings, matrices, activations);
   const graph::Function& function = graph.functions.back();
   require_tokens(tokens, function.values[function.outputs.front().value].type.shape.back());
   sampling.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;

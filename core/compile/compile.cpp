@@ -548,6 +548,9 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   } else if (!is_engine) {
     open_weights(job, compiled);
   }
+  if (job::generates(job)) {
+    placing(job, "infer", "activations", [&] { static_cast<void>(decoding_settings(job, compiled)); });
+  }
   tell("compiling");
   if (is_engine) {
     build_engine(job, rank, compiled);
@@ -566,12 +569,14 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
 
 workload::DecodingSettings decoding_settings(const job::Job& job, const Compiled& compiled) {
   const bool is_narrow = job.infer.cache == job::RealType::bfloat16;
+  const graph::DType weights = checkpoint::type_of_matrices(job.infer.weights, compiled.weights.get());
   return {.slots = compiled.slots,
           .groups = compiled.groups,
           .chunk = job.infer.chunk,
           .cache = is_narrow ? graph::DType::bf16 : graph::DType::f32,
           .scores_prompts = job.infer.prompt_logprobs,
-          .weights = checkpoint::type_of_matrices(job.infer.weights, compiled.weights.get()),
+          .weights = weights,
+          .activations = checkpoint::type_of_activations(job.infer.activations, weights),
           .fixed_order = job.infer.invariant == job::Invariant::ranks};
 }
 

@@ -153,8 +153,13 @@ bool store_in_blocks(Graph& graph, StateId id, const Use& use) {
 /// Copies a function whose states already have their new types.
 class Storing {
  public:
-  Storing(const Graph& graph, const Function& function)
-      : graph_(graph), function_(function), copy_(function), scales_(graph.states.size()) {}
+  Storing(const Graph& graph, const Function& function, DType activations)
+      : graph_(graph),
+        function_(function),
+        activations_(activations),
+        copy_(function),
+        scales_(graph.states.size()),
+        rounded_(function.values.size()) {}
 
   Function run() {
     for (const Node& node : function_.nodes) {
@@ -179,6 +184,7 @@ class Storing {
 
   void add(Node node) {
     const ValueId original = node.outputs.front();
+    const ValueId first = node.inputs.empty() ? ValueId() : node.inputs.front();
     for (ValueId& id : node.inputs) {
       id = copy_.values()[id];
     }
@@ -188,11 +194,26 @@ class Storing {
       read_blocks(node, has_rows ? "block_embedding" : "block_matmul");
     }
     const std::int32_t layer = node.layer;
+    if (dtype == DType::bf16 && !has_rows && activations_ == DType::bf16 && contracted_by(node)) {
+      node.inputs.front() = rounded(first, layer);
+      if (!has_fixed_order(node.attributes)) {
+        node.attributes.add(std::string(fixed_order), std::int64_t{1});
+      }
+    }
     copy_.append(std::move(node), copy_.values());
     if (has_rows && is_real(dtype) && dtype != DType::f32) {
       copy_.made().values[copy_.values()[original]].type.dtype = dtype;
       copy_.values()[original] = as_float(copy_.values()[original], layer);
     }
+  }
+
+  /// A value of the original, as bf16 in the copy.
+  ValueId rounded(ValueId original, std::int32_t layer) {
+    ValueId& made = rounded_[original];
+    if (!made.exists()) {
+      made = cast(copy_.values()[original], DType::bf16, layer);
+    }
+    return made;
   }
 
   /// Lets a node read int8 weights and their scales.
@@ -221,27 +242,34 @@ class Storing {
 
   /// A cast of the value. Takes over its cut point.
   ValueId as_float(ValueId id, std::int32_t layer) {
+    const ValueId result = cast(id, DType::f32, layer);
+    Function& made = copy_.made();
+    made.values[result].cut_point = std::exchange(made.values[id].cut_point, {});
+    return result;
+  }
+
+  ValueId cast(ValueId id, DType dtype, std::int32_t layer) {
     Function& made = copy_.made();
     Node node{.op = &find_op("cast"),
               .name = "cast/" + made.values[id].name,
-              .attributes = {{"dtype", to_string(DType::f32)}},
+              .attributes = {{"dtype", to_string(dtype)}},
               .inputs = {id},
               .outputs = {made.values.next()},
               .layer = layer};
     node.rule = node.op->rule(node.attributes, {made.values[id].type});
     std::vector<TensorType> results = infer_types(node.rule, {made.values[id].type}, node.name);
-    const ValueId result = made.values.push_back({.name = node.name,
-                                                  .cut_point = std::exchange(made.values[id].cut_point, {}),
-                                                  .type = std::move(results.front()),
-                                                  .producer = made.nodes.next()});
+    const ValueId result =
+        made.values.push_back({.name = node.name, .type = std::move(results.front()), .producer = made.nodes.next()});
     made.nodes.push_back(std::move(node));
     return result;
   }
 
   const Graph& graph_;
   const Function& function_;
+  const DType activations_;
   FunctionCopy copy_;
-  IdVector<StateId, ValueId> scales_;  ///< by int8 weights: the value of their scales
+  IdVector<StateId, ValueId> scales_;   ///< by int8 weights: the value of their scales
+  IdVector<ValueId, ValueId> rounded_;  ///< by value of the original: its cast to bf16
 };
 
 }  // namespace
@@ -250,7 +278,7 @@ StateId scales_of(const Graph& graph, StateId weights) noexcept {
   return graph.find_state(scale_name(graph.states[weights]));
 }
 
-void store_weights(Graph& graph, DType dtype) {
+void store_weights(Graph& graph, DType dtype, DType activations) {
   if (dtype == DType::f32) {
     return;
   }
@@ -268,7 +296,7 @@ void store_weights(Graph& graph, DType dtype) {
     }
   }
   for (Function& function : graph.functions) {
-    function = Storing(graph, function).run();
+    function = Storing(graph, function, activations).run();
   }
 }
 

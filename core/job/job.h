@@ -152,6 +152,7 @@ struct InferSettings {
   std::int64_t page{};     ///< tokens on a page of the caches
   RealType cache{};
   Weights weights{};
+  RealType activations{};  ///< to which products with bfloat16 weights round their first operand
   Invariant invariant{};   ///< on what an answer's bits do not depend: on other prompts alone, or on the ranks, too
   bool prompt_logprobs{};  ///< prompts may ask for the logarithms of the probabilities of their own tokens
   bool writes_text{};      ///< answers are written as they are, instead of as JSON objects

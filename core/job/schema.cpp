@@ -254,6 +254,14 @@ Section infer_section() {
                 .help = "The element type of the matrices of weights. auto: bfloat16 for a GGUF file that is "
                         "quantised, otherwise float32."},
                into(&Job::infer, &InferSettings::weights)},
+              {{.name = "activations",
+                .type = choice,
+                .default_value = "float32",
+                .choices = {"float32", "bfloat16"},
+                .help = "The type to which products round what they multiply with bfloat16 weights. Sums and all "
+                        "else stay float32. bfloat16 is faster where the processor has AVX512-BF16; it is refused "
+                        "with other weights, where it has no effect."},
+               into(&Job::infer, &InferSettings::activations)},
               {{.name = "invariant",
                 .type = choice,
                 .default_value = "batch",
@@ -500,6 +508,7 @@ const Rules& rules() {
               {{"infer", "page"}, {"infer", "tokens"}, "0"},
               {{"infer", "cache"}, {"infer", "tokens"}, "0"},
               {{"infer", "weights"}, {"infer", "tokens"}, "0"},
+              {{"infer", "activations"}, {"infer", "tokens"}, "0"},
               {{"infer", "invariant"}, {"infer", "tokens"}, "0"},
               {{"infer", "prompt_logprobs"}, {"infer", "tokens"}, "0"},
               {{"infer", "text"}, {"infer", "tokens"}, "0"},

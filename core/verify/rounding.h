@@ -35,7 +35,7 @@ struct Size {
 /// of a result round each part to the type.
 void round_result(graph::DType rounded, std::span<double> values, std::uint32_t stream, device::Threads& threads);
 
-/// Rounds a float32 result that is stored in a cache: disturbs it as one of float32, and rounds it to the cache's type,
+/// Rounds a float32 result that is cast or stored in a cache: disturbs it as one of float32, and rounds it to the type,
 /// to nearest. Values that are in the cache already stay unchanged.
 void round_stored(graph::DType dtype, std::span<double> values, std::uint32_t stream, device::Threads& threads);
 

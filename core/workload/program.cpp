@@ -185,14 +185,15 @@ std::string untrained_notice(const Graph& graph) {
              : fmt::format("parameters without a gradient keep their first values: {}", fmt::join(untrained, ", "));
 }
 
-Graph build_prediction(const Model& model, const ModelSettings& model_settings, graph::DType weights) {
+Graph build_prediction(const Model& model, const ModelSettings& model_settings, graph::DType weights,
+                       graph::DType activations) {
   if (!model.predict) {
     refuse(model_settings, "model", "name",
            fmt::format("model {} does not predict tokens, so nothing can be sampled from it", model.name));
   }
   Graph graph = declare(model, model_settings);
   add_prediction(graph, model, model_settings);
-  graph::store_weights(graph, weights);
+  graph::store_weights(graph, weights, activations);
   return graph;
 }
 
@@ -247,7 +248,7 @@ Graph build_decoding(const Model& model, const ModelSettings& model_settings, co
     add(score_function, 1, settings.chunk);
   }
   add(decode_function, settings.rows(), 1);
-  graph::store_weights(graph, settings.weights);
+  graph::store_weights(graph, settings.weights, settings.activations);
   if (settings.fixed_order) {
     fix_order(graph);
   }
@@ -266,7 +267,7 @@ Graph build_kept_decoding(const Model& model, const ModelSettings& model_setting
                   logits, StateWrite::Mode::assign);
     finish(builder);
   }
-  graph::store_weights(graph, settings.weights);
+  graph::store_weights(graph, settings.weights, settings.activations);
   return graph;
 }
 

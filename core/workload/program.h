@@ -74,10 +74,11 @@ inline constexpr std::string_view loss_count_state = "loss_count";
 /// a graph that is not trained.
 [[nodiscard]] std::string untrained_notice(const graph::Graph& graph);
 
-/// A graph with the parameters and only the function `predict`, for sampling. `weights`: the type of its matrices, as
-/// for graph::store_weights.
+/// A graph with the parameters and only the function `predict`, for sampling. `weights` and `activations`: as for
+/// graph::store_weights.
 [[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings,
-                                            graph::DType weights = graph::DType::f32);
+                                            graph::DType weights = graph::DType::f32,
+                                            graph::DType activations = graph::DType::f32);
 
 /// How sequences are continued with caches.
 struct DecodingSettings {
@@ -86,8 +87,9 @@ struct DecodingSettings {
   std::int64_t chunk = 64;  ///< tokens of a prompt in a call of `prefill`, which has one row
   graph::DType cache = graph::DType::f32;
   bool scores_prompts = false;  ///< also with `score`: `prefill` with logits for all tokens: [chunk, vocab]
-  graph::DType weights = graph::DType::f32;  ///< of matrices: see graph::store_weights
-  bool fixed_order = false;                  ///< products add in an order that does not depend on how they are split
+  graph::DType weights = graph::DType::f32;      ///< of matrices: see graph::store_weights
+  graph::DType activations = graph::DType::f32;  ///< in products: see graph::store_weights
+  bool fixed_order = false;  ///< products add in an order that does not depend on how they are split
 
   /// The rows of `decode`.
   [[nodiscard]] std::int64_t rows() const noexcept { return (slots + groups - 1) / groups; }

@@ -326,6 +326,38 @@ TEST_CASE("weights in fewer bits give the same answers under each strategy, near
   }
 }
 
+TEST_CASE("activations in bfloat16 give nearly the same answers, with the same bits however they are computed",
+          "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "job.ini", narrow_job);
+  write_file(job.path() / "prompts.jsonl", prompts);
+  REQUIRE(job.run().code == 0);
+  const auto answer = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"--weights", "bfloat16"});
+    const Ended ended = generate(job, words);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    return ended.out;
+  };
+  const std::vector<std::string> rounds = {"--activations", "bfloat16", "--set", "infer.invariant=ranks"};
+  const std::string one = answer(rounds);
+  const double distance = largest_difference(answers_of(one), answers_of(answer({"--activations", "float32"})));
+  CHECK(distance < 0.05);
+  CHECK(distance > 1e-5);  // the activations have been rounded
+  // pp computes the slots in two groups, in a call each.
+  for (std::vector<std::string> split : std::vector<std::vector<std::string>>{
+           {"--threads", "2"}, {"--ranks", "2", "--strategy", "tp"}, {"--ranks", "2", "--strategy", "pp"}}) {
+    CAPTURE(split);
+    split.insert(split.end(), rounds.begin(), rounds.end());
+    CHECK(answer(split) == one);
+  }
+  for (const char* const type : {"float32", "float16", "int8"}) {
+    const Ended refused = generate(job, {"--weights", type, "--activations", "bfloat16"});
+    CHECK(refused.code == 2);
+    CHECK_THAT(refused.err, Contains("--activations: [infer] activations: bfloat16 has no effect with matrices in "));
+  }
+}
+
 TEST_CASE("a prompt that cannot be continued stops the job or is skipped", "[generate]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=1"}).code == 0);

@@ -287,6 +287,10 @@ TEST_CASE("jobs that continue prompts agree with the reference, whatever the spl
       CHECK_THAT(ended.out, Contains("\"tensor\": \"layer.1/mlp/down/weights\", \"what\": \"initial\""));
     }
   }
+  const std::vector<std::string> rounded = {"infer.weights=bfloat16", "infer.activations=bfloat16"};
+  check_passed(job.verify_prompts(with({"job.strategy=single"}, rounded)));
+  check_passed(job.verify_prompts(with({"job.strategy=tp", "job.ranks=2"}, rounded)));
+  check_passed(job.verify_prompts(with({"job.strategy=pp", "job.ranks=2"}, rounded)));
   check_passed(job.verify_prompts({"job.strategy=tp", "job.ranks=2", "infer.cache=bfloat16", "infer.invariant=ranks"}));
   CHECK_FALSE(std::filesystem::exists(job.path() / "answers.jsonl"));
   CHECK_FALSE(std::filesystem::exists(job.path() / "runs"));

@@ -4,8 +4,10 @@
 #include "core/device/cpu/few_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -22,8 +24,8 @@ namespace {
 constexpr std::int64_t gap = 3;  // elements between the end of a row and the next one
 
 struct FewRows {
-  FewRows(std::int64_t rows, std::int64_t columns, std::int64_t depth, DType dtype, bool is_transposed)
-      : m(rows), n(columns), k(depth), type(dtype), transposed(is_transposed) {
+  FewRows(std::int64_t rows, std::int64_t columns, std::int64_t depth, DType of_a, DType of_b, bool is_transposed)
+      : m(rows), n(columns), k(depth), left_type(of_a), type(of_b), transposed(is_transposed) {
     test::Random random(static_cast<std::uint64_t>(n * 1000 + k));
     a = test::zeros(test::type_of({m, k + gap}));
     b = test::zeros(test::type_of({transposed ? n : k, b_stride()}));
@@ -31,11 +33,12 @@ struct FewRows {
     random.fill_normal(b, 0, 1);
     test::round_to_float(a);
     test::round_to_float(b);
+    device::round_elements(left_type, a.values);
     device::round_elements(type, b.values);
-    a_bytes.resize(a.values.size() * 4);
-    device::write_elements(DType::f32, a.values, a_bytes);
+    a_bytes.resize(a.values.size() * graph::element_bytes(left_type));
+    device::write_elements(left_type, a.values, a_bytes);
     b_bytes.reserve(1);  // for products of no terms, too, there is a matrix
-    b_bytes.resize(b.values.size() * (type == DType::f32 ? 4 : 2));
+    b_bytes.resize(b.values.size() * graph::element_bytes(type));
     device::write_elements(type, b.values, b_bytes);
   }
 
@@ -50,6 +53,7 @@ struct FewRows {
   std::int64_t m;
   std::int64_t n;
   std::int64_t k;
+  DType left_type;
   DType type;
   bool transposed;
   test::Tensor a;
@@ -68,7 +72,7 @@ std::vector<float> multiplied(device::cpu::FewRowsRunner runner, FewRows& in, st
   runner({last - first,
           in.n,
           in.k,
-          {in.a_bytes.data() + first * (in.k + gap) * 4, DType::f32, in.k + gap},
+          device::Operand{in.a_bytes.data(), in.left_type, in.k + gap}.from(first, 0),
           {in.b_bytes.data(), in.type, in.b_stride(), in.transposed},
           {reinterpret_cast<std::byte*>(c.data()), DType::f32, in.n + gap}},
          accumulate, pool);
@@ -83,13 +87,20 @@ std::vector<float> multiplied(device::cpu::FewRowsRunner runner, FewRows& in, st
 
 template <typename Check>
 void for_each_product(const Check& check) {
-  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+  for (const auto& [left, type] : {std::pair(DType::f32, DType::f32), std::pair(DType::f32, DType::bf16),
+                                   std::pair(DType::f32, DType::f16), std::pair(DType::bf16, DType::bf16)}) {
     for (const bool transposed : {false, true}) {
-      for (const auto& [n, k] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
-               {1, 1}, {7, 3}, {37, 300}, {64, 8}, {1301, 41}, {50, 0}}) {
-        FewRows in(33, n, k, type, transposed);
-        for (const device::cpu::FewRowsRunner runner : device::cpu::few_rows_runners()) {
-          INFO(graph::to_string(type) << (transposed ? " transposed" : "") << ", n " << n << ", k " << k);
+      for (const auto& [rows, n, k] : {std::array<std::int64_t, 3>{33, 1, 1},
+                                       {33, 7, 3},
+                                       {33, 37, 300},
+                                       {33, 64, 8},
+                                       {33, 1301, 41},
+                                       {33, 50, 0},
+                                       {67, 19, 1057}}) {
+        FewRows in(rows, n, k, left, type, transposed);
+        for (const device::cpu::FewRowsRunner runner : device::cpu::few_rows_runners(left)) {
+          INFO(graph::to_string(left) << " by " << graph::to_string(type) << (transposed ? " transposed" : "")
+                                      << ", rows " << rows << ", n " << n << ", k " << k);
           check(in, runner);
         }
       }
@@ -131,6 +142,45 @@ TEST_CASE("products with float32 weights have few rows up to 64 if these are tra
   };
   CHECK((is_chosen(64, true) && !is_chosen(65, true)));
   CHECK((is_chosen(32, false) && !is_chosen(33, false)));
+}
+
+TEST_CASE("products of bfloat16 matrices in a fixed order have few rows for any number of rows", "[kernels]") {
+  const auto is_chosen = [](std::int64_t rows, DType of_a, DType of_b, DType of_c, bool is_turned, bool is_fixed) {
+    return device::cpu::has_few_rows(
+        {rows, 8, 8, {nullptr, of_a, 8, is_turned}, {nullptr, of_b, 8}, {nullptr, of_c, 8}, is_fixed});
+  };
+  CHECK(is_chosen(1000, DType::bf16, DType::bf16, DType::f32, false, true));
+  CHECK_FALSE(is_chosen(1, DType::bf16, DType::bf16, DType::f32, false, false));
+  CHECK_FALSE(is_chosen(1, DType::bf16, DType::bf16, DType::f32, true, true));
+  CHECK_FALSE(is_chosen(1, DType::bf16, DType::bf16, DType::bf16, false, true));
+  CHECK_FALSE(is_chosen(1, DType::bf16, DType::f32, DType::f32, false, true));
+}
+
+TEST_CASE("NaN and infinity in bfloat16 stay in their rows and columns", "[kernels]") {
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const bool transposed : {false, true}) {
+    for (const device::cpu::FewRowsRunner runner : device::cpu::few_rows_runners(DType::bf16)) {
+      FewRows in(9, 21, 35, DType::bf16, DType::bf16, transposed);
+      const std::vector<float> before_them = multiplied(runner, in, 0, in.m, 1, false);
+      in.a.values[static_cast<std::size_t>(3 * (in.k + gap) + 34)] = static_cast<double>(nan);
+      in.b.values[static_cast<std::size_t>(transposed ? 20 * in.b_stride() + 34 : 34 * in.b_stride() + 20)] =
+          static_cast<double>(infinity);
+      device::write_elements(DType::bf16, in.a.values, in.a_bytes);
+      device::write_elements(DType::bf16, in.b.values, in.b_bytes);
+      const std::vector<float> found = multiplied(runner, in, 0, in.m, 1, false);
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        CAPTURE(transposed, i / 21, i % 21);
+        if (i / 21 == 3) {
+          CHECK(std::isnan(found[i]));
+        } else if (i % 21 == 20) {
+          CHECK(std::isinf(found[i]));
+        } else {
+          CHECK(found[i] == before_them[i]);
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("a row has the same bits alone and among others, and on 1, 2 and 3 threads", "[kernels]") {

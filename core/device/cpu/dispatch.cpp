@@ -25,6 +25,7 @@ extern const NestRunner nest_runner;
 namespace v4 {
 extern const BlockLoops loops_of_blocks;
 extern const BlockRunner block_runner;
+extern const FewRowsRunner bfloat_rows_runner;
 extern const FewRowsRunner few_rows_runner;
 extern const NestRunner nest_runner;
 }  // namespace v4
@@ -98,12 +99,18 @@ bool has_few_rows(const Product& p) noexcept {
   const std::int64_t most = p.b.transposed ? 64 : 32;  // up to which these loops are about as fast as a library's
   constexpr std::int64_t worthwhile = 1 << 14;         // weights from which these loops are not slower
   using graph::DType;
+  if (p.c.dtype != DType::f32 || p.a.transposed || p.m == 0) {
+    return false;
+  }
+  if (p.a.dtype == DType::bf16) {
+    return p.b.dtype == DType::bf16 && p.fixed_order;
+  }
   const bool halves = p.b.dtype == DType::bf16 || p.b.dtype == DType::f16;
-  return p.a.dtype == DType::f32 && p.c.dtype == DType::f32 && !p.a.transposed && p.m > 0 &&
+  return p.a.dtype == DType::f32 &&
          (halves || (p.b.dtype == DType::f32 && (p.fixed_order || (p.m <= most && p.n * p.k >= worthwhile))));
 }
 
-std::vector<FewRowsRunner> few_rows_runners() {
+std::vector<FewRowsRunner> few_rows_runners(graph::DType of_a) {
   std::vector<FewRowsRunner> runners = {baseline::few_rows_runner};
 #if defined(SHARDRUN_KERNEL_X86_LEVELS)
   if (machine_level() >= 3) {
@@ -112,12 +119,19 @@ std::vector<FewRowsRunner> few_rows_runners() {
   if (machine_level() >= 4) {
     runners.push_back(v4::few_rows_runner);
   }
+  if (of_a == graph::DType::bf16 && machine_level() >= 4 && __builtin_cpu_supports("avx512bf16")) {
+    runners.push_back(v4::bfloat_rows_runner);
+  }
+#else
+  static_cast<void>(of_a);
 #endif
   return runners;
 }
 
 void multiply_few_rows(const Product& product, bool accumulate, Threads& threads) {
-  SHARDRUN_OF_MACHINE(few_rows_runner)(product, accumulate, threads);
+  static const FewRowsRunner of_floats = few_rows_runners(graph::DType::f32).back();
+  static const FewRowsRunner of_bfloats = few_rows_runners(graph::DType::bf16).back();
+  (product.a.dtype == graph::DType::bf16 ? of_bfloats : of_floats)(product, accumulate, threads);
 }
 
 void run_nest(const ElementNest& nest, const KernelCall& call) { SHARDRUN_OF_MACHINE(nest_runner)(nest, call); }

@@ -35,20 +35,28 @@ SHARDRUN_INLINE void fetch(const float* from) { __builtin_prefetch(from, 0, 2); 
 SHARDRUN_INLINE void fetch(Bfloats from) { __builtin_prefetch(from.data, 0, 2); }
 SHARDRUN_INLINE void fetch(Halves16 from) { __builtin_prefetch(from.data, 0, 2); }
 
+SHARDRUN_INLINE float element(const float* from, std::int64_t index) { return from[index]; }
+SHARDRUN_INLINE float element(Bfloats from, std::int64_t index) {
+  return __builtin_bit_cast(float, static_cast<std::uint32_t>(from.data[index]) << 16U);
+}
+
+/// Rows of a, in float32 or bfloat16.
+template <typename Left>
 struct Rows {
-  const float* data;
+  Left data;
   std::int64_t stride;
   std::int64_t count;
 };
 
 /// Copies `columns` columns of some rows, `terms` at a time: [⌈columns / terms⌉, rows, terms]. In memory the rows may
 /// begin so far apart that they push each other out of the first-level cache.
-void gather_terms(Rows from, std::int64_t columns, float* to) {
+template <typename Left>
+void gather_terms(Rows<Left> from, std::int64_t columns, float* to) {
   for (std::int64_t first = 0; first < columns; first += terms) {
     const std::int64_t count = lesser(terms, columns - first);
     for (std::int64_t r = 0; r < from.count; ++r) {
       for (std::int64_t t = 0; t < count; ++t) {
-        to[(first * from.count) + r * terms + t] = from.data[r * from.stride + first + t];
+        to[(first * from.count) + r * terms + t] = element(from.data, r * from.stride + first + t);
       }
     }
   }
@@ -75,15 +83,15 @@ SHARDRUN_INLINE void add_terms(const float* a, std::int64_t rows, Weights b, std
 }
 
 /// The columns [0, columns) of c for b as stored. A row of sums is at most sums_room / a.count long.
-template <typename Weights>
-void add_columns_of_sums(Rows a, std::int64_t k, Weights b, std::int64_t b_stride, float* c, std::int64_t c_stride,
-                         std::int64_t columns, bool accumulate) {
+template <typename Left, typename Weights>
+void add_columns_of_sums(Rows<Left> a, std::int64_t k, Weights b, std::int64_t b_stride, float* c,
+                         std::int64_t c_stride, std::int64_t columns, bool accumulate) {
   alignas(64) float sums[sums_room];
   alignas(64) float left[most_rows * depth];
   const std::int64_t stride = (columns + lanes - 1) / lanes * lanes;
   for (std::int64_t first = 0; first == 0 || first < k; first += depth) {
     const std::int64_t end = lesser(k, first + depth);
-    gather_terms({a.data + first, a.stride, a.count}, end - first, left);
+    gather_terms<Left>({moved(a.data, first), a.stride, a.count}, end - first, left);
     __builtin_memset(sums, 0, static_cast<std::size_t>(a.count * stride) * sizeof(float));
     const float* group = left;
     std::int64_t p = first;
@@ -114,8 +122,8 @@ constexpr int tile_columns = 4;
 constexpr int single_columns = 8;  // of a tile of one row, where few columns would wait for each other
 
 /// `rows` rows of c, `columns` columns, for b transposed.
-template <int rows, int columns, typename Weights>
-SHARDRUN_INLINE void multiply_tile(Rows a, std::int64_t k, Weights b, std::int64_t b_stride, float* c,
+template <int rows, int columns, typename Left, typename Weights>
+SHARDRUN_INLINE void multiply_tile(Rows<Left> a, std::int64_t k, Weights b, std::int64_t b_stride, float* c,
                                    std::int64_t c_stride, bool accumulate) {
   vec sums[rows * columns] = {};
   vectors(0, k, [&](auto at) {
@@ -125,7 +133,7 @@ SHARDRUN_INLINE void multiply_tile(Rows a, std::int64_t k, Weights b, std::int64
       right[j] = load(moved(b, j * b_stride), at);
     }
     for (int r = 0; r < rows; ++r) {
-      const vec left = load(a.data + r * a.stride, at);
+      const vec left = load(moved(a.data, r * a.stride), at);
       for (int j = 0; j < columns; ++j) {
         sums[r * columns + j] += left * right[j];
       }
@@ -148,23 +156,23 @@ SHARDRUN_INLINE void multiply_tile(Rows a, std::int64_t k, Weights b, std::int64
 }
 
 /// All rows of c in `columns` columns, `rows` at a time.
-template <int rows, int columns, typename Weights>
-void multiply_dots(Rows a, std::int64_t k, Weights b, std::int64_t b_stride, float* c, std::int64_t c_stride,
+template <int rows, int columns, typename Left, typename Weights>
+void multiply_dots(Rows<Left> a, std::int64_t k, Weights b, std::int64_t b_stride, float* c, std::int64_t c_stride,
                    bool accumulate) {
   std::int64_t r = 0;
   for (; r + rows <= a.count; r += rows) {
-    multiply_tile<rows, columns>({a.data + r * a.stride, a.stride, rows}, k, b, b_stride, c + r * c_stride, c_stride,
-                                 accumulate);
+    multiply_tile<rows, columns, Left>({moved(a.data, r * a.stride), a.stride, rows}, k, b, b_stride, c + r * c_stride,
+                                       c_stride, accumulate);
   }
   for (; r < a.count; ++r) {
-    multiply_tile<1, columns>({a.data + r * a.stride, a.stride, 1}, k, b, b_stride, c + r * c_stride, c_stride,
-                              accumulate);
+    multiply_tile<1, columns, Left>({moved(a.data, r * a.stride), a.stride, 1}, k, b, b_stride, c + r * c_stride,
+                                    c_stride, accumulate);
   }
 }
 
-template <typename Weights>
-void multiply_part(const Product& p, Weights b, bool accumulate, std::int64_t begin, std::int64_t end) {
-  const Rows a = {p.a.floats(), p.a.stride, p.m};
+template <typename Left, typename Weights>
+void multiply_part(const Product& p, Left left, Weights b, bool accumulate, std::int64_t begin, std::int64_t end) {
+  const Rows<Left> a = {left, p.a.stride, p.m};
   float* const c = p.c.floats();
   if (p.b.transposed) {
     std::int64_t j = begin;
@@ -181,7 +189,7 @@ void multiply_part(const Product& p, Weights b, bool accumulate, std::int64_t be
     return;
   }
   for (std::int64_t r = 0; r < p.m; r += most_rows) {
-    const Rows rows = {a.data + r * a.stride, a.stride, lesser(most_rows, p.m - r)};
+    const Rows<Left> rows = {moved(a.data, r * a.stride), a.stride, lesser(most_rows, p.m - r)};
     const std::int64_t width = lesser(widest, sums_room / rows.count / lanes * lanes);
     for (std::int64_t j = begin; j < end; j += width) {
       add_columns_of_sums(rows, p.k, moved(b, j), p.b.stride, c + r * p.c.stride + j, p.c.stride,
@@ -192,11 +200,16 @@ void multiply_part(const Product& p, Weights b, bool accumulate, std::int64_t be
 
 void run_few_rows(const Product& p, bool accumulate, Threads& threads) {
   threads.split(p.n, 16, [&](std::int64_t begin, std::int64_t end) {
+    const float* const a = p.a.floats();
     auto* const halves = reinterpret_cast<std::uint16_t*>(p.b.data);
+    if (p.a.dtype == graph::DType::bf16) {
+      return multiply_part(p, Bfloats{reinterpret_cast<std::uint16_t*>(p.a.data)}, Bfloats{halves}, accumulate, begin,
+                           end);
+    }
     switch (p.b.dtype) {
-      case graph::DType::bf16: return multiply_part(p, Bfloats{halves}, accumulate, begin, end);
-      case graph::DType::f16: return multiply_part(p, Halves16{halves}, accumulate, begin, end);
-      default: return multiply_part<const float*>(p, p.b.floats(), accumulate, begin, end);
+      case graph::DType::bf16: return multiply_part(p, a, Bfloats{halves}, accumulate, begin, end);
+      case graph::DType::f16: return multiply_part(p, a, Halves16{halves}, accumulate, begin, end);
+      default: return multiply_part<const float*, const float*>(p, a, p.b.floats(), accumulate, begin, end);
     }
   });
 }

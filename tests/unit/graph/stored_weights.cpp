@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "tests/support/catch.h"
 #include "tests/support/model_cases.h"
@@ -15,7 +17,7 @@ using namespace shardrun::test;
 
 namespace {
 
-Graph decoding(const char* model, const char* tied, DType weights) {
+Graph decoding(const char* model, const char* tied, DType weights, DType activations = DType::f32) {
   workload::ModelSettings settings =
       std::string_view(model) == "llama"
           ? model_settings(
@@ -25,7 +27,8 @@ Graph decoding(const char* model, const char* tied, DType weights) {
           : model_settings(model, {{"layers", "2"}, {"heads", "2"}, {"width", "64"}, {"context", "16"}, {"tied", tied}},
                            {.vocab = 5});
   settings.caches = {.pages = 4, .page = 4, .of_sequence = 4};
-  return workload::build_decoding(find_model(model), settings, {.slots = 3, .chunk = 4, .weights = weights});
+  return workload::build_decoding(find_model(model), settings,
+                                  {.slots = 3, .chunk = 4, .weights = weights, .activations = activations});
 }
 
 bool is_matrix(const State& state) {
@@ -66,6 +69,67 @@ TEST_CASE("matrices are kept in 16 bits, and everything is computed in float32",
           CHECK(cut_points(function) == cut_points(*plain.find(function.name, function.rows)));
         }
       }
+    }
+  }
+}
+
+TEST_CASE("activations in bfloat16: products read a cast that they share, and everything else is float32", "[graph]") {
+  for (const char* const model : {"gpt", "llama"}) {
+    for (const char* const tied : {"true", "false"}) {
+      CAPTURE(model, tied);
+      const Graph graph = decoding(model, tied, DType::bf16, DType::bf16);
+      const Graph plain = decoding(model, tied, DType::bf16);
+      for (const Function& function : graph.functions) {
+        std::set<ValueId> rounded;
+        std::int64_t products = 0;
+        for (const Node& node : function.nodes) {
+          CAPTURE(node.name);
+          const Value& result = function.values[node.outputs[0]];
+          if (node.op->name == "cast" && node.attributes.text("dtype") == "bf16") {
+            CHECK(result.type.dtype == DType::bf16);
+            CHECK(function.values[node.inputs[0]].type.dtype == DType::f32);
+            CHECK(rounded.insert(node.inputs[0]).second);  // once for each value
+            continue;
+          }
+          CHECK(result.type.dtype == (node.op->name == "embedding" ? DType::bf16 : DType::f32));
+          if (node.op->name == "matmul" || node.op->name == "einsum") {
+            ++products;
+            CHECK(function.values[node.inputs[0]].type.dtype == DType::bf16);
+            CHECK(function.values[node.inputs[1]].type.dtype == DType::bf16);
+            CHECK(has_fixed_order(node.attributes));
+          }
+        }
+        CHECK(products == (std::string_view(model) == "llama" ? 2 * 7 + 1 : 2 * 4 + 1));
+        CHECK(rounded.size() == 2 * 4 + 1);  // query, key and value share one, and so do gate and up
+        CHECK(cut_points(function) == cut_points(*plain.find(function.name, function.rows)));
+      }
+    }
+  }
+}
+
+TEST_CASE("an einsum that is not a product of two matrices keeps float32 activations", "[graph]") {
+  Graph graph;
+  graph.add_state({.name = "matrix", .type = {DType::f32, {4, 4}, {"a", "b"}}});
+  FunctionBuilder builder(graph, "apply", Role::on_demand, 1);
+  const ValueId x = builder.input("x", {DType::f32, {3, 4}, {"batch", "a"}});
+  const ValueId product = builder.call("einsum", {x, builder.state("matrix")}, {{"spec", "ba,ac->bc"}}, "product");
+  builder.output("y", builder.call("einsum", {product, builder.state("matrix")}, {{"spec", "bc,ac->ab"}}, "turned"));
+  builder.finish();
+  store_weights(graph, DType::bf16, DType::bf16);
+  const Function& function = graph.functions.front();
+  std::map<std::string, DType> first_operands;
+  for (const Node& node : function.nodes) {
+    first_operands[node.name] = function.values[node.inputs[0]].type.dtype;
+  }
+  CHECK(first_operands ==
+        std::map<std::string, DType>{{"cast/x", DType::f32}, {"product", DType::bf16}, {"turned", DType::f32}});
+}
+
+TEST_CASE("activations stay float32 where weights are not bfloat16", "[graph]") {
+  for (const DType weights : {DType::f32, DType::f16}) {
+    const Graph graph = decoding("llama", "false", weights, DType::bf16);
+    for (const Function& function : graph.functions) {
+      CHECK(std::ranges::none_of(function.values, [](const Value& value) { return value.type.dtype == DType::bf16; }));
     }
   }
 }

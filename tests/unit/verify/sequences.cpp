@@ -11,6 +11,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/model_cases.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/unit/verify/support.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
@@ -40,11 +41,13 @@ workload::ModelSettings settings_of(std::string_view model) {
 /// A small model that continues prompts on one rank, and records its sequences.
 class Continued {
  public:
-  Continued(const char* model, job::RealType cache, job::Weights weights, bool scores_prompts = false) {
+  Continued(const char* model, job::RealType cache, job::Weights weights, bool scores_prompts = false,
+            job::RealType activations = job::RealType::float32) {
     job_.infer.chunk = 4;
     job_.infer.page = 4;
     job_.infer.cache = cache;
     job_.infer.weights = weights;
+    job_.infer.activations = activations;
     job_.infer.prompt_logprobs = scores_prompts;
     compiled_.model = find_model(model);
     compiled_.settings = settings_of(model);
@@ -137,6 +140,22 @@ TEST_CASE("sequences agree with the reference for each type of weights and of ca
       CHECK(report.passed());
       CHECK(report.steps() == 3);
       CHECK(report.values_per_step() == 11 * (8 + 20 + 3) / 3);
+    }
+  }
+}
+
+TEST_CASE("products that round activations to bfloat16 agree with the reference, and wrong ones do not", "[verify]") {
+  for (const auto& [model, product] : {std::pair("gpt", "matmul"), std::pair("llama", "einsum")}) {
+    for (const char* const wrong : {"", product}) {
+      CAPTURE(model, wrong);
+      const WrongOp op(wrong);
+      Continued continued(model, job::RealType::float32, job::Weights::bfloat16, false, job::RealType::bfloat16);
+      continued.session().add(request(1, long_prompt, 6));
+      continued.session().add(request(2, {5}, 20));
+      continued.run();
+      const verify::Report report = continued.compared();
+      INFO(verify::to_text(report));
+      CHECK(report.passed() == std::string_view(wrong).empty());
     }
   }
 }

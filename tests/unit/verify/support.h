@@ -1,10 +1,15 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/device/device.h"
 #include "core/verify/verify.h"
 #include "tests/support/model_cases.h"
 #include "tests/support/plans.h"
@@ -53,6 +58,60 @@ namespace shardrun::test {
                                {.vocab = 4, .features = 17}, training(momentum))));
   return cases;
 }
+
+/// The op whose kernel is wrong; "" if none is.
+inline std::string& wrong_op() {
+  static std::string name;
+  return name;
+}
+
+/// A kernel that is right unless its op is the wrong one: then the largest of each thousand elements of its first
+/// result is too large by a ten-thousandth.
+class Wrong final : public device::AddedKernel {
+ public:
+  explicit Wrong(device::Kernel right) : right_(right) {}
+
+  void run(const device::KernelCall& call) const override {
+    right_.run(call);
+    const device::TensorView& result = call.outputs[0];
+    if (right_.op != wrong_op() || result.dtype != graph::DType::f32) {
+      return;
+    }
+    const std::span<float> elements(static_cast<float*>(result.data), static_cast<std::size_t>(result.elements()));
+    constexpr std::size_t part = 1000;
+    for (std::size_t first = 0; first < elements.size(); first += part) {
+      const std::span<float> some = elements.subspan(first, std::min(part, elements.size() - first));
+      *std::ranges::max_element(some, {}, [](float x) { return std::abs(x); }) *= 1.0001F;
+    }
+  }
+  [[nodiscard]] std::size_t scratch_bytes(const graph::OpShape& shape) const override {
+    return right_.scratch_bytes == nullptr ? 0 : right_.scratch_bytes(shape, 1);
+  }
+  [[nodiscard]] std::shared_ptr<void> prepare(const graph::OpShape& shape) const override {
+    return right_.prepare == nullptr ? nullptr : right_.prepare(shape);
+  }
+
+ private:
+  const device::Kernel right_;
+};
+
+/// Makes an op's kernel wrong while this object exists; "": none.
+class WrongOp {
+ public:
+  explicit WrongOp(const std::string& op) {
+    if (op.empty()) {
+      return;
+    }
+    const device::Kernel& kernel = device::Device::find("cpu").kernel(op);
+    if (kernel.added == nullptr) {
+      device::add_kernel("cpu", op, std::make_unique<Wrong>(kernel));
+    }
+    wrong_op() = op;
+  }
+  WrongOp(const WrongOp&) = delete;
+  WrongOp& operator=(const WrongOp&) = delete;
+  ~WrongOp() { wrong_op().clear(); }
+};
 
 struct NamedPlan {
   std::string name;
