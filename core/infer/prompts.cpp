@@ -325,13 +325,22 @@ std::optional<std::int64_t> lines_in(const std::filesystem::path& file) {
   if (!std::filesystem::is_regular_file(file, none)) {  // opening a pipe would wait for its writer
     return std::nullopt;
   }
-  std::ifstream stream(file);
-  if (!stream) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream || std::filesystem::file_size(file, none) > most_counted_bytes) {
     return std::nullopt;
   }
   std::int64_t lines = 0;
-  for (std::string line; std::getline(stream, line);) {
-    lines += line.find_first_not_of(" \t\r") == std::string::npos ? 0 : 1;
+  bool is_blank = true;
+  std::string block(std::size_t{1} << 16U, '\0');
+  while (stream.read(block.data(), std::ssize(block)) || stream.gcount() > 0) {
+    for (const char byte : std::string_view(block).substr(0, static_cast<std::size_t>(stream.gcount()))) {
+      if (byte == '\n') {
+        is_blank = true;
+      } else if (is_blank && byte != ' ' && byte != '\t' && byte != '\r') {
+        is_blank = false;
+        ++lines;
+      }
+    }
   }
   return lines;
 }

@@ -85,7 +85,9 @@ struct Prompt {
 /// The JSON of the line's `id` or `cancel`; "" if it has neither, and "null" if it cannot be read.
 [[nodiscard]] std::string id_of_line(std::string_view line) noexcept;
 
-/// The number of lines in a file of prompts that are not blank; nothing if it is a stream, or cannot be read.
+/// The number of lines in a file of prompts that are not blank; nothing if it is a stream, cannot be read, or has more
+/// than `most_counted_bytes`.
+inline constexpr std::uintmax_t most_counted_bytes = std::uintmax_t{1} << 28U;
 [[nodiscard]] std::optional<std::int64_t> lines_in(const std::filesystem::path& file);
 
 /// An event about a line that is not answered: {"id":…,"error":{"message":…,"code":…}}. `id`: JSON.

@@ -30,13 +30,11 @@ class GenerateTask : private StreamTask {
     prepare(executor);
     return guarded(executor, failed, [&] {
       if (job_.infer.slots == 0) {
-        record_.say(
-            fmt::format("slots = auto: {} at once, as many as [cluster] memory has room for, and at most 32 for "
-                        "each stage",
-                        counted(compiled_.slots, "prompt")));
+        record_.say(fmt::format("slots = auto: {} at once", counted(compiled_.slots, "prompt")));
       }
       if (record_.is_first()) {
-        prompts_ = std::min(infer::lines_in(job_.infer.from).value_or(0), settings_.prompts);
+        const auto lines = job::is_standard(job_.infer.from) ? std::nullopt : infer::lines_in(job_.infer.from);
+        prompts_ = std::min(lines.value_or(0), settings_.prompts);
       }
       now_at("loading weights", 0, "loading weights");
       checkpoint::load_parameters(compiled_.weights->source(), compiled_.graph, executor);

@@ -1,9 +1,13 @@
 #include "core/infer/prompts.h"
 
+#include <sys/stat.h>
+
+#include <fstream>
 #include <sstream>
 
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
@@ -225,4 +229,18 @@ TEST_CASE("the likeliest tokens come first, and have the logarithms of their pro
   }
   CHECK(infer::likeliest(logits, 9, 0).size() == 4);
   CHECK(infer::likeliest(logits, 9, 3).size() == 3);
+}
+
+TEST_CASE("the lines of a file of prompts that are not blank are counted, and those of a pipe are not") {
+  const TemporaryFolder folder;
+  const auto counted = [&](const std::string& text) {
+    std::ofstream(folder / "prompts.jsonl", std::ios::binary) << text;
+    return infer::lines_in(folder / "prompts.jsonl");
+  };
+  CHECK(counted("") == 0);
+  CHECK(counted("a\n\n \t\r\nb\r\n c") == 3);
+  CHECK(counted(std::string(200'000, 'x') + "\ny\n") == 2);
+  REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK(infer::lines_in(folder / "pipe") == std::nullopt);
+  CHECK(infer::lines_in(folder / "none") == std::nullopt);
 }
