@@ -133,17 +133,13 @@ double Parsed::real(std::string_view name, double otherwise, double least, doubl
   return number(get(name), name, otherwise, least, most);
 }
 
-Parsed parse(const std::string& command, std::span<const std::string> given, const std::vector<OptionSyntax>& syntax,
+Parsed parse(const std::string& command, std::span<const std::string> words, const std::vector<OptionSyntax>& syntax,
              std::size_t least_positional, std::size_t most_positional) {
-  std::vector<std::string> words(given.begin(), given.end());
   const po::options_description description = describe(command, syntax);
   Parsed parsed;
   std::vector<std::string> names = {"help"};
   for (const OptionSyntax& option : syntax) {
     names.push_back(option.name);
-    if (!option.earlier.empty()) {
-      std::ranges::replace(words, "--" + option.earlier, "--" + option.name);
-    }
   }
   for (const po::option& option : split(command, words, description)) {
     if (option.string_key.empty()) {
@@ -192,9 +188,7 @@ OptionSyntax set_option() {
           .repeated = true};
 }
 
-OptionSyntax replace_option() {
-  return {.name = "replace", .help = "write the file even if it exists", .earlier = "force"};
-}
+OptionSyntax replace_option() { return {.name = "replace", .help = "write the file even if it exists"}; }
 
 OptionSyntax plugins_option() {
   return {.name = "plugins",

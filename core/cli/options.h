@@ -19,8 +19,7 @@ struct OptionSyntax {
   std::string value;  ///< the value's name in help texts; empty: the option is a switch
   std::string help;
   bool repeated = false;
-  char letter = 0;           ///< a short name, such as o for -o; 0: none
-  std::string earlier = {};  ///< of a switch: its earlier name, which is still taken and not shown; "": none
+  char letter = 0;  ///< a short name, such as o for -o; 0: none
 };
 
 /// The parsed words of a command line.

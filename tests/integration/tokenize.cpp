@@ -107,7 +107,7 @@ TEST_CASE("tokenize --train: every option changes the tokenizer as it says", "[t
   const TokenizeFolder folder;
   const auto trained = [&](std::vector<std::string> words) {
     words.insert(words.begin(), "text.txt");
-    words.insert(words.end(), {"--to", "made.json", "--force"});
+    words.insert(words.end(), {"--to", "made.json", "--replace"});
     const Ended ended = folder.run(words);
     INFO(ended.err);
     REQUIRE(ended.code == 0);
