@@ -60,7 +60,7 @@ void InputStream::read_once() {
   end_ -= std::exchange(begin_, 0);
   buffer_.resize(std::max(buffer_.size(), end_ + read_size));
   const ssize_t count = ::read(file_.get(), buffer_.data() + end_, buffer_.size() - end_);
-  if (count < 0 && errno != EINTR) {
+  if (count < 0 && errno != EINTR && errno != EAGAIN) {
     throw files::system_error("read", name_, errno);
   }
   is_at_end_ = count == 0;

@@ -105,7 +105,9 @@ void Predictions::commit() {
 
 data::InputStream StreamTask::open_input() {
   const std::string name = name_of(job_.infer.from, "standard input");
-  return {open_stream(job_.infer.from, settings_.standard_input, O_RDONLY, name), name, [this] { return wait_on(); }};
+  // To open a pipe waits for no writer: reading does, and ends when asked to stop.
+  return {open_stream(job_.infer.from, settings_.standard_input, O_RDONLY | O_NONBLOCK, name), name,
+          [this] { return wait_on(); }};
 }
 
 void StreamTask::open_streams(std::optional<graph::DType> records) {

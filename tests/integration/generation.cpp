@@ -420,6 +420,19 @@ kill -TERM $program; wait $program; echo "$?"; exec 3>&-)sh";
   }
 }
 
+TEST_CASE("a job whose prompts come from a pipe that nobody writes to starts, and ends at a signal", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const Ended ended = run_script(job.path(), R"sh(mkfifo in
+"$0" generate run --prompts in --set infer.events=true --ranks 1 > out & program=$!
+for try in $(seq 600); do grep -q ready out && break; sleep 0.05; done
+grep -c ready out; kill -TERM $program
+for try in $(seq 600); do kill -0 $program 2>/dev/null || break; sleep 0.05; done
+kill -KILL $program 2>/dev/null; wait $program; echo "$?")sh");
+  INFO(ended.err);
+  CHECK(ended.out == "1\n143\n");
+}
+
 TEST_CASE("prompts on the command line have the same answers in one process and as a job", "[generate]") {
   const JobFolder job;
   REQUIRE(job.run({"model.context=32", "train.steps=5"}).code == 0);
