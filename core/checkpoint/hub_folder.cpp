@@ -417,7 +417,7 @@ std::string bound_context(OptionValues& options) {
   const std::int64_t known = options.integer("context");
   options.set("context", usual_context);
   return fmt::format(
-      "[model] context = {} of the {} tokens that the model knows; [model] context, or --context, sets another",
+      "[model] context = {} of the {} tokens that the model knows; --set model.context=N sets another",
       usual_context, known);
 }
 

@@ -526,7 +526,8 @@ std::string plan_text(const Planned& planned, std::size_t width, bool every_rank
     text += forecast.timeline ? stages_text(planned) : "";
     text += "'--ranks 0,5,8-11' shows all that is known of some ranks, '--all' of every rank\n";
   }
-  text += forecast.timeline ? timeline_text(planned, width) : "";
+  // Stages that continue prompts work at groups of slots at once: no stage waits for a whole step of another.
+  text += forecast.timeline && !job::generates(planned.job) ? timeline_text(planned, width) : "";
   return text + transients_text(planned.compiled);
 }
 

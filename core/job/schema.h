@@ -68,6 +68,7 @@ struct EffectRule {
   bool of_models = false;  ///< does not apply to a job with an engine
 };
 
+/// Keys of one section.
 struct KeysOfSection {
   std::string section;
   std::vector<std::string> keys;

@@ -338,9 +338,10 @@ void require_units(const job::Job& job, const compile::Compiled& compiled, const
   const forecast::MemoryFit fit = forecast::fit_of_units(job, device, forecast, ranks_here);
   if (!fit.fits()) {
     throw Error(ErrorCode::job,
-                fmt::format("{}: [job] device = {}: {}: make the model, [data] batch or context smaller, use more "
-                            "microbatches or more units; 'shardrun plan' shows what takes it",
-                            job.where("job", "device"), job.device, forecast::to_string(fit)));
+                fmt::format("{}: [job] device = {}: {}: make {} smaller, use {}more units; 'shardrun plan' shows what "
+                            "takes it",
+                            job.where("job", "device"), job.device, forecast::to_string(fit), sizes_of(job),
+                            job.task == job::Task::train ? "more microbatches or " : ""));
   }
 }
 

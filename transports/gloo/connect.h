@@ -36,7 +36,7 @@ struct GlooCall {
   std::shared_ptr<gloo::Context> context;
   std::uint32_t tag = 0;                 ///< the same on all members, and unique among the group's collectives
   std::size_t segment_bytes = 0;         ///< bytes of a sum that are sent, received and reduced at a time
-  std::chrono::milliseconds limit = {};  ///< the deadline, as limit_of() in connect.h encodes it
+  std::chrono::milliseconds limit = {};  ///< the deadline, as limit_of() encodes it
 };
 
 /// Runs the op with Gloo. A reduce writes to its scratch, of its buffer's size, on members other than the root. Throws
