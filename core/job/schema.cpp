@@ -386,9 +386,8 @@ Section cluster_section() {
       .help =
           "The machine that the ranks run on, for 'shardrun plan'. With memory, plan says whether each rank fits; with "
           "the other keys it predicts the time of a step. In a run, only [infer] slots = auto reads it. A run compares "
-          "memory with what "
-          "this machine has and says if they differ. bandwidth and latency of single mesh axes stand in sections of "
-          "their own, [cluster.AXIS].",
+          "memory with what this machine has and says if they differ. bandwidth and latency of single mesh axes stand "
+          "in sections of their own, [cluster.AXIS].",
       .settings =
           {
               {{.name = "memory",
