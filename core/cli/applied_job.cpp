@@ -226,7 +226,7 @@ EventJob::EventJob(const Parsed& parsed, const std::string& command,
   job = run::with_fitting_ranks(job, job.ranks);
   // What would be refused is refused here, before anything listens or starts.
   static_cast<void>(
-      run::prepare(job, {.ranks_here = job.ranks, .processes = job.ranks == 1 ? 0 : job.ranks, .replaces = true}));
+      run::prepare(job, {.ranks_here = job.ranks, .processes = run::runs_here(job) ? 0 : job.ranks, .replaces = true}));
   const std::filesystem::path file = folder_.path() / "job.ini";
   std::ofstream(file) << job::canonical_text(job);
   words_ = {"run", file.string(), "--replace", "--launch", "here"};

@@ -224,6 +224,14 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
     plan["timeline"] =
         json_of(*forecast.timeline, costs_of(forecast), forecast::most_working(compiled.partition.pipeline));
   }
+  if (job::generates(planned.job)) {
+    const sdk::CacheSizes& sizes = compiled.settings.caches;
+    plan["slots"] = json::object{{"slots", compiled.slots},
+                                 {"groups", compiled.groups},
+                                 {"context", sizes.of_sequence * sizes.page},
+                                 {"pages", sizes.pages},
+                                 {"page", sizes.page}};
+  }
   if (forecast.step) {
     plan["predicted"] = json_of(*forecast.step);
   }

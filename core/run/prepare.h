@@ -11,6 +11,10 @@
 
 namespace shardrun::run {
 
+/// Whether the process that starts the job is its only rank. With restarts it is not, because a process cannot start
+/// itself again.
+[[nodiscard]] inline bool runs_here(const job::Job& job) noexcept { return job.ranks == 1 && job.restarts == 0; }
+
 /// Who prepares a job, and on which machine.
 struct Preparing {
   std::int64_t rank = 0;          ///< the rank whose programs are compiled

@@ -55,9 +55,6 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
   return summary;
 }
 
-/// Whether the job runs in this process. With restarts it does not, because a process cannot start itself again.
-bool runs_here(const job::Job& job) noexcept { return job.ranks == 1 && job.restarts == 0; }
-
 metrics::Summary prepare_and_run(const job::Job& given, RunSettings settings) {
   const job::Job job = with_fitting_ranks(given, given.ranks);
   std::optional<LocalDisplay> display(std::in_place, job, settings);

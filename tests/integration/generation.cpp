@@ -481,6 +481,8 @@ TEST_CASE("a plan says what caches need, for the heads of keys that a rank has",
   const double ratio = first_token("infer.chunk=32") / first_token("infer.chunk=8");
   CHECK(ratio > 2.5);  // logits are computed for one token of a chunk
   CHECK(ratio < 4);
+  const boost::json::value slots = boost::json::parse(run_program(job.path(), {"plan", "infer.ini", "--json"}).out);
+  CHECK(boost::json::serialize(slots.at("slots")) == R"({"slots":2,"groups":1,"context":32,"pages":8,"page":8})");
   const std::vector<std::string> stages = {"plan", "infer.ini", "--set", "job.strategy=pp", "--set", "job.ranks=3"};
   CHECK_THAT(run_program(job.path(), stages).out,
              Contains("a step is a token of 1 of 2 prompts: stages work at 2 groups of them at once; "));
