@@ -224,7 +224,7 @@ EventJob::EventJob(const Parsed& parsed, const std::string& command,
   language_.emplace(trained.tokenizer, given.is_hub() ? job.checkpoint : std::filesystem::path());
   given.check();
   job = run::with_fitting_ranks(job, job.ranks);
-  // What would be refused is refused here, before anything listens or starts.
+  // A job that cannot run is refused here, before anything listens or starts.
   static_cast<void>(
       run::prepare(job, {.ranks_here = job.ranks, .processes = run::runs_here(job) ? 0 : job.ranks, .replaces = true}));
   const std::filesystem::path file = folder_.path() / "job.ini";

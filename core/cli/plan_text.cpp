@@ -68,13 +68,13 @@ std::vector<Category> categories_of(const device::Device& device) {
   return categories;
 }
 
-/// What a rank sends, and when.
+/// The bytes that a rank sends at some point of a job.
 struct Sent {
   std::string_view when;
   const partition::SentBytes* bytes;
 };
 
-/// What ranks send in a step, and for a chunk of a prompt: as many for all ranks of a job.
+/// The bytes that a rank sends in a step, and those for a chunk of a prompt. All ranks of a job have as many entries.
 std::vector<Sent> sent_by(const forecast::RankForecast& ranks) {
   std::vector<Sent> all = {{"each step", &ranks.sent}};
   for (const auto& [name, sent] : ranks.programs) {

@@ -20,7 +20,7 @@ struct RankForecast {
   partition::MemoryUse memory;
   std::uint64_t snapshot = 0;  ///< bytes of the copy of the states that a rank saves; 0: it makes no copy
   partition::SentBytes sent;
-  /// Of a job that continues prompts: what a call of each of its programs sends, by the program's name.
+  /// The bytes that a call of a program sends, by the program's name; only for jobs that continue prompts.
   std::map<std::string, partition::SentBytes> programs = {};
   double flops = 0;                 ///< of a step; a double, because a large job's number exceeds 64 bits
   double work = 0;                  ///< `flops` without the update's

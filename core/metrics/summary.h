@@ -41,7 +41,7 @@ struct RankSummary {
   std::uint64_t private_bytes = 0;        ///< the process's own memory outside of the arena, at the end of the run
   MemoryCategories categories;
   SentBytes sent_bytes;  ///< per step
-  /// Of a job that continues prompts: its programs that were called, by name.
+  /// The programs that a job which continues prompts has called, by name; none for other jobs.
   std::map<std::string, ProgramCalls> programs;
   std::uint64_t wire_bytes = 0;  ///< bytes that the transports moved in the whole run
 };

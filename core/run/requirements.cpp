@@ -92,7 +92,7 @@ Need need_of(const job::Job& job, const compile::Compiled& compiled, const forec
   return {.text = text, .processes = own, .bytes = text + own + planned + planned / page_tables};
 }
 
-/// What a person can make smaller if a job needs too much memory.
+/// The settings that a person can make smaller if a job needs too much memory.
 const char* sizes_of(const job::Job& job) {
   return job::generates(job)              ? "the model, [infer] slots or context"
          : job.task == job::Task::infer   ? "the model or [infer] batch"

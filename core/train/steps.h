@@ -98,7 +98,7 @@ class StepMeter {
   std::chrono::steady_clock::time_point begin_;
 };
 
-/// What a program has sent in each of its calls so far, of which none is under way.
+/// The bytes that one call of a program sends: all that it has sent, over `calls`. REQUIRES: no call is under way.
 [[nodiscard]] partition::SentBytes sent_in_call(const runtime::Executor& executor, std::size_t program,
                                                 std::int64_t calls);
 
