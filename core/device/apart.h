@@ -23,7 +23,7 @@ class DeviceApart : public Device {
   [[nodiscard]] virtual MemoryKind memory_kind() const noexcept = 0;
   /// The number of the unit that this process uses (set by Device::use_unit).
   [[nodiscard]] virtual std::size_t unit() const = 0;
-  /// Opens a queue for transfers. Its work runs before other queues' kernels, because other ranks wait for it.
+  /// Opens a queue for transfers. They have priority over other queues' kernels, because other ranks wait for them.
   [[nodiscard]] virtual std::unique_ptr<Queue> open_transfer_queue(Threads& threads) const = 0;
 };
 

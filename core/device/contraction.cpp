@@ -7,8 +7,8 @@ namespace {
 
 bool has(const std::string& letters, char letter) { return letters.find(letter) != std::string::npos; }
 
-/// The stride of the one dimension that several letters, outermost first, form together. Nothing if they do not form
-/// one; 0 if it has only one index.
+/// The stride of the one dimension that several letters, outermost first, form together. Nothing if the letters do not
+/// form one dimension; 0 if the dimension has only one index.
 std::optional<std::int64_t> joint_stride(const Lettered& tensor, const std::string& letters) {
   std::int64_t stride = 0;
   std::int64_t next = 0;  // the stride that the next outer letter needs
@@ -106,7 +106,7 @@ void split_result(Contraction& made) {
   }
 }
 
-/// The tensor as a matrix. If its elements are not laid out as one, it gets a packed copy that is.
+/// Returns the tensor as a matrix. If its elements are not laid out as one, plans a packed copy that is.
 Operand as_matrix(Contraction& made, std::size_t number, const std::string& rows, const std::string& columns) {
   const Lettered& tensor = made.tensors[number];
   made.packed[number] = tensor;
@@ -153,7 +153,7 @@ Contraction::Contraction(const graph::Einsum& einsum, const graph::OpShape& shap
   }
   const std::int64_t k = tensors[0].count(inner);
   const std::int64_t results = tensors[0].count(rows) * tensors[1].count(columns);
-  // Only products take float16.
+  // The plain loops cannot read float16.
   const bool has_halves =
       std::ranges::any_of(tensors, [](const Lettered& tensor) { return tensor.dtype == graph::DType::f16; });
   products =

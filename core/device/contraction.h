@@ -27,13 +27,13 @@ struct Lettered {
   [[nodiscard]] std::int64_t stride(char letter) const;  ///< 0 for a letter that the tensor lacks
   [[nodiscard]] std::int64_t count(const std::string& some) const;
   [[nodiscard]] std::int64_t elements() const { return count(letters); }
-  /// The tensor as a matrix: the letters `rows` make the row index, the letters `columns` the column index. Returns
-  /// nothing if the elements are not laid out as such a matrix.
+  /// The tensor as a matrix whose row index is made of the letters `rows`, and whose column index of the letters
+  /// `columns`. Returns nothing if the elements are not laid out as such a matrix.
   [[nodiscard]] std::optional<Operand> matrix(const std::string& rows, const std::string& columns) const;
 };
 
-/// How an einsum is computed: one matrix product for each index of a batch, if the letters allow that and the matrices
-/// are large enough. Tensors whose elements are not laid out as matrices are first copied into that layout.
+/// How an einsum is computed. It is one matrix product for each index of a batch if the letters allow that and the
+/// matrices are large enough, else plain loops. Tensors that are not laid out as matrices are copied into that layout.
 struct Contraction {
   /// `einsum`: what the op computes. `shape`: the types of its operands and its result.
   Contraction(const graph::Einsum& einsum, const graph::OpShape& shape);
@@ -43,10 +43,10 @@ struct Contraction {
   [[nodiscard]] std::int64_t offset(std::size_t tensor, std::int64_t number) const;
 
   std::array<Lettered, 3> tensors;  ///< a, b and the result
-  std::string summed;               ///< letters that the result lacks
-  bool products = false;
+  std::string summed;               ///< letters of the operands that the result lacks
+  bool products = false;            ///< whether it is computed as matrix products
   // The letters of each role in the products:
-  std::string batch;     ///< letters of the result
+  std::string batch;     ///< letters of the result that number the products
   std::string rows;      ///< other letters of a and the result
   std::string columns;   ///< other letters of b and the result
   std::string inner;     ///< letters of a and b

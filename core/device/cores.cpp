@@ -35,7 +35,7 @@ std::int64_t cores_of_group(const std::filesystem::path& group) {
   return first >> quota && second >> period ? cores_worth(quota, period) : no_limit;
 }
 
-/// The least limit of a group and all groups that contain it. In a container, the group may be mounted as the root.
+/// The least limit of a group and of all groups that contain it. A container can see its own group as `mounted`.
 std::int64_t cores_of_groups(const std::filesystem::path& mounted, std::filesystem::path group) {
   std::int64_t cores = cores_of_group(mounted);
   for (; group.has_relative_path(); group = group.parent_path()) {

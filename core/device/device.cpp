@@ -26,13 +26,13 @@ struct Registered {
 
 using Kernels = std::map<std::string, Registered, std::less<>>;
 
-/// The kernels of all devices, by device name. Filled by static objects before main, and when a plugin brings ops.
+/// The kernels of all devices, by device name. Static objects add to it before main, plugins and libraries later.
 std::map<std::string, Kernels, std::less<>>& registry() {
   static std::map<std::string, Kernels, std::less<>> kernels;
   return kernels;
 }
 
-/// The devices of the program itself; others are registered before main.
+/// All registered devices. The list begins with the program's own.
 std::vector<std::unique_ptr<const Device>>& devices() {
   static std::vector<std::unique_ptr<const Device>> known = [] {
     std::vector<std::unique_ptr<const Device>> own;

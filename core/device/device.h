@@ -29,7 +29,7 @@ inline constexpr std::size_t max_rank = 8;
 /// sharded vocabulary and random numbers.
 struct TensorView {
   void* data = nullptr;
-  graph::DType dtype = graph::DType::f32;    ///< of the elements in memory
+  graph::DType dtype = graph::DType::f32;    ///< the type of the elements in memory
   graph::DType rounded = graph::DType::f32;  ///< the graph's type of the elements; run_kernel() rounds results to it
   std::uint32_t rank = 0;
   std::array<std::int64_t, max_rank> shape = {};
@@ -59,10 +59,10 @@ struct TensorView {
 /// or the gradient's norm is not finite, updates leave parameters and moments unchanged. See Device::can_hold_updates.
 struct Guard {
   const float* loss = nullptr;
-  std::int32_t* held = nullptr;  ///< not 0: updates are held back; null: they never are
+  std::int32_t* held = nullptr;  ///< *held is not 0: updates are held back; null: they never are
 };
 
-/// Two hashes (hash.h) of an in-place pair: of the operand as a kernel has read it, and of the result that replaced it.
+/// Two hashes (hash.h) of an in-place pair: of an operand as the kernel read it, and of the result that replaced it.
 struct InPlaceHash {
   std::uint64_t read = 0;
   std::uint64_t written = 0;
@@ -82,9 +82,9 @@ struct Scalars {
   std::int64_t position = 0;      ///< for predictions: the position in the sequence that is predicted
   bool first_microbatch = true;
   Guard guard = {};  ///< for updates
-  /// For Kernel::hashes: one entry for each in-place pair of the op; the kernel adds to them. Null: none are wanted.
+  /// The kernel adds to these if it has Kernel::hashes: one entry for each in-place pair of the op. Null: no hashes.
   InPlaceHash* hashes = nullptr;
-  /// Rounds results instead of run_kernel(). Null: run_kernel() does it.
+  /// If not null, run_kernel() calls this instead of rounding the results itself.
   const RoundResults* round = nullptr;
 };
 
@@ -114,8 +114,8 @@ struct Kernel {
   void (*run)(const KernelCall& call) = nullptr;
   /// Bytes of scratch that `run` uses for these (local) shapes and threads, exactly. Null: none.
   std::size_t (*scratch_bytes)(const graph::OpShape& shape, int threads) = nullptr;
-  /// Makes state that calls with these (local) shapes need besides memory, such as a library's descriptors. It is made
-  /// once per instruction, before its first call, and used by one call at a time. Null, or a null result: no state.
+  /// Makes state that calls with these (local) shapes need besides memory, such as a library's descriptors. Each
+  /// instruction has its own state, which one call at a time uses. Null, or a null result: no state.
   std::shared_ptr<void> (*prepare)(const graph::OpShape& shape) = nullptr;
   /// For people: how the kernel multiplies bfloat16 matrices on this machine. Null: there is only one way.
   std::string_view (*bf16_products)() noexcept = nullptr;
@@ -144,7 +144,7 @@ struct PreparedKernel {
   std::vector<TensorView> outputs;
   std::span<std::byte> scratch;
   std::shared_ptr<void> prepared;  ///< the result of Kernel::prepare
-  std::string_view makes;          ///< the name of the tensor that it computes, for messages
+  std::string_view makes;          ///< the name of the tensor that the kernel computes, for messages
 };
 
 /// A description of a device for people.
@@ -171,8 +171,8 @@ struct Unit {
 /// Addresses in views are the device's. Outside this folder only host tensors (host_tensor.h) are dereferenced.
 class Device {
  public:
-  /// Finds a device by name. A device in a library (library.h) is first loaded and registered. Throws Error{usage} if
-  /// the name is unknown (the message lists the known ones), or if the library is missing.
+  /// Finds a device by name. Loads and registers a device in a library (library.h) first. Throws Error{usage} if the
+  /// name is unknown (the message lists the known names), and as load_device() does.
   [[nodiscard]] static const Device& find(std::string_view name);
   /// The registered devices, in the order of registration.
   [[nodiscard]] static const std::vector<std::unique_ptr<const Device>>& all();
@@ -196,38 +196,38 @@ class Device {
   [[nodiscard]] const Kernel* find_kernel(std::string_view op) const;
 
   [[nodiscard]] virtual DeviceFacts facts() const = 0;
-  /// Whether the device has units. If so, units() is not empty, unless it throws.
+  /// Whether the device has units. If so, units() returns at least one, or throws.
   [[nodiscard]] virtual bool has_units() const noexcept { return false; }
   /// The processors (GPUs) on this machine, of which a process uses one. Throws Error{job}, saying what is missing, if
   /// the device cannot be used on this machine.
   [[nodiscard]] virtual std::vector<Unit> units() const { return {}; }
-  /// Chooses the unit on which this process computes, by its index in units(). The default is the first. REQUIRES: no
-  /// memory has been allocated.
+  /// Chooses the unit on which this process computes, by its index in units(). The default is 0. A device without units
+  /// throws Error{internal} for another. REQUIRES: no memory has been allocated.
   virtual void use_unit(std::size_t unit) const;
   /// Whether the host, and so every transport, can use addresses in the device's memory.
   [[nodiscard]] virtual bool is_addressable() const noexcept = 0;
-  /// Whether the device's update kernels obey Scalars::guard. If so, the host reads the loss of a step after it has
-  /// given the next step's work.
+  /// Whether the device's update kernels obey Scalars::guard. If so, the host can enqueue the next step before it has
+  /// read this step's loss.
   [[nodiscard]] virtual bool can_hold_updates() const noexcept { return false; }
-  /// Pins host memory, for fast copies to and from the device: it is not moved or swapped out while the result lives.
-  /// Returns null if copies are as fast without. Throws Error{io} if the system refuses.
+  /// Pins host memory for fast copies to and from the device: while the result lives, the system does not move or swap
+  /// that memory out. Returns null if pinning makes copies no faster. Throws Error{io} if the system refuses.
   [[nodiscard]] virtual std::shared_ptr<const void> pin(std::span<std::byte> memory) const;
-  /// Allocates memory for tensors, with undefined contents. It outlives the queues that use it. Throws Error{io} if
-  /// there is not enough.
+  /// Allocates memory for tensors, with undefined contents. The memory must outlive the queues that use it. Throws
+  /// Error{io} if there is not enough.
   [[nodiscard]] virtual std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const = 0;
-  /// Opens a queue whose kernels share `threads`. They outlive the queue.
+  /// Opens a queue whose kernels share `threads`, which must outlive the queue.
   [[nodiscard]] virtual std::unique_ptr<Queue> open_queue(Threads& threads) const = 0;
-  /// Bytes of scratch that prepare() needs for these (local) shapes and threads. By default those of
-  /// Kernel::scratch_bytes.
+  /// Bytes of scratch that prepare() needs for these (local) shapes and this number of threads. By default, the
+  /// function scratch_bytes of the kernel tells them.
   [[nodiscard]] virtual std::size_t scratch_bytes(const Kernel& kernel, const graph::OpShape& shape, int threads) const;
   /// Prepares a kernel of this device for arguments in its memory. `makes` names the result in messages. `attributes`,
-  /// `kernel` and `makes` outlive the result.
+  /// `kernel` and `makes` must outlive what this returns.
   [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> prepare(
       const Kernel& kernel, const graph::Attributes& attributes, std::vector<TensorView> inputs,
       std::vector<TensorView> outputs, std::span<std::byte> scratch, std::string_view makes = {}) const;
   /// Returns one kernel in place of two that would run directly one after the other, and that do not add to their
-  /// results. It writes everything that the two write, but may round less often. What had to outlive the two kernels
-  /// must outlive it. Null: the device does not fuse these two.
+  /// results. The kernel writes everything that the two write, but can round less often. What must outlive the two
+  /// kernels must outlive it, too. Returns null if the device does not fuse these two.
   [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> fuse(const PreparedKernel& first,
                                                                    const PreparedKernel& next) const;
 
@@ -238,8 +238,8 @@ class Device {
 };
 
 /// Runs a kernel at once. All arguments are in host memory. Results that are stored in float64 but are bf16 or f16 in
-/// the graph are rounded to that type, unless Scalars::round does it. Results of type f32 keep all digits
-/// of the float64.
+/// the graph are rounded to that type, unless Scalars::round is set. Results that are f32 in the graph keep all digits
+/// of float64.
 void run_kernel(const Kernel& kernel, const KernelCall& call);
 
 /// Registers a device. At namespace scope: `const RegisterDevice d(std::make_unique<Mine>());`

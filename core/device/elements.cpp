@@ -23,8 +23,8 @@ double widened(T value) noexcept {
   return static_cast<double>(value);
 }
 
-/// Rounds to odd: if `value` is between two floats, gives the one whose last bit is set. A second rounding, to 16 bits,
-/// then gives the same as one rounding of `value` (Boldo & Melquiond 2008, doi:10.1109/TC.2007.70819).
+/// Rounds to odd: a `value` between two floats becomes the one whose last bit is set. Rounding the result to 16 bits
+/// then equals one rounding of `value` to 16 bits (Boldo & Melquiond 2008, doi:10.1109/TC.2007.70819).
 float to_odd(double value) noexcept {
   const auto nearest = static_cast<float>(value);
   const auto back = static_cast<double>(nearest);

@@ -11,14 +11,14 @@
 namespace shardrun::device {
 namespace {
 
-/// The size of a block: small enough that threads share the work evenly.
+/// Blocks are so small that threads share the work evenly.
 constexpr std::size_t block_bytes = std::size_t{256} * 1024;
-/// Blocks that are read from a device at once: 4 MiB.
+/// The number of blocks that are read from a device together, which is 4 MiB.
 constexpr std::size_t blocks_of_read = 16;
 
 using Sum = std::uint64_t (*)(const std::byte* words, std::size_t count, std::uint32_t place);
 
-/// Written so that compilers vectorize it. Each of the functions below inlines it for another instruction set.
+/// Compilers vectorize this loop. Each of the functions below inlines it for another instruction set.
 [[gnu::always_inline]] inline std::uint64_t sum_of(const std::byte* words, std::size_t count, std::uint32_t place) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < count; ++i) {

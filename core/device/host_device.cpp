@@ -19,7 +19,7 @@
 namespace shardrun::device {
 namespace {
 
-/// Copies a box row by row: dimension `d` and the later ones.
+/// Copies the dimensions `d` and later of a box, row by row.
 void copy_box(const StridedCopy& copy, std::size_t d, const std::byte* from, std::byte* to) {
   const std::size_t bytes = copy.element_bytes;
   const bool consecutive = d + 1 == copy.shape.size() && copy.from_strides[d] == 1 && copy.to_strides[d] == 1;
@@ -34,8 +34,8 @@ void copy_box(const StridedCopy& copy, std::size_t d, const std::byte* from, std
   }
 }
 
-/// A queue that does all work at once, on the thread that enqueues it. So its events have always passed. While a gate
-/// is closed, that thread waits.
+/// A queue that does all work at once, on the thread that enqueues it. That thread waits while a gate is closed. When
+/// record() returns an event, all work before the event is done.
 class HostQueue final : public Queue {
  public:
   HostQueue(const Device& device, Threads& threads) : Queue(device), threads_(threads) {}
@@ -83,7 +83,7 @@ class HostQueue final : public Queue {
   }
 
  private:
-  /// Waits for all gates. Each gate is opened once, so comparing the number of open gates with all is enough.
+  /// Waits until all gates are open. Each gate is opened once, so it is enough to compare the numbers.
   void pass_gates() {
     if (passed_ != gates_) {
       std::unique_lock lock(mutex_);
@@ -161,7 +161,7 @@ void fill_on_host(const TensorView& tensor, double value, Threads& threads) {
     for (std::int64_t first = begin; first < end; first += static_cast<std::int64_t>(values.size())) {
       const auto count =
           static_cast<std::size_t>(std::min<std::int64_t>(end - first, static_cast<std::int64_t>(values.size())));
-      std::fill_n(values.begin(), count, value);  // set again, because writing rounds them
+      std::fill_n(values.begin(), count, value);  // set again, because write_elements() rounds them
       write_elements(tensor, first, {values.data(), count});
     }
   });

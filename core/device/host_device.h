@@ -9,8 +9,8 @@
 
 namespace shardrun::device {
 
-/// The processor as a device. Its queue does all work at once, on the calling thread. There are two: `cpu` with fast
-/// kernels, and `reference` with readable ones in float64.
+/// The processor as a device. Its queue does all work at once, on the calling thread. The program has two such devices:
+/// `cpu` with fast kernels, and `reference` with readable ones in float64.
 class HostDevice final : public Device {
  public:
   /// Kernels are registered under the device's name.

@@ -7,11 +7,11 @@
 
 namespace shardrun::device {
 
-/// Memory of the host: a memfd between two inaccessible guard pages. A memfd leaves no file name behind, and a
-/// container's limit of shared memory does not apply to it. It is zero until it is written.
+/// Memory of the host, zero at first: a memfd between two inaccessible guard pages. A memfd leaves no file name behind,
+/// and a container's limit of shared memory does not apply to it.
 class HostMemory final : public Memory {
  public:
-  /// Throws Error{io} if the system does not grant so much.
+  /// Throws Error{io} if the system does not grant so much memory.
   explicit HostMemory(std::uint64_t bytes);
   ~HostMemory() override;
 

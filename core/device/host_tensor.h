@@ -18,23 +18,23 @@ enum class Access : std::uint8_t {
 /// How the host reaches tensors: a queue of their device, and host memory for copies.
 struct HostAccess {
   HostAccess(Queue& with_queue) : queue(with_queue) {}
-  /// `with_writes` outlives the copies.
+  /// `with_writes` must outlive the host tensors.
   HostAccess(Queue& with_queue, std::span<std::byte> with_room, Event& with_writes)
       : queue(with_queue), room(with_room), writes(&with_writes) {}
 
-  /// The same access, less the room that a copy of the tensor takes.
+  /// The same access, without the room that a copy of the tensor takes.
   [[nodiscard]] HostAccess without(const TensorView& tensor) const noexcept;
 
   Queue& queue;
-  std::span<std::byte> room;  ///< a copy that does not fit allocates its own memory
-  Event* writes = nullptr;    ///< the end of the device's last copy from the room; the room is free then
+  std::span<std::byte> room;  ///< for a copy; one that does not fit allocates its own memory
+  Event* writes = nullptr;    ///< once this event has passed, the device no longer reads the room
 };
 
-/// A tensor's elements at an address that the host can use: in the device's memory if it can address it, else a copy.
+/// A tensor's elements at an address that the host can use. They are a copy if the host cannot address the device.
 class HostTensor {
  public:
-  /// Waits for the queue's work. For a write copy in the room it waits only until the room is free. `host` belongs to
-  /// the tensor's device and outlives this object.
+  /// Waits for the queue's work, or only until the room is free if the host will write to a copy in the room. The queue
+  /// of `host` belongs to the tensor's device and must outlive this object.
   HostTensor(const HostAccess& host, const TensorView& tensor, Access access);
 
   /// The tensor, at an address that the host can use. A copy for writing starts with undefined contents.
@@ -43,7 +43,7 @@ class HostTensor {
     return {static_cast<std::byte*>(view_.data), view_.bytes()};
   }
 
-  /// Copies the elements to the device's tensor. Waits until that is done, unless the copy is in the room.
+  /// Copies a copy's elements to the device's tensor. Returns when that is done, or at once if the copy is in the room.
   /// REQUIRES: Access::write.
   void store();
 
@@ -55,7 +55,7 @@ class HostTensor {
   std::vector<std::byte> own_;
 };
 
-/// The elements of a tensor in host memory, as numbers of type T. Throws Error{internal} if it has another type.
+/// The elements of a tensor in host memory. Throws Error{internal} unless their type is T: float, double or int32_t.
 template <typename T>
 [[nodiscard]] std::span<T> elements_of(const TensorView& view);
 

@@ -40,7 +40,7 @@ const Device& load_device(std::string_view device, const std::vector<std::filesy
     throw Error(ErrorCode::plugin, fmt::format("the library of device '{}', {}, {}", device, file->string(), what));
   };
   files::require_trusted(*file);
-  // Never unloaded, because queues and kernels of it may live as long as the process.
+  // The library is never unloaded, because its queues and kernels can live as long as the process.
   void* const library = dlopen(file->c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     refuse(fmt::format("cannot be loaded: {}", dlerror()));

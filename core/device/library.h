@@ -22,7 +22,7 @@ struct LibraryKernel {
 
 /// The entry of a device library: its build, its device and its kernels. It stays valid until the process ends.
 struct DeviceLibrary {
-  const char* build;  ///< build_of_devices() of the library; nothing else is read unless it is the program's
+  const char* build;  ///< build_of_devices() of the library; if the program's differs, nothing else is read
   /// Makes the device. Called once.
   std::unique_ptr<const Device> (*open)();
   /// The kernels of the device.
@@ -33,18 +33,18 @@ struct DeviceLibrary {
 inline constexpr const char* library_entry = "shardrun_device_v1";
 using LibraryEntry = const DeviceLibrary* (*)();
 
-/// Identifies this build: the version, and a hash of the headers that a library shares with the program.
+/// Identifies this build: the version, and a hash of the compiler and of the headers that program and libraries share.
 [[nodiscard]] const char* build_of_devices() noexcept;
 
 /// The devices whose code may be in a shared library, which is loaded when a job asks for the device: "cuda".
 [[nodiscard]] std::vector<std::string_view> library_devices();
 
-/// The files in which the library of a device may be: beside the program as built, and as installed.
+/// The paths at which a device's library is looked for: beside the program as built, and as installed.
 [[nodiscard]] std::vector<std::filesystem::path> library_files(std::string_view device);
 
-/// Loads a device's library and registers the device and its kernels. The library stays loaded. Throws Error{usage} if
-/// no file exists, and Error{plugin} if it is not trusted (core/files/trust.h), cannot be loaded or is
-/// of another build.
+/// Loads a device's library from the first of `files` that exists, and registers the device and its kernels. The
+/// library stays loaded. Throws Error{usage} if no file exists, and Error{plugin} if the file is not trusted
+/// (core/files/trust.h), cannot be loaded, is no library of a device, or is of another build.
 const Device& load_device(std::string_view device, const std::vector<std::filesystem::path>& files);
 
 /// The kernels that are registered for a device, by op.

@@ -23,8 +23,8 @@ bool has_f16c() noexcept {
 
 int machine_level() noexcept {
 #if defined(SHARDRUN_KERNEL_X86_LEVELS)
-  // These are exactly the features for which CMakeLists.txt compiles the variants. In a virtual machine, the
-  // instruction that tells them takes microseconds.
+  // These are exactly the features for which CMakeLists.txt compiles the variants. The result is kept, because
+  // the cpuid instruction takes microseconds in a virtual machine.
   static const int level = [] {
     __builtin_cpu_init();
     const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();

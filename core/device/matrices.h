@@ -5,7 +5,7 @@
 
 #include "core/graph/tensor_type.h"
 
-/// Products of matrices whose elements are float32 or bfloat16; operands may be float16, too.
+/// Products of matrices of float32 or bfloat16. Operands can also be float16.
 namespace shardrun::device {
 
 /// A row-major matrix, used as stored or transposed.
@@ -15,7 +15,7 @@ struct Operand {
   std::int64_t stride;  ///< elements from one stored row to the next
   bool transposed = false;
 
-  /// The part of the matrix from this row and column on. Rows and columns are those after transposing.
+  /// The part of the matrix from this row and column on, both counted after transposing.
   [[nodiscard]] Operand from(std::int64_t row, std::int64_t column) const noexcept {
     const std::int64_t elements = transposed ? column * stride + row : row * stride + column;
     const auto bytes = static_cast<std::int64_t>(graph::element_bytes(dtype));

@@ -5,7 +5,7 @@
 
 namespace shardrun::device {
 
-/// A block of a device's memory: a rank's arena.
+/// A block of a device's memory, such as a rank's arena.
 class Memory {
  public:
   Memory() = default;
@@ -16,7 +16,7 @@ class Memory {
   /// The device address of the first byte.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-  /// A memfd that other processes may map; -1 if there is none.
+  /// A memfd that other processes can map; -1 if there is none.
   [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
   /// Bytes of the pages touched so far, as the system counts them. This measurement is independent of the plan.
   [[nodiscard]] virtual std::uint64_t touched_bytes() const = 0;

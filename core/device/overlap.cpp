@@ -15,7 +15,7 @@ struct Stretch {
   std::int64_t size;
 };
 
-/// Adds a dimension inside the others.
+/// Adds an innermost dimension, of which the operand has the part x and the result the part y.
 void add(Overlap& overlap, Stretch x, Stretch y) {
   const std::int64_t begin = std::max(x.origin, y.origin);
   const std::int64_t end = std::min(x.origin + x.size, y.origin + y.size);
@@ -27,7 +27,7 @@ void add(Overlap& overlap, Stretch x, Stretch y) {
   overlap.to_first[d] = begin - y.origin;
 }
 
-/// Dimensions [begin, end) as one. REQUIRES: all of them except the first are whole in this part.
+/// Joins the dimensions [begin, end) to one. REQUIRES: this part has all indices of each except the first.
 Stretch joined(const TensorView& view, std::size_t begin, std::size_t end) {
   Stretch all{begin < end ? view.origin[begin] : 0, begin < end ? view.shape[begin] : 1};
   for (std::size_t d = begin + 1; d < end; ++d) {

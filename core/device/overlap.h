@@ -24,8 +24,8 @@ struct Overlap {
 /// Index i of dimension `dim` of y is index i + shift of x. The other dimensions are the same in both.
 [[nodiscard]] Overlap shifted_overlap(const TensorView& x, const TensorView& y, std::uint32_t dim, std::int64_t shift);
 
-/// y has the elements of x in the same order, with other dimensions. A group of dimensions that becomes another group
-/// counts as one dimension.
+/// y has the elements of x in the same order, with other dimensions. Each group of dimensions of x that becomes a group
+/// of dimensions of y is one dimension of the overlap.
 [[nodiscard]] Overlap reshaped_overlap(const TensorView& x, const TensorView& y);
 
 }  // namespace shardrun::device

@@ -7,7 +7,7 @@
 
 namespace shardrun::device {
 
-/// Where the rows of sequences are in pages [pages, heads, page, head_dim]. table: [batch, pages of a sequence]
+/// Finds a sequence's rows in pages [pages, heads, page, head_dim]. table: [batch, of_sequence], the numbers of pages.
 struct Paging {
   std::int64_t pages;
   std::int64_t heads;
@@ -18,7 +18,7 @@ struct Paging {
 
   /// The number of positions that a sequence has room for.
   [[nodiscard, gnu::always_inline]] SHARDRUN_ON_BOTH std::int64_t room() const { return of_sequence * page; }
-  /// The number of the first element of this position's row; -1 if it is on no page.
+  /// The index in `pages` of the first element of this position's row; -1 if the position is on no page.
   [[nodiscard, gnu::always_inline]] SHARDRUN_ON_BOTH std::int64_t row(std::int64_t sequence, std::int64_t position,
                                                                       std::int64_t head) const {
     if (position < 0 || position >= room()) {
@@ -44,7 +44,7 @@ struct Sight {
   std::int64_t last;
 };
 
-/// What a query at `position` sees: itself and what is before it, at most `window` positions (0: all).
+/// A query sees its own position and those before it, at most `window` of them (0: all), within `room`.
 [[nodiscard, gnu::always_inline]] SHARDRUN_ON_BOTH inline Sight sight_of(std::int64_t position, std::int64_t window,
                                                                          std::int64_t room) {
   const std::int64_t last = position < room ? position + 1 : room;

@@ -6,14 +6,14 @@
 
 namespace shardrun::device {
 
-/// The heads of queries of a shard, as groups that share a head of keys and values. The first group may lack its first
-/// heads, and the last one its last: other shards have them. Head g of group h is number h group + g - skipped of the
-/// shard's heads.
+/// The query heads of a shard, in groups that share a head of keys and values. The first group lacks its first heads
+/// and the last group its last heads if other shards have them. Head g of group h is number h · group + g - skipped of
+/// the shard's heads.
 struct QueryHeads {
-  std::int64_t count = 0;    ///< of this shard
+  std::int64_t count = 0;    ///< query heads of this shard
   std::int64_t group = 1;    ///< heads of a whole group
   std::int64_t skipped = 0;  ///< heads that the first group lacks
-  // The number among all heads of a sample, for random numbers, is of_first + h of_group + g.
+  // Random numbers use a head's number among all heads of a sample: of_first + h · of_group + g.
   std::int64_t of_first = 0;
   std::int64_t of_group = 1;
 
@@ -21,7 +21,7 @@ struct QueryHeads {
   [[nodiscard]] std::int64_t number_of_all(std::int64_t h, std::int64_t g) const noexcept {
     return of_first + h * of_group + g;
   }
-  /// The heads of group h that the shard has: [first(h), last(h)).
+  /// The shard has the heads [first(h), last(h)) of group h.
   [[nodiscard]] std::int64_t first(std::int64_t h) const noexcept { return h == 0 ? skipped : 0; }
   [[nodiscard]] std::int64_t last(std::int64_t h) const noexcept {
     const std::int64_t left = count + skipped - h * group;

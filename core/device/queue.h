@@ -36,14 +36,14 @@ class Queue {
   explicit Queue(const Device& device) : device_(device) {}
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
-  /// Waits until the work is done.
+  /// Waits until all work is done.
   virtual ~Queue() = default;
 
   [[nodiscard]] const Device& device() const noexcept { return device_; }
 
-  /// Kernels run from now on belong to this step, counted from 0. Messages name it.
+  /// Tells the step, counted from 0, of the kernels that run from now on. Error messages name the step.
   virtual void begin_step(std::int64_t /*step*/) {}
-  /// `accumulate`: add to the kernel's first result instead of overwriting it.
+  /// Runs a kernel. With `accumulate`, the kernel adds to its first result instead of overwriting it.
   virtual void run(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars) = 0;
   virtual void copy(const StridedCopy& copy) = 0;
   /// Copies from the device to the host.
@@ -64,10 +64,10 @@ class Queue {
   virtual void finish(const Event& event) = 0;
   void finish() { finish(record()); }
 
-  /// Calls `act(argument)` once all earlier work is done, on any thread, perhaps before this returns. `act` returns
-  /// soon, gives the queue no work and does not throw.
+  /// Calls `act(argument)` once all earlier work is done, on any thread, perhaps before this function returns. `act`
+  /// must return soon, and must neither give the queue work nor throw.
   virtual void call(void (*act)(void* argument), void* argument) = 0;
-  /// Makes later work wait until the gate is open. Returns the gate's number.
+  /// Adds a closed gate, and returns its number. Later work of the queue waits until open_gate() opens the gate.
   [[nodiscard]] virtual std::uint64_t add_gate() = 0;
   /// Opens a gate. Call it once for each gate, from any thread.
   virtual void open_gate(std::uint64_t gate) noexcept = 0;

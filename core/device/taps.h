@@ -12,17 +12,17 @@
 
 namespace shardrun::device {
 
-/// Maps the taps of a result's shard to indices of its operand's shard, along one dimension. Both indices are local.
+/// Along one dimension, finds the operand's local index that a result's local index reads through one tap of a window.
 struct Taps {
-  std::int64_t size = 1;    ///< number of taps of a result index
+  std::int64_t size = 1;    ///< number of taps (elements of the window)
   std::int64_t count = 1;   ///< number of the result's indices
   std::int64_t held = 1;    ///< number of the operand's indices
-  std::int64_t stride = 1;  ///< operand indices from one result index to the next
-  std::int64_t step = 0;    ///< operand indices from one tap to the next
-  std::int64_t base = 0;    ///< operand index of tap 0 of result index 0
+  std::int64_t stride = 1;  ///< operand indices (times `divisor`) from one result index to the next
+  std::int64_t step = 0;    ///< the same from one tap to the next
+  std::int64_t base = 0;    ///< operand index (times `divisor`) of tap 0 of result index 0
   std::int64_t divisor = 1;
 
-  /// The operand's index, or −1 if the tap is outside of the operand or between its indices.
+  /// The operand's index, or −1 if the tap is outside of the operand's shard or between its indices.
   [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t at(std::int64_t index, std::int64_t tap) const noexcept {
     const std::int64_t scaled = index * stride + tap * step + base;
     const std::int64_t found = scaled < 0 || scaled % divisor != 0 ? -1 : scaled / divisor;
@@ -81,7 +81,7 @@ inline void require_held(const Window& window, const TensorView& operand, const 
   }
 }
 
-/// The taps along the last dimensions of an operand. If there is only one, it is the second of the two.
+/// The taps along the last one or two dimensions. One dimension takes the second place. Throws as require_held() does.
 [[nodiscard]] inline std::array<Taps, 2> taps_of(const std::vector<graph::Sliding>& slidings, const TensorView& operand,
                                                  const TensorView& result) {
   std::array<Taps, 2> taps;
@@ -100,8 +100,8 @@ inline void require_held(const Window& window, const TensorView& operand, const 
   return taps;
 }
 
-/// The taps of an op's gradient. `result`: the gradient of the op's operand. `operand`:
-/// the gradient of the op's result.
+/// The taps of the gradient of an op's operand, which is `result`. `operand` is the gradient of the op's result. Throws
+/// as require_held() does.
 [[nodiscard]] inline std::array<Taps, 2> transposed_taps(const std::vector<graph::Sliding>& slidings,
                                                          const TensorView& operand, const TensorView& result) {
   std::array<Taps, 2> taps;

@@ -14,11 +14,11 @@ namespace shardrun::device {
 
 namespace {
 
-/// How often a thread yields before it sleeps: about 50 µs on an idle core, which is the gap between two kernels. With
-/// more threads than cores, a yield hands the core over, so no time slice is wasted.
+/// A thread yields this often before it sleeps. On an idle core that takes about 50 µs, the gap between two kernels.
+/// With more threads than cores, a yield hands the core over, so that no time slice is wasted.
 constexpr int yields_before_sleep = 200;
 
-/// Returns once the value differs from `old`.
+/// Waits until the value differs from `old`, and returns it.
 std::uint32_t wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
   for (int i = 0; i < yields_before_sleep; ++i) {
     const std::uint32_t now = value.load(std::memory_order_acquire);
@@ -38,8 +38,8 @@ int first_part(int thread, int rotated, int count) noexcept { return (thread - r
 
 }  // namespace
 
-/// A run is handed to exactly the workers that have a part in it, each by its own ticket. A worker without a part never
-/// reads the fields below, so the next run may change them meanwhile.
+/// A run raises the ticket of each worker that takes part in it, and ends when these workers have finished. The other
+/// workers do not read the fields below, so that the next run can change the fields at once.
 struct Threads::Pool {
   struct alignas(64) Worker {
     std::atomic<std::uint32_t> ticket = 0;  ///< raised once for each run in which the worker takes part

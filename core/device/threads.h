@@ -6,11 +6,11 @@
 
 namespace shardrun::device {
 
-/// The threads of one rank: the calling thread and count − 1 workers that wait on a futex. The executor owns them. Only
-/// one thread at a time may call `run`.
+/// The threads of one rank: the calling thread and count − 1 workers, which sleep between runs. Only one thread at a
+/// time is allowed to call `run` or `split`.
 class Threads {
  public:
-  explicit Threads(int count);
+  explicit Threads(int count);  ///< throws Error{io} if the system does not start so many
   ~Threads();
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
@@ -26,7 +26,7 @@ class Threads {
         parts, [](const void* self, int part) { (*static_cast<const Body*>(self))(part); }, &body);
   }
 
-  /// From now on each part runs `by` threads further on, so that repeated work runs on other cores. 0 ends this.
+  /// From now on, thread (p + by) % count() runs part p, so that work can be repeated on other cores. 0 ends this.
   void rotate(int by) noexcept { rotated_ = by % count_; }
 
   /// Splits [0, size) into at most count() contiguous ranges and calls body(begin, end) for each non-empty one. The
