@@ -5,7 +5,7 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// Turns the scores of one query into exp(score - max) over the keys that it sees and zeros elsewhere up to `end`.
+/// Turns one query's scores into exp(score - max) for the keys that it sees, and into 0 for the others before `end`.
 struct Softmax {
   float max;
   float sum;

@@ -69,17 +69,17 @@ struct AttentionShape {
   [[nodiscard]] Keys visible(std::int64_t begin, std::int64_t end) const {
     return {visible(begin).first, visible(end - 1).last};
   }
-  /// The largest number of keys that a tile of queries sees.
+  /// At least the number of keys that any tile of queries sees.
   [[nodiscard]] std::int64_t span() const {
     return window > 0 ? smaller(keys, (causal ? window : 2 * window) + tile_rows) : keys;
   }
 
   [[nodiscard]] std::int64_t tile() const { return smaller(tile_rows, queries); }
-  /// Floats from one row of scores to the next: a multiple of every vector width, but not a power of two.
+  /// Floats from one row of scores to the next: a multiple of 16, and no power of two if span() is one from 32 on.
   [[nodiscard]] std::int64_t score_stride() const { return (span() + 15) / 16 * 16 + row_gap; }
   [[nodiscard]] std::int64_t tile_floats() const { return tile() * score_stride(); }
 
-  /// The number of threads that share `tasks`. Work of less than about 0.1 ms stays on one thread.
+  /// The number of threads that share the tasks. Work of less than about 0.1 ms stays on one thread.
   [[nodiscard]] int parts(std::int64_t tasks, int threads) const {
     const std::int64_t work = batch * query_heads.count * queries * (span() + 16) * (width + 16);
     const std::int64_t worthwhile = work / (1 << 20) + 1;
@@ -109,7 +109,7 @@ inline AttentionShape packed_shape(const std::int64_t* qkv) {
           .scale = 1.0F / __builtin_sqrtf(static_cast<float>(width))};
 }
 
-/// q, out: [B, T, heads, D]   k, v: [B, S, H, D]
+/// q, out: [B, T, heads, D]   k, v: [B, S, H, D]   The scale 0 stands for 1/√D.
 inline AttentionShape separate_shape(const graph::Attributes& attributes, const QueryHeads& heads,
                                      const std::int64_t* q, const std::int64_t* k) {
   const std::int64_t width = k[3];
@@ -147,7 +147,7 @@ class Panel {
     std::int64_t stride;
   };
 
-  /// At most `rows` rows are used at once. If the tensor is bfloat16, takes floats from `scratch`.
+  /// At most `rows` rows are used at once. If the tensor is bfloat16, this takes floats(…) floats from `scratch`.
   Panel(const TensorView& tensor, const HeadRows& place, const Head& head, std::int64_t rows, std::int64_t width,
         float*& scratch)
       : rows_(reals<Reals>(tensor) + place.begin(head)), stride_(place.of_row), width_(width), room_(scratch) {
@@ -210,14 +210,14 @@ void for_each_task(const KernelCall& call, const AttentionShape& at, std::int64_
   });
 }
 
-/// Scratch bytes of all threads; 0 if there are no queries. The gap after the last row of scores is not counted,
-/// because no one writes it: it might be the only part of a page that is never touched.
+/// Scratch bytes of all threads; 0 if there are no queries. The gap after the last row of scores is not counted:
+/// nothing writes to it, and every page of scratch must be written, so that the memory in use equals the plan.
 inline std::size_t bytes_of_threads(const AttentionShape& at, std::int64_t tasks, int threads, std::int64_t floats) {
   const std::int64_t all = at.tile_floats() > 0 ? at.parts(tasks, threads) * floats : 0;
   return static_cast<std::size_t>(all > 0 ? all - row_gap : 0) * sizeof(float);
 }
 
-/// Dropout of one op's probabilities. `stream` is null if the rate is zero. The sizes are those of the whole tensor.
+/// Dropout of one op's probabilities. `stream` is null if the rate is 0. `queries` and `keys` count all shards' own.
 struct Dropped {
   const DropoutStream* stream;
   std::int64_t first_sample;
@@ -296,7 +296,7 @@ inline AttentionShape separate_shape_of(const KernelCall& call) {
   return at;
 }
 
-/// The same from shapes alone, for the size of scratch. It does not depend on the heads that the first group lacks.
+/// The same from shapes alone, for the size of the scratch, which does not depend on the heads that a shard lacks.
 inline AttentionShape separate_shape_of(const graph::OpShape& shape) {
   TensorView q;
   TensorView k;

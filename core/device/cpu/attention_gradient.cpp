@@ -4,7 +4,7 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// Computes one query's row. scores becomes P; dscores, which holds dO·V, becomes dS = P (dO·V - D).
+/// Computes one query's row, with D = `dout_out`. `scores` becomes P. `dscores` is dO·V and becomes dS = P (dO·V - D).
 void gradient_row(float* scores, float* dscores, std::int64_t whole, float lse, float dout_out) {
   vectors(0, whole, [=](auto at) {
     const vec p = exp(load(scores, at) - lse);
@@ -13,7 +13,7 @@ void gradient_row(float* scores, float* dscores, std::int64_t whole, float lse, 
   });
 }
 
-/// Like gradient_row(), with dropout's factors f: scores becomes P f, dscores becomes P (f dO·V - D).
+/// Like gradient_row(), with dropout's factors f. `scores` becomes P f, and `dscores` becomes P (f dO·V - D).
 void dropped_gradient_row(float* scores, float* dscores, std::int64_t count, const float* factors, float lse,
                           float dout_out) {
   vectors(0, count, [=](auto at) {
@@ -42,7 +42,7 @@ void fill_zeros(const Panel::Rows& rows, std::int64_t width, const Keys& keys) {
 }
 
 /// Adds to the gradient of keys or values, for the keys that a tile sees: to[keys] (+)= alpha weights^T tile. Rows of
-/// `to` from `begun` on already hold sums.
+/// `to` from `begun` on already hold sums. Those before `begun` are overwritten.
 void add_to_keys(const Panel::Rows& to, const Keys& keys, std::int64_t begun, float alpha, const Matrix& weights,
                  const Matrix& tile, std::int64_t rows, std::int64_t width) {
   const std::int64_t middle = smaller(larger_of(begun, keys.first), keys.last);
@@ -67,8 +67,8 @@ struct AttentionGradient {
 
 /// Dao et al. 2022, arXiv:2205.14135, appendix B.4, for one head of queries. Tiles go from the last to the first, so
 /// the first key that a tile sees never increases. For keys that no earlier tile has seen, a tile overwrites the
-/// gradients of keys and values; to the others it adds. The group's first head starts the sums, and its last one
-/// finishes them.
+/// gradients of keys and values. For other keys it adds to them. The first head of a group starts these sums, and its
+/// last head stores them.
 void attend_gradient(const AttentionGradient& of, const Head& head, float* scratch) {
   const Attention& on = of.on;
   const AttentionShape& at = on.shape;

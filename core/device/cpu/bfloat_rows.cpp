@@ -1,14 +1,14 @@
 #include "core/device/cpu/few_rows.h"
 #include "core/device/cpu/vec.h"
 
-// Products of bfloat16 matrices with AVX512-BF16: an instruction multiplies the terms 2p and 2p + 1 of 16 columns and
-// adds the products to sums in float32. It takes denormal numbers for zero, and makes none.
+// Products of bfloat16 matrices with AVX512-BF16. An instruction multiplies the terms 2p and 2p + 1 of 16 columns and
+// adds the products to sums in float32. It takes denormal numbers for zero, and its results are never denormal.
 //
-// 32 terms of 16 columns of b at a time are kept in 16 registers: lane j of register p has the terms 2p and 2p + 1 of
-// column j. If b is stored [n, k], those are 32-bit numbers of a row, and are transposed; the next terms of the same
-// columns follow. If b is stored [k, n], two rows are interleaved, and the next columns follow, so that rows are read
-// from one end to the other. The same 32 terms of up to 64 rows of a lie side by side, and a pair of them is broadcast
-// from memory.
+// 16 registers hold 32 terms of 16 columns of b: lane j of register p has the terms 2p and 2p + 1 of column j. If b is
+// stored [n, k], a pair of terms is a 32-bit number of a row. These numbers are transposed, and the next terms of the
+// same columns follow. If b is stored [k, n], two rows are interleaved. The next columns follow, so that rows are read
+// from one end to the other. The same 32 terms of up to 64 rows of a lie side by side in memory, from where the
+// instruction broadcasts a pair of them.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
@@ -16,7 +16,7 @@ extern const FewRowsRunner bfloat_rows_runner;
 
 namespace {
 
-constexpr std::int64_t pairs = 16;  // of terms that are multiplied together
+constexpr std::int64_t pairs = 16;  // pairs of terms that are multiplied together
 constexpr std::int64_t terms_at_once = 2 * pairs;
 constexpr std::int64_t depth_of_sum = 256;  // terms added up before their sum is added to c: bounds the rounding error
 constexpr std::int64_t rows_of_tile = 64;
@@ -31,7 +31,7 @@ __mmask32 mask_of_first(std::int64_t count) {
   return static_cast<__mmask32>((std::uint64_t{1} << static_cast<unsigned>(count)) - 1);
 }
 
-/// Copies `terms` terms of some rows of a: [⌈terms / 32⌉, rows, 32]. Those past the end are zero.
+/// Copies `terms` terms of some rows of a to `to` [⌈terms / 32⌉, rows, 32]. Terms past the end are zero.
 void pack(const Product& p, std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t terms,
           std::uint16_t* to) {
   for (std::int64_t t = 0; t < terms; t += terms_at_once) {
@@ -42,11 +42,11 @@ void pack(const Product& p, std::int64_t row, std::int64_t rows, std::int64_t fi
   }
 }
 
-/// How many columns are loaded together: of b stored [k, n], a cache line of each row.
+/// The number of columns that are loaded together. If b is stored [k, n], they are a cache line of each row.
 std::int64_t columns_at_once(const Product& p) { return p.b.transposed ? lanes : 2 * lanes; }
 
-/// Loads up to 32 terms of up to columns_at_once() columns: 16 vectors for each 16 columns. What is past the end is
-/// zero.
+/// Loads up to 32 terms of up to columns_at_once() columns, in 16 vectors for each 16 columns. Terms and columns past
+/// the end are zero.
 SHARDRUN_INLINE void load_weights(const Product& p, std::int64_t term, std::int64_t terms, std::int64_t column,
                                   std::int64_t columns, ivec* weights) {
   if (p.b.transposed) {
@@ -76,13 +76,13 @@ SHARDRUN_INLINE void load_weights(const Product& p, std::int64_t term, std::int6
   }
 }
 
-/// Adds the products of a pair of terms. As text, because compilers know the instruction only in functions for CPUs
-/// that have it.
+/// Adds the products of a pair of terms. This is inline assembly, because compilers offer the instruction only in
+/// functions compiled for CPUs that have it.
 SHARDRUN_INLINE void add_pair(ivec weights, const std::uint16_t* pair, vec& sums) {
   asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(weights), "m"(*reinterpret_cast<const std::int32_t*>(pair)));
 }
 
-/// Adds the products of 32 terms to the sums of some rows, which do not wait for each other.
+/// Adds the products of 32 terms to the sums of some rows. The sums of different rows do not wait for each other.
 template <int... row>
 SHARDRUN_INLINE void add_pairs(const ivec* weights, const std::uint16_t* a, float* sums, Lanes<row...>) {
   vec of_rows[] = {load(sums + row * lanes, Whole{0})...};
@@ -103,8 +103,8 @@ SHARDRUN_INLINE void add_terms_of_rows(const ivec* weights, const std::uint16_t*
   }
 }
 
-/// The columns [column, column + columns) of c in all packed rows: what the terms [first, first + terms) contribute.
-/// There is room for the sums of these columns.
+/// Computes the columns [column, column + columns) of c in all packed rows, or adds to them, from the terms
+/// [first, first + terms). REQUIRES: the sums of these columns fit room_of_sums.
 void add_columns(const Product& p, const std::uint16_t* packed, std::int64_t rows, std::int64_t first,
                  std::int64_t terms, std::int64_t column, std::int64_t columns, float* c, bool accumulate) {
   alignas(64) float sums[room_of_sums];  // [columns / 16, rows, 16]

@@ -2,15 +2,13 @@
 
 #include "core/device/cpu/vec.h"
 
-// A tile is up to `tile_columns` columns of c and `most_rows` rows. Its weights are taken two blocks at a time and, for
-// vectors, transposed: lane j gets four consecutive weights of column j. An instruction multiplies them by four
-// activations of a row and adds the products, exactly:
-// - AVX-512 VNNI multiplies unsigned bytes by signed ones. Weights become unsigned by adding 128, and each sum begins
-// with
-//   -128 Σ q.
-// - AVX2 does so, too, but adds pairs of products to 16-bit integers that saturate. With |w| and with the activation
-// times
-//   the sign of w none does: 2 · 128 · 127 < 2^15.
+// A tile is up to `tile_columns` columns of c and `most_rows` rows. Two blocks of its weights are loaded at a time. For
+// vectors they are transposed: lane j gets four consecutive weights of column j. Instructions multiply them by four
+// activations of a row and add the products, exactly:
+// - AVX-512 VNNI multiplies unsigned bytes by signed ones. Adding 128 makes the weights unsigned, and each sum begins
+//   with -128 Σ q to make up for that.
+// - AVX2 also multiplies unsigned bytes by signed ones. It adds pairs of products in 16-bit integers, which saturate.
+//   The bytes are |w| and q · sign(w), so that no pair of products is too large: 2 · 128 · 127 < 2^15.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
@@ -28,7 +26,7 @@ using bytevec = std::int8_t __attribute__((vector_size(lanes)));
 
 std::int64_t lower_of(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-/// Two blocks of a row of activations as integers. What is past the end of the row is zero.
+/// Two blocks of a row of activations as integers. Those past the end of the row are zero.
 struct RoundedPair {
   std::int32_t q[pair_width / 4];  ///< four bytes each
   float d[2];
@@ -66,7 +64,7 @@ void round_block(const float* a, std::int64_t count, std::int64_t half, RoundedP
 
 /// Two blocks of a tile's weights.
 struct WeightPair {
-  const std::int8_t* first;  ///< of the first column
+  const std::int8_t* first;  ///< the weights of the first column
   std::int64_t stride;
   std::int64_t columns;
   std::int64_t terms;  ///< at most pair_width
@@ -101,8 +99,8 @@ struct TransposedPair {
   SHARDRUN_INLINE ivec dots(const RoundedPair& row, int half) const {
     __m512i sums = _mm512_set1_epi32(row.offset[half]);
     for (int g = 0; g < 8; ++g) {
-      // As text, because compilers know the instruction only in functions for CPUs that have it, and lambdas cannot be
-      // such.
+      // Inline assembly, because compilers offer the instruction only in functions compiled for CPUs that have it, and
+      // a lambda cannot be such a function.
       asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(four[8 * half + g]), "m"(row.q[8 * half + g]));
     }
     return reinterpret_cast<ivec>(sums);
@@ -175,7 +173,7 @@ struct TransposedPair {
 
 #endif
 
-/// Adds to the sums of a row what one of two blocks contributes.
+/// Adds the products of one of the two blocks to the sums of a row.
 SHARDRUN_INLINE void add_block_of_row(const TransposedPair& pair, const RoundedPair& row, int half, const float* scales,
                                       float* sums) {
 #if SHARDRUN_VECTOR_BYTES > 16
@@ -189,13 +187,13 @@ SHARDRUN_INLINE void add_block_of_row(const TransposedPair& pair, const RoundedP
 #endif
 }
 
-/// The scales of some blocks, from block `first` on: [scales_at_once, tile_columns]. Only those of the matrix are set.
+/// Writes the scales of the blocks from `first` on to `to` [scales_at_once, tile_columns]. The rest has no meaning.
 SHARDRUN_INLINE void widen_scales(const BlockProduct& p, std::int64_t blocks, std::int64_t column, std::int64_t columns,
                                   std::int64_t first, float* to) {
   const std::int64_t count = lower_of(scales_at_once, blocks - first);
   const auto load_scales = [&](std::int64_t j) {
     const std::int64_t at = (column + j) * blocks + first;
-    const bool whole = at + scales_at_once <= p.n * blocks;  // if need be, the next column's, too
+    const bool whole = at + scales_at_once <= p.n * blocks;  // the last of these can be the next column's
     return whole ? load(Halves16{p.scales}, Whole{at}) : load(Halves16{p.scales}, Part{at, count});
   };
 #if SHARDRUN_VECTOR_BYTES > 16
@@ -222,7 +220,7 @@ SHARDRUN_INLINE void fetch_pair(const WeightPair& pair) {
   }
 }
 
-/// The columns of c from `column` on, at most tile_columns, in rows of which `a` has the rounded activations.
+/// Computes at most tile_columns columns of c, from `column` on. `a` has the rounded activations of the tile's rows.
 void multiply_tile_of_blocks(const BlockProduct& p, std::int64_t rows, const RoundedPair* a, std::int64_t a_stride,
                              std::int64_t column, float* c) {
   const std::int64_t blocks = (p.k + block_width - 1) / block_width;

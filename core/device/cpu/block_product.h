@@ -10,11 +10,11 @@ namespace shardrun::device::cpu {
 
 /// c[m, n] = a[m, k] wᵀ, with weights in blocks of 32 integers that share a scale.
 ///
-/// The activations are rounded in the same blocks: of a row's block, d = max|a| / 127 in float32, and each q = a / d,
-/// rounded to nearest with ties to even. Blocks with d below the least normal float32 count as zero. Each element of c
-/// is the sum over the blocks, in order, of (d · scale) · Σ q w, where Σ q w is exact, d · scale is rounded to float32,
-/// and the sum is a chain of fused multiply-adds. So c has the same bits with any m, n, number of threads and
-/// instructions.
+/// Each block of 32 activations of a row is rounded, too: d = max|a| / 127 in float32, and each q is a / d, rounded to
+/// nearest with ties to even. A block whose d is below the least normal float32 counts as zero. An element of c is the
+/// sum over the blocks, in order, of (d · scale) · Σ q w, where Σ q w is exact, d · scale is rounded to float32, and
+/// the sum is a chain of fused multiply-adds. So c has the same bits with any m, n, number of threads and instruction
+/// set.
 struct BlockProduct {
   std::int64_t m;
   std::int64_t n;
@@ -29,14 +29,14 @@ struct BlockProduct {
 
 /// Bytes of scratch for two blocks of a row of activations.
 inline constexpr std::size_t block_product_pair_bytes = 80;
-/// Bytes that multiply_blocks() needs for the rounded activations.
+/// Bytes of scratch in which multiply_blocks() keeps the rounded activations.
 [[nodiscard]] std::size_t block_product_scratch(std::int64_t m, std::int64_t k);
 
-/// `scratch`: aligned to 64 bytes. Threads share the columns of c.
+/// Computes c. `scratch` has block_product_scratch() bytes, aligned to 64. Threads share the columns of c.
 void multiply_blocks(const BlockProduct& product, Threads& threads, std::byte* scratch);
 
 using BlockRunner = void (*)(const BlockProduct& product, Threads& threads, std::byte* scratch);
-/// multiply_blocks() for each instruction set that this machine has; it uses the last.
+/// The product for each instruction set that this machine has. multiply_blocks() uses the last.
 [[nodiscard]] std::vector<BlockRunner> block_runners();
 
 }  // namespace shardrun::device::cpu

@@ -8,15 +8,15 @@
 #include "core/device/threads.h"
 #include "core/graph/stored_weights.h"
 
-// Products and tables of int8 weights in blocks: core/graph/ops/blocks.cpp.
+// The kernels of the ops of core/graph/ops/blocks.cpp: products and look-ups of int8 weights in blocks.
 
 namespace shardrun::device::cpu {
 namespace {
 
 using graph::block_elements;
 
-/// The sizes of y[m, n] = x[m, k] wᵀ, and its scratch: a copy of x and one of y, where they are bfloat16, and what the
-/// product needs itself.
+/// The sizes of y[m, n] = x[m, k] wᵀ. If x or y is bfloat16, the scratch begins with a float32 copy of x or y, of these
+/// bytes. The rest of the scratch is for the product.
 struct Sizes {
   Sizes(const graph::Attributes& attributes, const std::vector<graph::TensorType>& inputs,
         const graph::TensorType& output) {
@@ -79,7 +79,7 @@ void block_matmul(const KernelCall& call) {
   }
 }
 
-/// Rows as float32, some at a time, in the type of y.
+/// tokens: [L]   w: [V, E]   y: [L, E], the rows of w times their scales; zero for tokens of other shards
 void block_embedding(const KernelCall& call) {
   const TensorView& w = call.inputs[1];
   const TensorView& scales = call.inputs[2];

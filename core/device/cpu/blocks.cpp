@@ -54,7 +54,7 @@ Strided strided(const Matrix& matrix) {
   return matrix.transposed ? Strided{matrix.data, 1, matrix.stride} : Strided{matrix.data, matrix.stride, 1};
 }
 
-/// `height` rows of c in the columns `at`: the products are summed in the order of k. Row p of `b` begins at
+/// Computes `height` rows of c in the columns `at`. Terms are summed in the order of k. Row p of `b` begins at
 /// `b + p * b_stride`.
 template <int height, typename At>
 SHARDRUN_INLINE void multiply_rows(std::int64_t k, float alpha, Strided a, const float* b, std::int64_t b_stride,
@@ -74,7 +74,7 @@ SHARDRUN_INLINE void multiply_rows(std::int64_t k, float alpha, Strided a, const
   }
 }
 
-/// Rows from `row` on, `height` at a time. Returns the first row that is left.
+/// Computes rows from `row` on, `height` at a time. Returns the first row that is left.
 template <int height, typename At>
 SHARDRUN_INLINE std::int64_t multiply_all_rows(std::int64_t row, std::int64_t m, std::int64_t k, float alpha, Strided a,
                                                const float* b, std::int64_t b_stride, float* c, std::int64_t c_stride,
@@ -93,7 +93,7 @@ SHARDRUN_INLINE Part from_zero(Part at) { return {0, at.count}; }
 SHARDRUN_INLINE std::int64_t count_of(Whole) { return lanes; }
 SHARDRUN_INLINE std::int64_t count_of(Part at) { return at.count; }
 
-/// The first `terms` elements of the columns `at`, of which each is contiguous, as rows of `to`.
+/// Copies the first `terms` elements of the columns `at` to rows of `to`. In memory each column is contiguous.
 template <typename At>
 SHARDRUN_INLINE void transpose_columns(const float* columns, std::int64_t stride, At at, std::int64_t terms,
                                        float* to) {

@@ -4,7 +4,7 @@
 
 namespace shardrun::device::cpu {
 
-/// Writes one line of positions. `line` is a line of a plane.
+/// Writes what the tap reads at one line of positions. `line` is the line of the plane that it reads.
 template <typename Element>
 void Columns::write_line(const Element* line, std::int64_t tap, Element* to) const {
   const Taps& across = taps_[1];

@@ -9,7 +9,7 @@
 
 namespace shardrun::device::cpu {
 
-/// Rows [begin, end) of the kernel's positions.
+/// Rows [begin, end) of the positions of a convolution's kernel.
 struct RowRange {
   std::int64_t begin;
   std::int64_t end;

@@ -15,7 +15,7 @@ std::vector<graph::Sliding> slidings_of(const graph::Attributes& attributes, con
   return sliding_of(attributes, {weights.shape.begin() + 2, weights.shape.end()});
 }
 
-/// Divides the rows of positions into blocks, given a number of channels.
+/// Divides the rows of positions into blocks whose columns for `channels` channels are of about columns_block_bytes.
 Blocked row_blocks(const ConvSizes& sizes, std::int64_t channels) {
   const std::size_t one = std::max<std::size_t>(1, sizes.matrix_bytes(channels, 1));
   const std::int64_t rows = sizes.direct ? direct_positions / std::max<std::int64_t>(1, sizes.columns)
@@ -83,7 +83,7 @@ std::size_t ConvProducts::scratch_bytes(int threads) const {
   return weight_bytes_ + static_cast<std::size_t>(parts(threads)) * (columns_bytes_ + product_bytes_);
 }
 
-/// w: [G, read, other, taps]   the copy: [G, other, read, taps]
+/// Copies w [G, read, other, taps] to the scratch as [G, other, read, taps].
 void ConvProducts::copy_weights(const KernelCall& call) const {
   const auto bytes = static_cast<std::size_t>(sizes_.taps) * graph::element_bytes(weights_);
   const auto* const from = static_cast<const std::byte*>(call.inputs[1].data);

@@ -12,7 +12,7 @@
 
 namespace shardrun::device::cpu {
 
-/// The size of a block of im2col columns that fits a core's cache together with the other operands, in bytes.
+/// Bytes of a block of im2col columns. Such a block fits a core's cache together with the other operands.
 inline constexpr std::size_t columns_block_bytes = 512 << 10;
 
 [[nodiscard]] inline std::size_t aligned(std::size_t bytes) noexcept { return (bytes + 63) / 64 * 64; }
@@ -56,7 +56,7 @@ struct Blocked {
 /// the weights [other, read * taps] by the im2col columns. The sizes alone decide the blocks.
 class ConvProducts {
  public:
-  /// `transposed`: computes the gradient of the input, with weights copied so that the group's `other` comes first.
+  /// With `transposed`, computes the gradient of the input, from a copy of the weights [groups, other, read, taps].
   ConvProducts(const graph::OpShape& shape, bool transposed);
   [[nodiscard]] std::size_t scratch_bytes(int threads) const;
   void set_up() const;  ///< as set_up_sgemm()
@@ -79,7 +79,7 @@ class ConvProducts {
   std::size_t weight_bytes_ = 0;   ///< bytes of the weights' copy
   std::size_t columns_bytes_ = 0;  ///< bytes per thread
   std::size_t product_bytes_ = 0;  ///< bytes per thread
-  bool touched_ = false;
+  bool touched_ = false;           ///< whether touch_pages() has touched the scratch
 };
 
 /// The gradient of the weights as matrix products. For each group and block of channels, sums dy [other, positions]
@@ -103,7 +103,7 @@ class ConvWeightProducts {
   graph::DType result_;
   Blocked channels_;
   Blocked rows_;
-  std::vector<PreparedProduct> products_;  ///< for full and last blocks of channels, by full and last blocks of rows
+  std::vector<PreparedProduct> products_;  ///< [full or last block of channels, full or last block of rows]
   std::size_t columns_bytes_ = 0;          ///< bytes per thread
   std::size_t sums_bytes_ = 0;             ///< bytes per thread
   std::size_t product_bytes_ = 0;          ///< bytes per thread

@@ -7,7 +7,7 @@
 namespace shardrun::device::cpu {
 namespace {
 
-/// Columns of the gradient that a block computes: a multiple of every micro-kernel's width.
+/// The most columns of the gradient in a block of several channels. It is a multiple of every micro-kernel's width.
 constexpr std::int64_t weight_columns = 48;
 
 /// The size of the last block of `blocked`, which may be smaller than the others.

@@ -8,8 +8,8 @@
 
 namespace shardrun::device::cpu {
 
-// These files are compiled for each instruction set. Each compilation defines
-// these.
+// blocks.cpp, block_product.cpp, few_rows.cpp and element_nest.cpp are compiled for each instruction set, and
+// bfloat_rows.cpp for AVX-512 alone. Each compilation defines one of these.
 namespace baseline {
 extern const BlockLoops loops_of_blocks;
 extern const BlockRunner block_runner;
@@ -32,7 +32,7 @@ extern const NestRunner nest_runner;
 
 namespace {
 
-/// The variants of all files, in the order of registration.
+/// The variants of all files that this machine can run, in the order of registration.
 std::vector<Variant>& runnable() {
   static std::vector<Variant> variants;
   return variants;
@@ -82,7 +82,7 @@ std::vector<BlockRunner> block_runners() {
   if (machine_level() >= 3) {
     runners.push_back(v3::block_runner);
   }
-  // Among the CPUs with AVX-512, few lack this one. They multiply with AVX2.
+  // A few CPUs with AVX-512 lack VNNI. They multiply with AVX2.
   if (machine_level() >= 4 && __builtin_cpu_supports("avx512vnni")) {
     runners.push_back(v4::block_runner);
   }
@@ -96,8 +96,8 @@ void multiply_blocks(const BlockProduct& product, Threads& threads, std::byte* s
 }
 
 bool has_few_rows(const Product& p) noexcept {
-  const std::int64_t most = p.b.transposed ? 64 : 32;  // up to which these loops are about as fast as a library's
-  constexpr std::int64_t worthwhile = 1 << 14;         // weights from which these loops are not slower
+  const std::int64_t most = p.b.transposed ? 64 : 32;  // rows up to which these loops are about as fast as a library
+  constexpr std::int64_t worthwhile = 1 << 14;         // weights from which on these loops are not slower
   using graph::DType;
   if (p.c.dtype != DType::f32 || p.a.transposed || p.m == 0) {
     return false;

@@ -17,7 +17,7 @@
 namespace shardrun::device::cpu {
 namespace {
 
-/// Adds a loop around the others. It is merged with the loop before if the strides allow.
+/// Adds a loop around the others, or merges it with the outermost of them if the strides allow.
 void add_outer(NestLoops& nest, const NestLoop& loop) {
   if (loop.size == 1) {
     return;
@@ -41,7 +41,7 @@ NestLoops loops_over(const Contraction& of, const std::string& letters) {
   return nest;
 }
 
-/// Whether a vector of a loop's iterations is, in each tensor, consecutive elements or a single element.
+/// Whether the iterations of a loop have consecutive elements, or all the same element, in each tensor.
 bool has_vectors(const NestLoop& loop, bool sums) {
   return loop.a + loop.b > 0 && loop.a <= 1 && loop.b <= 1 && (sums || loop.y == 1);
 }
@@ -132,7 +132,7 @@ class Products {
   }
 
  private:
-  /// Whether the threads divide the batch. Otherwise they divide the tiles of one product after the other.
+  /// Whether the threads divide the batch. Otherwise they divide the tiles of each product.
   [[nodiscard]] bool shares_batch(int threads) const { return batch_ > 1 && batch_ >= threads; }
 
   [[nodiscard]] std::size_t product_bytes(int threads) const {
@@ -194,14 +194,14 @@ class Products {
 
   Contraction contraction_;
   PreparedProduct product_;
-  std::array<std::vector<std::int64_t>, 3> strides_;  ///< of each unpacked tensor, in its packed form's order
+  std::array<std::vector<std::int64_t>, 3> strides_;  ///< of each unpacked tensor, in the packed order of letters
   std::array<std::size_t, 3> begin_ = {};             ///< where each packed tensor begins in the scratch
   std::size_t packed_bytes_ = 0;
   std::int64_t batch_ = 1;
-  bool touched_ = false;  ///< the products of one batch index have written the scratch that they share
+  bool touched_ = false;  ///< whether touch_pages() has touched the scratch
 };
 
-/// Throws Error{job} if the einsum cannot be computed in the order that it asks for.
+/// Throws Error{job} if the einsum asks for sums in a fixed order and this device cannot compute it so.
 Contraction contraction_of(const graph::OpShape& shape) {
   Contraction contraction(graph::parse_einsum(shape.attributes.text("spec")), shape);
   const bool fits = contraction.products && (contraction.product.m == 0 || has_few_rows(contraction.product));

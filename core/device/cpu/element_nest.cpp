@@ -9,7 +9,7 @@ extern const NestRunner nest_runner;
 
 namespace {
 
-/// Where an iteration of the loops begins in each tensor.
+/// The element of each tensor at which an iteration of the loops begins.
 struct NestPlace {
   std::int64_t a = 0;
   std::int64_t b = 0;
@@ -57,7 +57,7 @@ struct BothVary {
   }
 };
 
-/// a has consecutive elements; all iterations read the same element of b.
+/// a has consecutive elements, and all iterations read the same element of b.
 struct FirstVaries : BothVary {
   template <typename Pointer, typename At>
   SHARDRUN_INLINE static vec of_b(const NestLoop&, Pointer b, At) {
@@ -104,10 +104,10 @@ void multiply_elements(const NestLoop& loop, Pointer a, Pointer b, Pointer y, st
   });
 }
 
-/// Number of products that are summed before their sum is added to the total. This bounds the rounding error.
+/// The number of products that are summed before their sum is added to the total. This bounds the rounding error.
 constexpr std::int64_t products_at_once = 64;
 
-/// Computes `count` vectors of results: the sums over the summed loops.
+/// Computes `count` vectors of results. A result is the sum over all iterations of the summed loops.
 template <typename Kind, int count, typename Pointer, typename At>
 SHARDRUN_INLINE void sum_vectors(const ElementNest& nest, Pointer a, Pointer b, Pointer y, At at, bool accumulate) {
   const std::int64_t total_terms = iterations(nest.summed);
@@ -141,10 +141,10 @@ SHARDRUN_INLINE void sum_vectors(const ElementNest& nest, Pointer a, Pointer b, 
   }
 }
 
-/// Iterations of `vectors` that are enough work for one thread, if each has its own result.
+/// The most iterations of `vectors` in a piece of that loop, if each iteration has its own result.
 constexpr std::int64_t piece_length = 4096;
 
-/// The case in which `vectors` runs over results. Threads share pieces of that loop.
+/// Computes a nest whose loop `vectors` runs over results. Threads share pieces of that loop.
 template <typename Kind, typename Pointer>
 void run_over_results(const ElementNest& nest, const KernelCall& call, Pointer a, Pointer b) {
   const auto y = reals<Pointer>(call.outputs[0]);
@@ -195,7 +195,7 @@ double sum_of_products(const NestLoop& loop, Pointer a, Pointer b) {
   return total;
 }
 
-/// The case in which `vectors` runs over terms of one sum. Threads share the sums.
+/// Computes a nest whose loop `vectors` runs over the terms of one sum. Threads share the sums.
 template <typename Kind, typename Pointer>
 void run_over_terms(const ElementNest& nest, const KernelCall& call, Pointer a, Pointer b) {
   const auto y = reals<Pointer>(call.outputs[0]);

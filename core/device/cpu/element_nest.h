@@ -17,15 +17,15 @@ struct NestLoop {
 /// Nested loops, the innermost first.
 struct NestLoops {
   int count = 0;
-  NestLoop loops[2 * max_rank] = {};  // operands of max_rank dimensions each
+  NestLoop loops[2 * max_rank] = {};  // for two operands of max_rank dimensions each
 };
 
-/// y (+)= Σ a b, element by element. Each of the three tensors may lack dimensions that others have.
+/// y (+)= Σ a b, element by element. Each of the three tensors can lack dimensions that others have.
 struct ElementNest {
   enum class Operands { both_consecutive, a_consecutive, strided };
 
   NestLoop vectors;        ///< the loop that is vectorized
-  Operands operands = {};  ///< the stride of `vectors` in a and b; with `a_consecutive` it stays at one element of b
+  Operands operands = {};  ///< the strides of `vectors` in a and b; `a_consecutive`: it reads one element of b
   bool sums = false;       ///< `vectors` runs over a dimension that y lacks
   bool swapped = false;    ///< `a` is the op's second operand
   NestLoops kept;          ///< the other loops over dimensions of y
@@ -34,7 +34,7 @@ struct ElementNest {
 
 using NestRunner = void (*)(const ElementNest& nest, const KernelCall& call);
 
-/// Runs the nest with this machine's instruction set.
+/// Computes the nest with this machine's best instruction set, on all threads.
 void run_nest(const ElementNest& nest, const KernelCall& call);
 
 }  // namespace shardrun::device::cpu

@@ -31,7 +31,7 @@ void add_to_result(const KernelCall& call) {
   for_each_vector(call, call.inputs[0].elements(), [=](auto at) { store(y, at, load(y, at) + load(x, at)); });
 }
 
-/// x -> y = x in the type of y, or y += x
+/// y = x, in the type of y. With `accumulate`, y += x.
 void copy(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const TensorView& y = call.outputs[0];

@@ -7,7 +7,7 @@
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
-/// Calls body(at) for every vector of [0, size), on all threads. A body that captures by value keeps them in registers.
+/// Calls body(at) for every vector of [0, size), on all threads. What a body captures by value stays in registers.
 template <typename Body>
 void for_each_vector(const KernelCall& call, std::int64_t size, const Body& body) {
   call.threads.split(size, grain, [&](std::int64_t begin, std::int64_t end) {
@@ -57,7 +57,7 @@ struct Cycle {
   std::int64_t place;
 };
 
-/// y = function(x…) for operands that may lack leading dimensions of the result. Sizes alone decide where runs begin.
+/// y = function(x…), where x can lack leading dimensions of y. Threads do not change where runs of elements begin.
 template <typename Pointer, typename Function, std::size_t... i>
 void map_cycles(const KernelCall& call, const Function& function, std::index_sequence<i...>) {
   const auto y = reals<Pointer>(call.outputs[0]);
@@ -94,8 +94,8 @@ void map_as(const KernelCall& call, const Function& function, std::index_sequenc
   });
 }
 
-/// outputs[0] = function(inputs[0], …) of the first `count` operands, element by element. An operand may lack leading
-/// dimensions of the result. An operand that lacks none may share the result's memory.
+/// outputs[0] = function(inputs[0], …) of the first `count` operands, element by element. An operand can lack leading
+/// dimensions of the result. An operand that lacks none can be the same memory as the result.
 template <std::size_t count, typename Function>
 void map(const KernelCall& call, const Function& function) {
   constexpr std::make_index_sequence<count> operands;

@@ -21,7 +21,7 @@ struct Rows {
 };
 
 /// tokens: [L]   table: [O, V, E]   y: [O, L, E]; rows of tokens that are not in this shard of the vocabulary are zero
-/// The same for a table in the type of y, whatever it is.
+/// This copies bytes, for a table and y of the same type.
 void gather_bytes(const KernelCall& call) {
   const std::int32_t* tokens = integers(call.inputs[0]);
   const TensorView& table = call.inputs[1];
@@ -42,7 +42,7 @@ void gather_bytes(const KernelCall& call) {
   });
 }
 
-/// The same for float32 and bfloat16.
+/// Does the same for a table and y of different types, float32 and bfloat16.
 template <typename Pointer>
 void gather_reals(const KernelCall& call) {
   const std::int32_t* tokens = integers(call.inputs[0]);
@@ -80,11 +80,11 @@ void clear(const KernelCall& call) {
   });
 }
 
-/// Columns of a table's gradient that are enough work for one thread. Threads share columns, not rows, so that each row
-/// is summed in the order of the tokens.
+/// The least number of columns of a table's gradient for a thread. Threads share columns, not rows, so that each row is
+/// summed in the order of the tokens.
 std::int64_t column_grain(std::int64_t tokens) { return (row_grain(tokens) + 15) / 16 * 16; }
 
-/// The gradient in float32: each row of dy is added to its token's row.
+/// Computes the gradient in float32. Each row of dy is added to the row of its token.
 template <typename Pointer>
 void sums_in_floats(const KernelCall& call) {
   if (!call.accumulate) {
@@ -109,7 +109,7 @@ void sums_in_floats(const KernelCall& call) {
   });
 }
 
-/// For each token's row, its positions in ascending order: heads[row], then next[position], until `last_position`.
+/// Lists the positions of each row's token, in ascending order: heads[row], then next[position], until `last_position`.
 struct Positions {
   std::int32_t* heads;
   std::int32_t* next;
@@ -135,7 +135,7 @@ Positions positions_of_rows(const KernelCall& call, const Rows& rows) {
   return {heads, next};
 }
 
-/// The gradient in bfloat16: all terms of a row are summed before the sum is rounded.
+/// Computes the gradient in bfloat16. All terms of a row are summed in float32 before the sum is rounded.
 void sums_in_bfloats(const KernelCall& call) {
   const Rows rows(call, call.outputs[0]);
   const Positions positions = positions_of_rows(call, rows);

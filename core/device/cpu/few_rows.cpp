@@ -2,13 +2,13 @@
 
 #include "core/device/cpu/vec.h"
 
-// Products whose time is that of reading b once from memory.
+// These products take about the time of reading b once from memory.
 //
-// b as stored, [k, n]: rows of b are read from one end to the other, `terms` of them side by side. Their columns are
-// kept in registers while the sums of each row of c, which lie in a cache, are read, added to and written.
+// If b is stored [k, n], `terms` rows of b at a time are read from one end to the other. A vector of each stays in a
+// register while the sums of each row of c, which lie in a cache, are read, added to and written.
 //
-// b transposed, stored [n, k]: each element of c is the dot product of two rows. Lane i of a vector adds the elements
-// i, i + lanes, …; then the lanes are added. A tile of rows of a and of b shares what is loaded.
+// If b is stored [n, k] (transposed), each element of c is the dot product of two rows. Lane i of a vector adds the
+// products i, i + lanes, …; then the lanes are added. The rows of a tile of c share what is loaded of b.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
@@ -17,7 +17,7 @@ extern const FewRowsRunner few_rows_runner;
 namespace {
 
 constexpr std::int64_t terms = 8;               // products that are added to a sum while it is in a register
-constexpr std::int64_t rows_ahead = 4 * terms;  // of b, between what is fetched and what is computed
+constexpr std::int64_t rows_ahead = 4 * terms;  // rows of b from the one computed to the one fetched
 constexpr std::int64_t depth = 256;  // terms added up before their sum is added to c: this bounds the rounding error
 constexpr std::int64_t sums_room = 4096;  // floats of sums: half of a first-level cache
 constexpr std::int64_t widest = 1024;     // columns that are computed together
@@ -29,8 +29,8 @@ SHARDRUN_INLINE const float* moved(const float* from, std::int64_t elements) { r
 SHARDRUN_INLINE Bfloats moved(Bfloats from, std::int64_t elements) { return {from.data + elements}; }
 SHARDRUN_INLINE Halves16 moved(Halves16 from, std::int64_t elements) { return {from.data + elements}; }
 
-/// Begins to move this place's cache line into the second-level cache. To the first level, fewer lines are on their way
-/// at a time: that was a third slower.
+/// Begins to move this place's cache line into the second-level cache. Fetching it into the first level was a third
+/// slower, because fewer lines can be on their way there.
 SHARDRUN_INLINE void fetch(const float* from) { __builtin_prefetch(from, 0, 2); }
 SHARDRUN_INLINE void fetch(Bfloats from) { __builtin_prefetch(from.data, 0, 2); }
 SHARDRUN_INLINE void fetch(Halves16 from) { __builtin_prefetch(from.data, 0, 2); }
@@ -48,7 +48,7 @@ struct Rows {
   std::int64_t count;
 };
 
-/// Copies `columns` columns of some rows, `terms` at a time: [⌈columns / terms⌉, rows, terms]. In memory the rows may
+/// Copies `columns` columns of some rows to `to` [⌈columns / terms⌉, rows, terms]. Where the rows are stored, they can
 /// begin so far apart that they push each other out of the first-level cache.
 template <typename Left>
 void gather_terms(Rows<Left> from, std::int64_t columns, float* to) {
@@ -62,7 +62,7 @@ void gather_terms(Rows<Left> from, std::int64_t columns, float* to) {
   }
 }
 
-/// Adds to the sums of every row, in the columns `at`, `count` products. `ahead`: the distance to what is read next.
+/// Adds `count` products to the sums of every row in the columns `at`, and fetches the rows of b `ahead` further on.
 template <std::int64_t count, typename Weights, typename At>
 SHARDRUN_INLINE void add_terms(const float* a, std::int64_t rows, Weights b, std::int64_t b_stride, std::int64_t ahead,
                                float* sums, std::int64_t sums_stride, At at) {
@@ -82,7 +82,7 @@ SHARDRUN_INLINE void add_terms(const float* a, std::int64_t rows, Weights b, std
   }
 }
 
-/// The columns [0, columns) of c for b as stored. A row of sums is at most sums_room / a.count long.
+/// Computes [0, columns) of c if b is stored [k, n]. REQUIRES: a row of sums is at most sums_room / a.count long.
 template <typename Left, typename Weights>
 void add_columns_of_sums(Rows<Left> a, std::int64_t k, Weights b, std::int64_t b_stride, float* c,
                          std::int64_t c_stride, std::int64_t columns, bool accumulate) {
@@ -119,9 +119,9 @@ void add_columns_of_sums(Rows<Left> a, std::int64_t k, Weights b, std::int64_t b
 
 constexpr int tile_rows = SHARDRUN_VECTOR_BYTES == 64 ? 4 : 2;
 constexpr int tile_columns = 4;
-constexpr int single_columns = 8;  // of a tile of one row, where few columns would wait for each other
+constexpr int single_columns = 8;  // columns of a tile of one row; fewer sums would wait for each other
 
-/// `rows` rows of c, `columns` columns, for b transposed.
+/// Computes `rows` rows of c in `columns` columns if b is stored [n, k].
 template <int rows, int columns, typename Left, typename Weights>
 SHARDRUN_INLINE void multiply_tile(Rows<Left> a, std::int64_t k, Weights b, std::int64_t b_stride, float* c,
                                    std::int64_t c_stride, bool accumulate) {
@@ -155,7 +155,7 @@ SHARDRUN_INLINE void multiply_tile(Rows<Left> a, std::int64_t k, Weights b, std:
   }
 }
 
-/// All rows of c in `columns` columns, `rows` at a time.
+/// Computes all rows of c in `columns` columns, `rows` rows at a time.
 template <int rows, int columns, typename Left, typename Weights>
 void multiply_dots(Rows<Left> a, std::int64_t k, Weights b, std::int64_t b_stride, float* c, std::int64_t c_stride,
                    bool accumulate) {

@@ -8,19 +8,19 @@
 
 namespace shardrun::device::cpu {
 
-/// Whether multiply_few_rows() computes this product: c is float32, a is not transposed, and either a is float32, and b
-/// float32, bfloat16 or half precision, or both are bfloat16 and the order of sums is fixed: otherwise a library is as
-/// good, or better where it has instructions for matrices. From sizes, types and layout alone.
+/// Whether multiply_few_rows() computes this product: c is float32, a is not transposed, and one of these holds:
+///  - a is float32, and b is bfloat16 or half precision;
+///  - a and b are float32, and the order of sums is fixed, or a has few rows and b is not small;
+///  - a and b are bfloat16, and the order of sums is fixed. Otherwise a library is as fast, or faster.
 [[nodiscard]] bool has_few_rows(const Product& product) noexcept;
 
-/// c = a b, plus c if `accumulate`, at the rate at which b can be read from memory. Sums are float32. Threads share the
-/// columns of c. The order of an element's sum depends on k, on the types and on whether b is transposed: a row of c
-/// has the same bits alone and among others, and on any number of threads. If a and b are bfloat16, some processors
-/// take denormal numbers for zero.
+/// c = a b, plus c if `accumulate`. Sums are float32. Their order depends only on k, the types and whether b is
+/// transposed, so that a row of c has the same bits alone and among others. Threads share the columns of c. If a and b
+/// are bfloat16, some processors take denormal numbers for zero.
 void multiply_few_rows(const Product& product, bool accumulate, Threads& threads);
 
 using FewRowsRunner = void (*)(const Product& product, bool accumulate, Threads& threads);
-/// multiply_few_rows() for each instruction set that this machine has, if a has this type; it uses the last.
+/// The product, with a of this type, for each instruction set of this machine. multiply_few_rows() uses the last.
 [[nodiscard]] std::vector<FewRowsRunner> few_rows_runners(graph::DType of_a);
 
 }  // namespace shardrun::device::cpu

@@ -1,7 +1,7 @@
 #include "core/device/cpu/reduce.h"
 
 // layer_norm (Ba et al. 2016, arXiv:1607.06450) and rms_norm (Zhang and Sennrich 2019, arXiv:1910.07467) over the last
-// dimension. The same functions compute both gradients; without `centred`, for rms_norm, the mean is zero.
+// dimension. The same functions compute the gradients of both. Without `centred`, which is rms_norm, the mean is zero.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {

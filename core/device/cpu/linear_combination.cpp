@@ -1,12 +1,12 @@
 #include "core/device/cpu/elementwise.h"
 
-// Compiled without contraction to fused multiply-adds: every product and every sum is rounded, so the result has the
-// bits of a plain C loop.
+// This file is compiled without contraction to fused multiply-adds. Every product and every sum is rounded, so the
+// result has the bits of a plain C loop in float32.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// y = (c0 x0 + c1 x1) + …
+/// y = (c0 x0 + c1 x1) + …, with the coefficients rounded to float32
 template <typename Pointer>
 void linear_combination(const KernelCall& call) {
   const TensorView* inputs = call.inputs.data();

@@ -16,7 +16,7 @@ void for_each_row(const KernelCall& call, const Body& body) {
   });
 }
 
-/// x: [L, V]   y: [L]
+/// x: [L, V]   y: [L], the largest of each row
 template <typename Pointer>
 void row_max(const KernelCall& call) {
   const auto x = reals<Pointer>(call.inputs[0]);
@@ -66,7 +66,7 @@ void softmax_terms_gradient(const KernelCall& call) {
     const float dsum = get(dsums, r);
     const std::int64_t target = targets[r] - first;
     const bool held = target >= 0 && target < width;
-    // Read this before dlogits is written, which may share the memory of logits.
+    // This is read before dlogits is written, because dlogits can be the same memory as logits.
     const float at_target = held ? get(row, target) : 0.0F;
     vectors(0, width, [=](auto at) { store(to, at, exp(load(row, at) - m) * dsum); });
     if (held) {
@@ -76,7 +76,7 @@ void softmax_terms_gradient(const KernelCall& call) {
   });
 }
 
-/// max, sum_exp, target_logit: [L]   loss: [L]
+/// max, sum_exp, target_logit: [L]   loss: [L] = log(sum_exp) + max - target_logit
 template <typename Pointer>
 void token_loss(const KernelCall& call) {
   const auto max = reals<Pointer>(call.inputs[0]);
@@ -94,7 +94,7 @@ void token_loss_gradient_sum(const KernelCall& call) {
   map<2>(call, [](vec dloss, vec sum) { return dloss / sum; });
 }
 
-/// y, t: [L, F]   loss: [L]
+/// y, t: [L, F]   loss: [L] = Σ (y - t)² / 2
 template <typename Pointer>
 void squared_error(const KernelCall& call) {
   const auto y = reals<Pointer>(call.inputs[0]);
@@ -109,7 +109,7 @@ void squared_error(const KernelCall& call) {
   });
 }
 
-/// y, t: [L, F]   dloss: [L]   dy: [L, F]
+/// y, t: [L, F]   dloss: [L]   dy: [L, F] = (y - t) dloss
 template <typename Pointer>
 void squared_error_gradient(const KernelCall& call) {
   const auto y = reals<Pointer>(call.inputs[0]);

@@ -42,7 +42,7 @@ SHARDRUN_INLINE void copy_row(Reals from, std::int64_t from_stride, Reals to, st
   }
 }
 
-/// Where row `row` of a box begins. Rows are numbered over all dimensions except the innermost one and `skipped`.
+/// The elements at which row `row` of a box begins. All dimensions except the innermost and `skipped` number the rows.
 struct Places {
   std::int64_t from;
   std::int64_t to;
@@ -150,7 +150,7 @@ void copy_box(const KernelCall& call, const Box& box, Reals from, Reals to) {
   });
 }
 
-/// Dimension d of y is dimension `order[d]` of x.
+/// y is x with its dimensions in another order: dimension d of y is dimension `order[d]` of x.
 void transpose(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const std::int64_t* order = call.attributes.integers("order").data();

@@ -25,8 +25,8 @@ namespace shardrun::device::cpu {
 namespace {
 
 /// oneDNN's own OpenMP team splits small products badly and spins between calls. Instead, each of our Threads calls
-/// oneDNN with a team of one. The setting is per thread. The function is looked up at run time, because it must belong
-/// to the OpenMP runtime that oneDNN is linked to, which may not be this compiler's.
+/// oneDNN with a team of one. Each thread sets this for itself. The function is looked up at run time, because it must
+/// belong to the OpenMP runtime that oneDNN is linked to, which is not always this compiler's.
 void stay_on_this_thread() {
   using SetThreads = void (*)(int);
   static const auto set_threads = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
@@ -39,7 +39,7 @@ void stay_on_this_thread() {
   static_cast<void>(once);
 }
 
-/// A kernel may run on a worker thread and cannot report an error. So this prints what failed and ends the process.
+/// Prints what failed and ends the process. Kernels run on worker threads, which cannot throw an error.
 [[noreturn]] void fail(dnnl_status_t status, const char* types, std::int64_t m, std::int64_t n, std::int64_t k) {
   fmt::print(stderr, "shardrun: oneDNN failed to multiply {} matrices of {}x{} and {}x{}: {}\n", types, m, k, k, n,
              dnnl_status2str(status));
@@ -110,7 +110,7 @@ class OnednnProduct final : public Bf16Product {
   }
 
  private:
-  /// oneDNN's names for the matrices and the scratch of a call.
+  /// oneDNN's objects for the matrices and the scratch of a call.
   struct Memories {
     dnnl::memory a;
     dnnl::memory b;
@@ -118,7 +118,7 @@ class OnednnProduct final : public Bf16Product {
     dnnl::memory scratch;
   };
 
-  /// Made in the thread's first call. Products are never freed, so their addresses are unique keys.
+  /// Each thread makes its own in its first call. Products are never freed, so their addresses are unique keys.
   [[nodiscard]] Memories& memories_of_this_thread() const {
     thread_local std::unordered_map<const OnednnProduct*, Memories> made;
     const auto found = made.find(this);
@@ -138,10 +138,10 @@ class OnednnProduct final : public Bf16Product {
   dnnl::matmul primitive_;
 };
 
-/// Whether our own loops compute a product. Generating machine code for its first product takes oneDNN about 30 ms, in
-/// which a small job would be done. Up to these limits ours take 0.7 times as long in the median, and at most 6
-/// microseconds longer, with few results of long sums at most 10. Beyond them, vectors, and few results of long sums,
-/// take several times as long.
+/// Whether our own loops compute a product. oneDNN needs about 30 ms to generate the machine code of its first product,
+/// in which a small job would be done. Up to these limits our loops take 0.7 times as long in the median. They take at
+/// most 6 µs longer, or 10 µs for few results of long sums. Beyond the limits, they take several times as long for
+/// vectors and for few results of long sums.
 constexpr bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) {
   const bool fills_registers = m >= 8 && n >= 4 && k <= 1024;
   return m * n * k <= (fills_registers ? 1 << 20 : 1 << 12);

@@ -4,12 +4,12 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-// Hashes of the elements that a kernel reads and of those that it writes in their place (Scalars::hashes), computed
-// from vectors that are in registers anyway. core/device/hash.h defines the hash; its words are the elements.
+// Kernels hash the elements that they read and those that they write in their place (Scalars::hashes), while the
+// vectors are in registers anyway. core/device/hash.h defines the hash. Its words are the elements.
 
 using longvec = std::uint64_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
 
-/// The products of the lanes with even numbers.
+/// The 64-bit products of the lanes with even numbers.
 SHARDRUN_INLINE longvec even_products(uvec a, uvec b) {
 #if defined(__AVX512F__)
   // The full mask avoids a false warning of GCC 12.
@@ -43,7 +43,7 @@ struct Weights {
   uvec odd;   ///< weights of the odd lanes, in the even lanes
 };
 
-/// Hashes of `pairs` operands and of the results that replace them. Computes nothing unless they are `asked` for.
+/// Hashes `pairs` operands and the results that replace them, or computes nothing if `asked` is false.
 template <int pairs, bool asked>
 class InPlaceSums {
  public:
@@ -83,7 +83,7 @@ class InPlaceSums {
   longvec written_[pairs] = {};
 };
 
-/// norm² -> the factor that reduces the norm to `limit` (0: no limit), and the norm
+/// norm² [] -> the factor [] that reduces a norm above `limit` to `limit` (0: no limit), and the norm []
 void clip_scale(const KernelCall& call) {
   const float norm = __builtin_sqrtf(get(reals<Reals>(call.inputs[0]), 0));
   const auto limit = static_cast<float>(call.attributes.real("limit"));
@@ -121,7 +121,7 @@ void adamw(const KernelCall& call) {
   const auto b2 = static_cast<float>(beta2);
   const auto fresh1 = static_cast<float>(1 - beta1);
   const auto fresh2 = static_cast<float>(1 - beta2);
-  // Not 1 − rate · decay: for a small rate, that would be rounded to 1.
+  // This times the parameter is subtracted. A factor 1 − rate · decay would be rounded to 1 for a small rate.
   const auto shrink = static_cast<float>(rate * call.attributes.real("decay"));
   const auto stride = static_cast<float>(rate / (1 - __builtin_pow(beta1, t)));
   const auto correction = static_cast<float>(1 / __builtin_sqrt(1 - __builtin_pow(beta2, t)));
@@ -153,8 +153,8 @@ void adamw(const KernelCall& call) {
   for_each_hashed_vector<3, hashed>(call, call.inputs[0].elements(), body);
 }
 
-/// parameter, [velocity,] gradient[, scale []] -> parameter [, velocity]: v = momentum v + g, p = p - rate v, where g
-/// has decay * p added.
+/// parameter, [velocity,] gradient[, scale []] -> parameter [, velocity]: v = momentum v + g and p = p - rate v, where
+/// g = gradient * scale + decay * p.
 template <typename Pointer, bool hashed>
 void sgd(const KernelCall& call) {
   const auto momentum = static_cast<float>(call.attributes.real("momentum"));
@@ -192,7 +192,7 @@ void sgd(const KernelCall& call) {
   }
 }
 
-/// A kernel with four instances: for each type of pointer, with and without hashes.
+/// Calls one of a kernel's four instances: for each type of pointer, without and with hashes.
 template <void (*floats)(const KernelCall&), void (*hashed_floats)(const KernelCall&), void (*any)(const KernelCall&),
           void (*hashed_any)(const KernelCall&)>
 void by_type_and_hashes(const KernelCall& call) {

@@ -4,21 +4,20 @@
 #include "core/device/query_heads.h"
 
 // Attention to keys and values in pages. A task has some queries of one sequence, and some heads of keys with the heads
-// of queries that share them. It goes through the positions twice, in blocks: once to compute the scores of all its
-// rows, and after the softmax once to add up the values. So each key and each value is read once for all rows of a
-// task. Where a task has all heads, it reads a page from its beginning to its end, which is up to twice as fast as head
-// by head.
+// of queries that share them. A row is one of these queries in one of these heads of queries. A task goes through the
+// positions twice, in blocks: to compute the scores of all rows, and after the softmax to add up the values. So a task
+// reads each key and each value once for all rows. A task of all heads reads each page from its beginning to its end,
+// which is up to twice as fast as head by head.
 //
-// A query's result has the same bits whatever else is computed, and wherever its pages are: blocks begin at multiples
-// of `block_positions`, and the order of every sum follows from the query's position and the widths of vectors and
-// heads.
+// A query's result has the same bits whatever other queries are computed, and wherever its pages are. Blocks begin at
+// multiples of `block_positions`. The query's position, the vector width and the head width decide the order of sums.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
 constexpr std::int64_t block_positions = 16;  // a multiple of every vector width
 constexpr unsigned all_of_block = (1U << block_positions) - 1U;
-constexpr std::int64_t most_queries = 8;         // of a task
+constexpr std::int64_t most_queries = 8;         // queries of a task
 constexpr std::int64_t most_scores = 512 << 10;  // floats of a task's scores, unless one query has more
 constexpr std::int64_t row_gap = 16;             // unused floats between two rows of scores
 
@@ -55,12 +54,12 @@ struct PagedShape {
   std::int64_t width;
   std::int64_t room;            ///< positions of a sequence
   std::int64_t window;          ///< 0: no window
-  std::int64_t head_parts = 1;  ///< tasks that share the heads of a query: more if threads or memory ask for it
+  std::int64_t head_parts = 1;  ///< tasks that share the heads of a query: several if threads or memory ask for it
 
   [[nodiscard]] std::int64_t heads_of_task() const {
     return smaller_of(heads, (kv_heads + head_parts - 1) / head_parts * group);
   }
-  /// Floats from one row of scores to the next: whole blocks of what a query sees, and not a power of two.
+  /// Floats from one row of scores to the next: whole blocks for all that a query sees, and a gap.
   [[nodiscard]] std::int64_t score_stride() const {
     const std::int64_t seen = window > 0 ? smaller_of(room, window + block_positions - 1) : room;
     return block_of(seen + block_positions - 1) + row_gap;
@@ -72,14 +71,14 @@ struct PagedShape {
   [[nodiscard]] std::int64_t query_parts() const { return (queries + queries_of_task() - 1) / queries_of_task(); }
   [[nodiscard]] std::int64_t tasks() const { return batch * head_parts * query_parts(); }
   [[nodiscard]] std::int64_t rows() const { return queries_of_task() * heads_of_task(); }
-  /// Of one thread: a row of scores, of queries and of results for each row of a task, and a block of rows.
+  /// One thread's scratch: the scores, the query and the result of each row of a task, and a block of keys or values.
   [[nodiscard]] std::int64_t scratch_floats() const {
     return rows() * (score_stride() + 2 * width) + block_positions * width;
   }
 };
 
-/// Copies a row of a page in halves of vectors. Where a vector is a cache line, whole ones were slower: the processor
-/// then read ahead less.
+/// Copies a row of a page in halves of vectors. Whole vectors were slower where a vector is a cache line, because the
+/// processor then read ahead less.
 SHARDRUN_INLINE void copy_row(const float* from, float* to, std::int64_t width) {
   std::int64_t i = 0;
   for (; i + lanes / 2 <= width; i += lanes / 2) {
@@ -93,8 +92,8 @@ SHARDRUN_INLINE void copy_row(Bfloats from, float* to, std::int64_t width) {
   vectors(0, width, [=](auto at) { store(to, at, load(from, at)); });
 }
 
-/// Copies the rows at the positions `part` of a block to `to`, as float32. Bit i of the result says whether there is a
-/// row i. A position may be on no page.
+/// Copies the rows at the positions `part` of a block to `to`, as float32. Bit i of the result is set if position
+/// block + i is in `part` and on a page.
 SHARDRUN_INLINE unsigned copy_block(Reals pages, const Paging& paging, std::int64_t sequence, std::int64_t head,
                                     std::int64_t block, const Sight& part, std::int64_t width, float* to) {
   unsigned found = 0;
@@ -116,7 +115,7 @@ SHARDRUN_INLINE unsigned copy_block(Reals pages, const Paging& paging, std::int6
   return found;
 }
 
-/// The scores of one query to a block of keys.
+/// Computes the scores of one query for a block of keys.
 SHARDRUN_INLINE void score_block(const float* query, const float* keys, std::int64_t width, float scale,
                                  float* scores) {
   vec products[block_positions];
@@ -146,7 +145,7 @@ SHARDRUN_INLINE void score_block(const float* query, const float* keys, std::int
   }
 }
 
-/// Adds to `out` the seen rows of a block times their weights. The terms of a block are added up first.
+/// Adds the `seen` rows of a block times their weights to `out`. The terms of a block are added up first.
 template <int count, typename At>
 SHARDRUN_INLINE void add_columns(float* out, const float* weights, const float* values, std::int64_t width,
                                  unsigned seen, At at) {
@@ -233,7 +232,7 @@ Sight sight_of_query(const PagedAttention& on, const PagedTask& task, std::int64
   return sight_of(position, on.shape.window, on.shape.room);
 }
 
-/// The positions that the heads of all queries of a task see, for estimates of its time.
+/// Estimates a task's time: the positions that each of its queries sees, times the heads of keys.
 std::int64_t cost_of(const PagedAttention& on, const PagedTask& task) {
   std::int64_t cost = 1;
   for (std::int64_t query = task.begin; query < task.end; ++query) {
@@ -265,7 +264,7 @@ class TaskRows {
     }
   }
 
-  /// `fixed`: the width of heads, for which loops are then unrolled; 0: any.
+  /// Computes the task. `fixed` is the width of heads, for which compilers unroll loops; 0: any width.
   template <std::int64_t fixed>
   void compute() const {
     const std::int64_t width = fixed != 0 ? fixed : on_.shape.width;
@@ -305,7 +304,7 @@ class TaskRows {
     return larger_of(0, smaller_of(on_.heads.count, on_.heads.of(head, 0)));
   }
 
-  /// Calls use(sight, row, element): what the row's query sees, the row's number in the task, its first element in q.
+  /// Calls use(sight, row, element) for each row: what its query sees, its number in the task, its first element in q.
   template <typename Use>
   SHARDRUN_INLINE void each_row(const Use& use) const {
     for (std::int64_t query = task_.begin; query < task_.end; ++query) {
@@ -317,8 +316,8 @@ class TaskRows {
     }
   }
 
-  /// Calls use(rows, seen, row, scores) for each block of each head of keys, and each row whose query sees some of it.
-  /// `seen`: the positions that the query sees. `scores`: the row's, at the block's positions.
+  /// Calls use(block, seen, row, scores) for each block of each head of keys, and each row whose query sees some of it.
+  /// `seen`: bits of the positions that the query sees. `scores`: the row's scores at the block's positions.
   template <typename Use>
   SHARDRUN_INLINE void each_block(const Reals& pages, std::int64_t width, const Use& use) const {
     const std::int64_t step = block_of(on_.paging.page + block_positions - 1);  // so that pages are read in order
@@ -349,12 +348,12 @@ class TaskRows {
     }
   }
 
-  /// The positions of a block that are seen.
+  /// The positions of a block that are in `sight`.
   static Sight part_of(const Sight& sight, std::int64_t block) {
     return {larger_of(sight.first, block), smaller_of(sight.last, block + block_positions)};
   }
 
-  /// The softmax of `count` scores.
+  /// Turns `count` scores into their softmax.
   static void turn_into_weights(float* scores, std::int64_t count) {
     const float max = largest_of(count, [=](auto at) { return load(scores, at); });
     const float sum = sum_of(count, [=](auto at) {
@@ -368,7 +367,7 @@ class TaskRows {
 
   const PagedAttention& on_;
   const PagedTask& task_;
-  std::int64_t first_;  ///< head of queries
+  std::int64_t first_;  ///< the first head of queries
   std::int64_t heads_;
   float* scores_;
   float* queries_;
@@ -378,7 +377,7 @@ class TaskRows {
   Sight all_ = {0, 0};  ///< from the first to the last position that any query sees
 };
 
-/// q, keys, values, table, positions -> out. Each thread computes tasks of about the same cost.
+/// q, keys, values, table, positions -> out. Threads share the tasks so that all have about the same work.
 void paged_attention(const KernelCall& call) {
   if (call.outputs[0].elements() == 0) {
     return;

@@ -15,11 +15,11 @@ using namespace SHARDRUN_KERNEL_VARIANT;
 /// For each index of a result's shard, the indices of the operand's shard that it reads along one dimension.
 using Ranges = std::vector<RowRange>;
 
-/// The data that an instruction keeps: how the pool slides and, after the first call,
-/// which elements of the shards it reads.
+/// What an instruction keeps between calls: how the pool slides and, after the first call, which elements of the shards
+/// the pool reads.
 struct Pool {
   std::vector<graph::Sliding> slidings;
-  std::array<Ranges, 2> ranges = {};  ///< along rows and columns; a pool of one dimension has one row
+  std::array<Ranges, 2> ranges = {};  ///< of rows and columns; a pool of one dimension has one row
 };
 
 Ranges ranges_of(const Window& window, const TensorView& operand, const TensorView& result, std::size_t from_end) {
@@ -34,7 +34,7 @@ Ranges ranges_of(const Window& window, const TensorView& operand, const TensorVi
   return ranges;
 }
 
-/// One call: the elements of the result, and the elements that each of them reads.
+/// The elements of a call's result, and the elements of the operand that each of them reads.
 struct Lines {
   Lines(const KernelCall& call, bool backward) {
     auto& pool = *static_cast<Pool*>(call.prepared);
@@ -87,14 +87,14 @@ struct Lines {
   std::array<std::int64_t, 3> to;  ///< planes, rows and columns of the result
 };
 
-/// The first element of a shard's planes, as a row-major index over the last dimensions of the whole tensor.
+/// The number of the first element of a shard's planes, row-major over the last dimensions of the whole tensor.
 std::int64_t first_number(const TensorView& view, const KernelCall& call) {
   const bool is_plane = static_cast<const Pool*>(call.prepared)->slidings.size() == 2;
   const std::int64_t row = is_plane ? view.origin[view.rank - 2] : 0;
   return row * view.global[view.rank - 1] + view.origin[view.rank - 1];
 }
 
-/// Of equal elements, the first is the largest. A NaN is larger than all numbers.
+/// outputs: the largest element and its number. The first of equal elements counts. A NaN is larger than all numbers.
 template <typename Pointer>
 void max_pool(const KernelCall& call) {
   const Lines lines(call, false);

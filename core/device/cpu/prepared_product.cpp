@@ -41,7 +41,7 @@ std::int64_t share_of(const Tiles& tiles, const Product& product) {
   return most;
 }
 
-/// A block of an operand as float32: in place, or widened in `room`.
+/// Returns a block of an operand as float32, in place or widened in `room`.
 Matrix widened(const Operand& block, std::int64_t rows, std::int64_t columns, float* room, const BlockLoops& loops) {
   if (!is_narrow(block)) {
     return {block.floats(), block.stride, block.transposed};

@@ -8,8 +8,7 @@ std::int64_t tile_count(std::int64_t m, std::int64_t n, std::int64_t k) noexcept
   constexpr double repacking_limit = 0.0037;  // up to this value of 1/m + 1/n oneDNN repacks operands, which is faster
   constexpr std::int64_t narrowest = 192;
   constexpr std::int64_t most = 64;
-  constexpr double small = 0.2e9;  // floating-point operations below which more threads are not worth the loss of
-                                   // repacking
+  constexpr double small = 0.2e9;  // floating-point operations below which repacking saves more time than threads
   const std::int64_t longer = std::max(m, n);
   const std::int64_t shorter = std::min(m, n);
   const double by_work = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / worth_a_tile;

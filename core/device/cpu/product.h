@@ -13,7 +13,7 @@ namespace shardrun::device::cpu {
 /// and so the order of its sums, by a tile's size, and results must not depend on the number of threads.
 struct Tiles {
   std::int64_t count;
-  std::int64_t unit;  ///< the begin of a tile is a multiple of this
+  std::int64_t unit;  ///< each tile begins at a multiple of this
 
   [[nodiscard]] Product tile(const Product& whole, std::int64_t number) const {
     const bool by_rows = whole.m > whole.n;
@@ -27,7 +27,7 @@ struct Tiles {
   /// The number of threads that share the tiles.
   [[nodiscard]] int parts(int threads) const { return static_cast<int>(std::min<std::int64_t>(count, threads)); }
 
-  /// Calls body(number, part) for every tile. Tiles with different `part` run at the same time.
+  /// Calls body(number, part) for every tile. A thread runs the tiles of one `part`, one after the other.
   template <typename Body>
   void run(Threads& threads, const Body& body) const {
     const int all = parts(threads.count());

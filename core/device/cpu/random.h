@@ -123,7 +123,7 @@ class DropoutStream {
     }
   }
 
-  /// Computes uniform(bits) >= rate in integers.
+  /// Returns an element's factor: 1 / (1 - rate) if uniform(bits) >= rate (compared as integers), else 0.
   [[nodiscard]] SHARDRUN_INLINE vec decide(uvec bits) const {
     return (bits >> 8U) >= rejected_ - uvec{} ? splat(kept_) : vec{};
   }

@@ -48,7 +48,7 @@ double sum_block(const float* x, std::int64_t n) {
   return total;
 }
 
-/// The same for elements that may be bfloat16; n <= block.
+/// The same for elements that can be bfloat16. REQUIRES: n <= block.
 template <bool squared>
 double sum_block(Reals x, std::int64_t n) {
   float values[block];

@@ -5,11 +5,11 @@
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
-/// Number of rows that are summed before their sum is added to the total. This bounds the rounding error, and the
+/// The number of rows that are summed before their sum is added to the total. This bounds the rounding error, and the
 /// number of pages that one pass touches.
 inline constexpr std::int64_t rows_at_once = 64;
 
-/// Sums the columns of `count` neighbouring vectors.
+/// Sums term(r, column) over the rows r, for the columns of `count` neighbouring vectors.
 template <int count, typename Pointer, typename At, typename Term>
 SHARDRUN_INLINE void sum_rows(Pointer out, bool accumulate, std::int64_t rows, At at, const Term& term) {
   vec total[count] = {};

@@ -8,9 +8,9 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// A nest of loops over dimensions of a tensor. For each iteration it says where its element lies.
+/// A nest of loops over dimensions of a tensor. It tells the element of each iteration.
 struct Loops {
-  /// Adds a loop around the others. It is merged with the loop before if the strides allow.
+  /// Adds a loop around the others, or merges it with the outermost of them if the strides allow.
   void add_outer(std::int64_t size, std::int64_t stride) {
     if (size == 1) {
       return;
@@ -30,7 +30,7 @@ struct Loops {
     }
     return product;
   }
-  /// The place of iteration `number`, in elements from the tensor's first.
+  /// The index of the element of iteration `number`.
   [[nodiscard]] std::int64_t offset(std::int64_t number) const {
     std::int64_t sum = 0;
     for (int i = 0; i + 1 < count; ++i) {
@@ -39,7 +39,7 @@ struct Loops {
     }
     return count == 0 ? 0 : sum + number * strides[count - 1];
   }
-  /// Removes the innermost loop if its elements are consecutive, and returns its size; otherwise 1.
+  /// Removes the innermost loop and returns its size if its elements are consecutive. Otherwise returns 1.
   [[nodiscard]] std::int64_t take_consecutive() {
     if (count == 0 || strides[0] != 1) {
       return 1;
@@ -83,8 +83,8 @@ struct TwoLoops {
   Loops others;
 };
 
-/// How terms are combined into a result. Long rows are reduced in blocks, and the blocks' results are combined in
-/// double precision.
+/// A way to combine terms into a result. Long rows are reduced in blocks, and the blocks' results are combined in
+/// float64.
 struct Sum {
   static constexpr double first = 0;
   static double combined(double a, double b) { return a + b; }
@@ -116,7 +116,7 @@ struct Min {
 };
 
 constexpr std::int64_t block = 4096;        ///< elements of a row that are reduced in float32
-constexpr std::int64_t piece = 16 * block;  ///< elements of a row that are work for one thread
+constexpr std::int64_t piece = 16 * block;  ///< elements of a row that are enough work for one thread
 
 /// Reduces x[from, from + n) to one number.
 template <typename Fold, typename Pointer>
@@ -131,8 +131,8 @@ double reduced_row(Pointer from, std::int64_t n) {
   return result;
 }
 
-/// How x is read. `others` are the loops over the result. If the innermost dimensions are reduced, `row` elements of a
-/// result are consecutive in x; otherwise `width` results are.
+/// The order in which x is read: in rows of consecutive elements. If the innermost dimensions are reduced, a row has
+/// `row` elements of one result. Otherwise it has one element for each of `width` results.
 struct Nest {
   explicit Nest(const TensorView& x, const std::vector<std::int64_t>& dims)
       : loops(x, dims), row(loops.chosen.take_consecutive()), width(row > 1 ? 1 : loops.others.take_consecutive()) {}
@@ -183,10 +183,10 @@ void reduce_rows(const KernelCall& call, const Nest& nest, float scale) {
   }
 }
 
-/// Columns are reduced in blocks of this many rows, which bounds the rounding error of sums.
+/// Columns are reduced in blocks of this number of rows, which bounds the rounding error of sums.
 constexpr std::int64_t rows_at_once = 64;
 
-/// Reduces columns: `width` results are consecutive. Threads share the results, or the columns of a single result.
+/// Computes results of which `width` are consecutive. Threads share these groups, or the columns of a single group.
 template <typename Fold, typename Pointer>
 void reduce_columns(const KernelCall& call, const Nest& nest, float scale) {
   const auto x = reals<Pointer>(call.inputs[0]);
@@ -229,7 +229,7 @@ void reduce(const KernelCall& call, float scale) {
   }
 }
 
-/// Scratch bytes: one number for each piece of a row that is cut.
+/// Scratch bytes: a float64 for each piece of a row that is cut.
 std::size_t partial_results(const graph::OpShape& shape, int) {
   TensorView x;
   x.rank = static_cast<std::uint32_t>(shape.inputs[0].shape.size());

@@ -2,14 +2,14 @@
 #include "core/device/cpu/views.h"
 #include "core/device/rope.h"
 
-// Rotary position embedding (Su et al. 2021, arXiv:2104.09864). The cosines and sines of all angles are computed first:
-// those of each index of the dimension of positions, or of each position that is given.
+// Rotary position embedding (Su et al. 2021, arXiv:2104.09864). The cosines and sines of all angles are computed first,
+// for each index along the dimension of positions, or for each position of the second operand if there is one.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// x as [K, positions, M, width]. The op rotates the pairs in each row of `width` elements. If positions are given, K
-/// and `positions` are one dimension.
+/// x as [K, positions, middle, 2 half]. The op rotates the pairs in each row of 2 half elements. If the second operand
+/// gives positions, `positions` includes K.
 struct RopeShape {
   std::int64_t positions;
   std::int64_t middle;
@@ -28,7 +28,7 @@ struct Angles {
   float* sines;
 };
 
-/// The float32 angles are reduced to half a turn in double precision, so that results are exact for large angles.
+/// Reduces the float32 angles to half a turn in float64, so that sines and cosines of large angles lose no digits.
 void compute_angles(const KernelCall& call, const RopeShape& at, const Angles& angles) {
   constexpr double turn = 6.283185307179586;
   const float factor = rope_factor(call.attributes);

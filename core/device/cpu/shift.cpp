@@ -18,15 +18,15 @@ struct Shift {
   std::int64_t y_origin, y_size;
   std::int64_t x_origin, x_size;
   std::int64_t inner;  ///< elements from one index of the dimension to the next
-  bool received;       ///< elements of x that are missing will be received; otherwise x must hold them
+  bool received;       ///< other shards' elements of x will be received later; otherwise x must hold all
 };
 
 constexpr std::int64_t outside = -1;
 constexpr std::int64_t elsewhere = -2;
 
-/// Consecutive indices of y, up to `end`. Their elements are consecutive in x from index `source` on, unless
-/// `source` is
-/// - `outside`: they lie outside of the global array;
+/// Consecutive indices of y, up to `end`. Their elements are consecutive in x from index `source` on, with two
+/// exceptions for `source`:
+/// - `outside`: the elements lie outside of the global array;
 /// - `elsewhere`: x lacks the elements, which will be received.
 struct Stretch {
   std::int64_t end;
@@ -77,8 +77,8 @@ void shift_plane(const Shift& s, Reals x, Reals y) {
 }
 
 /// Past its ends, the array wraps ("periodic") or has `value` everywhere ("fixed"). If x is a shard with a halo, its
-/// origin says which elements it holds; the origin may be negative if the halo wraps. With `missing`, elements of y
-/// that need elements outside of x are not written.
+/// origin says which elements it holds, and is negative if the halo wraps at the front. If x lacks an element, this
+/// does not write that element of y with `missing`, and throws Error{internal} without.
 void shift(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const TensorView& y = call.outputs[0];
@@ -94,7 +94,7 @@ void shift(const KernelCall& call) {
                        extent(x, dim + 1, x.rank),
                        call.attributes.has("missing")};
   for (std::int64_t begin = 0; begin < whole.y_size;) {
-    begin = stretch_at(whole, begin).end;  // an error is thrown here, not on a worker
+    begin = stretch_at(whole, begin).end;  // throws an error here, not on a worker
   }
   const std::int64_t planes = extent(x, 0, dim);
   const auto from = reals<Reals>(x);

@@ -8,7 +8,7 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// Calls body(r) for each row of `width` elements, on all threads.
+/// Calls body(r) for each row r of inputs[0], on all threads.
 template <typename Body>
 void for_each_softmax_row(const KernelCall& call, const Body& body) {
   const std::int64_t work = 4 * columns(call.inputs[0]);
@@ -20,8 +20,8 @@ void for_each_softmax_row(const KernelCall& call, const Body& body) {
   });
 }
 
-/// x, y: [L, E]. A float32 result holds the exponentials until their sum is known. In bfloat16 they would be rounded
-/// twice, so they are computed twice instead.
+/// x, y: [L, E]. A float32 result holds the exponentials until their sum is known. A bfloat16 result would so be
+/// rounded twice. Its exponentials are computed twice instead.
 template <typename Pointer>
 void softmax(const KernelCall& call) {
   constexpr bool keeps = std::is_same_v<Pointer, float*>;

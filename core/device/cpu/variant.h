@@ -7,12 +7,12 @@
 #include "core/device/device.h"
 #include "core/device/machine_level.h"
 
-/// Files of loops are compiled several times, each time for other instructions (CMakeLists.txt here): the variants
-/// `baseline`, `v3` (AVX2) and `v4` (AVX-512). One is chosen when the program starts.
+/// Files of loops are compiled several times, each time for another instruction set (CMakeLists.txt here): the variants
+/// `baseline`, `v3` (AVX2) and `v4` (AVX-512). The program chooses one when it starts.
 ///
 /// Two things would break this on an old machine, and are therefore avoided:
 /// - Code that runs before the choice is made. A variant defines only constant tables; the baseline registers them.
-/// - Inline functions and templates shared with other files. The linker keeps one copy of such a function, which may be
+/// - Inline functions and templates shared with other files. The linker keeps one copy of such a function, which can be
 ///   the AVX-512 one. So everything that a variant defines is in its own namespace or local to its file, and it uses no
 ///   standard templates. The test `cpu_variants_export_nothing` checks the object files.
 #ifndef SHARDRUN_KERNEL_VARIANT
@@ -33,7 +33,7 @@ struct Variant {
   const OpKernel* end;
 };
 
-/// One op's kernel for one instruction level.
+/// An op's kernel for one instruction set. kernels_of() returns those that this machine can run.
 struct LevelKernel {
   int level;
   Kernel kernel;

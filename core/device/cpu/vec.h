@@ -10,7 +10,7 @@
 #include "core/device/cpu/variant.h"
 
 /// Vectors as wide as this variant's instruction set, in the vector extension of GCC and Clang, and loops over them.
-/// The length alone decides the order in which elements are combined, so results do not depend on threads.
+/// The number of elements alone decides the order in which they are combined, so results do not depend on threads.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
 #if defined(__AVX512F__)
@@ -41,7 +41,7 @@ struct Part {
   std::int64_t count;
 };
 
-/// Calls body(at) for [begin, end): first for whole vectors, then for the elements left.
+/// Calls body(at) for the vectors of [begin, end): first the whole ones, then the elements left.
 template <typename Body>
 SHARDRUN_INLINE void vectors(std::int64_t begin, std::int64_t end, const Body& body) {
   std::int64_t i = begin;
@@ -210,7 +210,7 @@ SHARDRUN_INLINE void store(Reals to, At at, vec v) {
   to.bfloat ? store(to.bfloats(), at, v) : store(to.floats(), at, v);
 }
 
-/// Reads one element.
+/// Read or write one element.
 SHARDRUN_INLINE float get(const float* from, std::int64_t index) { return from[index]; }
 SHARDRUN_INLINE void put(float* to, std::int64_t index, float value) { to[index] = value; }
 SHARDRUN_INLINE float get(Reals from, std::int64_t index) { return load(from, Part{index, 1})[0]; }
@@ -276,14 +276,14 @@ using AllLanes = Lanes<0, 1, 2, 3, 4, 5, 6, 7>;
 using AllLanes = Lanes<0, 1, 2, 3>;
 #endif
 
-/// In every four lanes: `unit` lanes of a and b in turn, all from the first or all from the last two lanes.
+/// Takes two of every four lanes of a and b, the first or the `last` two, and puts `unit` lanes of a and b in turn.
 template <int unit, bool last, typename Vector, int... lane>
 SHARDRUN_INLINE Vector units_in_turn(Vector a, Vector b, Lanes<lane...>) {
   return __builtin_shufflevector(
       a, b, (lane % 4 / unit % 2 * lanes + lane / 4 * 4 + last * 2 + lane % 4 / (2 * unit) + lane % unit)...);
 }
 
-/// a and b together are groups of four lanes. The result has every other group: the even or the odd ones.
+/// a, followed by b, consists of groups of four lanes. The result has the groups with even or with odd numbers.
 template <bool odd, typename Vector, int... lane>
 SHARDRUN_INLINE Vector every_other_four(Vector a, Vector b, Lanes<lane...>) {
   return __builtin_shufflevector(a, b, (lane / 4 * 8 + odd * 4 + lane % 4)...);
@@ -318,7 +318,7 @@ SHARDRUN_INLINE void transpose(Vector* rows) {
   }
 }
 
-/// In every 2 * run lanes: the sum of a's two halves, then that of b's.
+/// Every 2 * run lanes of the result are the sum of a's two halves there, followed by the sum of b's.
 template <int run, int... lane>
 SHARDRUN_INLINE vec add_halves(vec a, vec b, Lanes<lane...>) {
   constexpr int b_first = lanes - run;

@@ -12,7 +12,7 @@ SHARDRUN_INLINE vec from_bits(uvec v) { return __builtin_bit_cast(vec, v); }
 /// Adding this constant rounds a small number to an integer, whose bits are then the low bits of the sum.
 inline constexpr float rounder = 0x1.8p23F;
 
-/// e^x = 2^n e^r with |r| <= ln(2)/2. Results below 2^-125 become zero.
+/// e^x = 2^n e^r with |r| <= ln(2)/2. Results below about 2^-125 become zero.
 SHARDRUN_INLINE vec exp(vec x) {
   const vec shifted = x * 1.44269504F + rounder;
   const vec n = shifted - rounder;
@@ -26,7 +26,7 @@ SHARDRUN_INLINE vec exp(vec x) {
   return x < -86.6F ? vec{} : bounded;
 }
 
-/// s = 1 / (1 + e^-x), and 1 - s. Both keep full precision far out in the tails.
+/// s = 1 / (1 + e^-x), and 1 - s. Both are as precise for large |x| as near zero.
 struct Sigmoid {
   vec value;
   vec complement;
@@ -60,7 +60,7 @@ SHARDRUN_INLINE Normal normal(vec x) {
   return {x < 0.0F ? tail : 1.0F - tail, e * 0.398942280F};
 }
 
-/// The largest angle for which `sin_cos` is exact; beyond it, the range reduction loses digits.
+/// The largest angle that `sin_cos` takes. Beyond it, its range reduction would lose digits.
 inline constexpr float largest_angle = 8192;
 
 /// sin(x + quarter_turns * π/2) for |x| <= largest_angle.
@@ -77,7 +77,7 @@ SHARDRUN_INLINE vec sin_cos(vec x, std::uint32_t quarter_turns) {
   return from_bits(bits(value) ^ ((quadrant & 2U) << 30U));
 }
 
-/// Calls function(lane) for each lane. Used for functions that the C library computes better.
+/// Calls function(element, lane) for each lane. It serves where the C library is more precise.
 template <typename Function>
 SHARDRUN_INLINE vec lane_by_lane(vec v, const Function& function) {
   float each[lanes];
@@ -124,7 +124,7 @@ SHARDRUN_INLINE vec log(vec x) {
   return x < 0.0F ? splat(__builtin_nanf("")) : not_negative;
 }
 
-/// Near zero uses the polynomial of Cephes' tanhf.
+/// Near zero this is the polynomial of Cephes' tanhf, elsewhere ±(1 - 2 / (e^2|x| + 1)).
 SHARDRUN_INLINE vec tanh(vec x) {
   const vec magnitude = x < 0.0F ? -x : x;
   const vec z = x * x;
@@ -138,7 +138,7 @@ SHARDRUN_INLINE vec tanh(vec x) {
   return magnitude < 0.625F ? near_zero : x < 0.0F ? -far : far;
 }
 
-/// Near zero uses the polynomial of Cephes' erff, elsewhere 2 Φ(x sqrt(2)) - 1.
+/// Near zero this is the polynomial of Cephes' erff, elsewhere ±(1 - 2 Φ(-|x| sqrt(2))).
 SHARDRUN_INLINE vec erf(vec x) {
   const vec magnitude = x < 0.0F ? -x : x;
   const vec z = x * x;
@@ -202,7 +202,7 @@ SHARDRUN_INLINE vec power(vec a, vec b) {
   }
   vec of_magnitude;
   __builtin_memcpy(&of_magnitude, bases, sizeof(of_magnitude));
-  const vec shifted = b + rounder;  // its lowest bit is the lowest bit of b rounded to an integer
+  const vec shifted = b + rounder;  // the lowest bit is that of b rounded to an integer
   const vec with_sign = from_bits(bits(of_magnitude) ^ (bits(shifted) << 31U));
   const vec of_negative = shifted - rounder == b ? with_sign : splat(__builtin_nanf(""));
   const vec value = a < 0.0F ? of_negative : of_magnitude;

@@ -9,7 +9,7 @@
 /// Access to a kernel's operands, and how its work is split over threads.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
-/// The least number of elements for a second thread; with fewer it costs more than it saves.
+/// The least number of elements for a thread. With fewer, a second thread costs more time than it saves.
 inline constexpr std::int64_t grain = 16384;
 
 [[nodiscard]] inline std::int32_t* integers(const TensorView& tensor) noexcept {
@@ -40,7 +40,7 @@ template <>
   return found;
 }
 
-/// A kernel that calls one of two instances, for floats or for any real types: `by_type<relu<float*>, relu<Reals>>`.
+/// Calls one of two instances of a kernel, for floats or for any real types: `by_type<relu<float*>, relu<Reals>>`.
 template <void (*on_floats)(const KernelCall&), void (*on_reals)(const KernelCall&)>
 void by_type(const KernelCall& call) {
   has_bfloats(call) ? on_reals(call) : on_floats(call);
@@ -61,7 +61,7 @@ void by_type(const KernelCall& call) {
 }
 [[nodiscard]] inline std::int64_t rows(const TensorView& tensor) noexcept { return extent(tensor, 0, tensor.rank - 1); }
 
-/// The number of rows of `width` elements that are enough work for one thread.
+/// The least number of rows of `width` elements for a thread.
 [[nodiscard]] inline std::int64_t row_grain(std::int64_t width) noexcept {
   return width >= grain ? 1 : grain / (width + 1) + 1;
 }
