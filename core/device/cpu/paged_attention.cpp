@@ -410,7 +410,7 @@ std::size_t paged_attention_scratch(const graph::OpShape& shape, int threads) {
   return static_cast<std::size_t>(parts * at.scratch_floats()) * sizeof(float);
 }
 
-/// pages, x, table, positions -> pages. Of two tokens at one place, the later one stays. Threads share the heads.
+/// pages, x, table, positions -> pages. Of tokens with the same place, the last one stays. Threads share the heads.
 void write_pages(const KernelCall& call) {
   const TensorView& x = call.inputs[1];
   const Paging paging = paging_of(call.inputs[0], call.inputs[2]);

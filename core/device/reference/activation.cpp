@@ -22,8 +22,8 @@ struct GeluErf {
 struct GeluTanh {
   static double slope_at_zero() { return std::sqrt(2 / std::numbers::pi); }
   static double inner(double x) { return slope_at_zero() * (x + 0.044715 * x * x * x); }
-  /// (1 + tanh(x)) / 2, in a form that does not lose digits far left of zero. left(-x) is (1 - tanh(x)) / 2, also right
-  /// of zero.
+  /// (1 + tanh(x)) / 2, in a form that loses no digits far left of zero. So left(-x), which is (1 - tanh(x)) / 2, loses
+  /// none far right of zero.
   static double left(double x) { return 1 / (1 + std::exp(-2 * x)); }
 
   static double value(double x) { return x * left(inner(x)); }

@@ -11,10 +11,10 @@ namespace {
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Vector = Eigen::VectorXd;
-/// Rows of a matrix, with rows of other matrices between them in memory.
+/// Rows of a matrix. In memory, rows of other matrices lie between them.
 using Rows = Eigen::Map<Matrix, 0, Eigen::OuterStride<>>;
 
-/// Where the rows of one head lie in a tensor.
+/// The place of one head's rows in a tensor, in elements.
 struct Place {
   std::int64_t begin;
   std::int64_t rows;
@@ -30,8 +30,8 @@ struct Head {
   Place k;
   Place v;
   Place out;
-  std::int64_t lse;  ///< where the head's row of log-sum-exp begins
-  double divisor;    ///< the divisor of scores
+  std::int64_t lse;  ///< the element of `lse` at which the head's row begins
+  double divisor;    ///< of scores: 1 / scale, or √D
   bool causal = true;
   std::int64_t window = 0;       ///< 0: no window
   std::int64_t first_query = 0;  ///< the global index of this shard's first query
@@ -88,8 +88,8 @@ Head packed_head(const KernelCall& call, std::int64_t number) {
           .dropout = dropout_of(call)};
 }
 
-/// Head g of a group of query heads, for q, out [B, T, heads, D] and lse [B, heads, T]. `number`: the number of the
-/// group's head among the B H heads of k, v [B, S, H, D].
+/// Head g of a group of query heads, for q, out [B, T, heads, D] and lse [B, heads, T]. The group reads head `number`
+/// of the B H heads of k, v [B, S, H, D].
 Head separate_head(const KernelCall& call, const QueryHeads& of, std::int64_t number, std::int64_t g,
                    const double* mask) {
   const TensorView& q = call.inputs[0];
@@ -131,7 +131,7 @@ struct Tensors {
   const TensorView& lse;
 };
 
-/// q_i . k_j / sqrt(D) + mask_ij for all keys j that query i sees.
+/// q_i . k_j / divisor + mask_ij for all keys j that query i sees.
 Vector scores(const Head& head, const Tensors& at, std::int64_t i) {
   const std::int64_t first = head.first_key(i);
   const std::int64_t count = head.last_key(i) - first;
@@ -143,8 +143,8 @@ Vector scores(const Head& head, const Tensors& at, std::int64_t i) {
   return found;
 }
 
-/// softmax(Q K^T / sqrt(D) + mask) V over the keys that each query sees. Vaswani et al. 2017, arXiv:1706.03762,
-/// equation 1 and section 3.2.3, with dropout on the probabilities; lse[i] = log of the sum over j of exp(score).
+/// Row i of softmax(Q K^T / divisor + mask) V over the keys that query i sees. Vaswani et al. 2017, arXiv:1706.03762,
+/// equation 1 and section 3.2.3, with dropout on the probabilities. lse[i] = log of the sum over j of exp(score).
 void attend(const Head& head, const Tensors& at, std::int64_t i) {
   const std::int64_t first = head.first_key(i);
   const Vector score = scores(head, at, i);
@@ -171,7 +171,7 @@ struct Gradients {
 };
 
 /// One query row's part of the gradient. Dao et al. 2022, arXiv:2205.14135, appendix B.4:
-///   dP_ij = keep_ij (dO_i . v_j)     D_i = dO_i . O_i     dS_ij = P_ij (dP_ij - D_i) / sqrt(D)
+///   dP_ij = keep_ij (dO_i . v_j)     D_i = dO_i . O_i     dS_ij = P_ij (dP_ij - D_i) / divisor
 ///   dq_i += dS_ij k_j     dk_j += dS_ij q_i     dv_j += keep_ij P_ij dO_i
 void attend_gradient(const Head& head, const Tensors& at, const Gradients& to, std::int64_t i) {
   const std::int64_t first = head.first_key(i);
@@ -195,8 +195,8 @@ void attend_gradient(const Head& head, const Tensors& at, const Gradients& to, s
   seen(to.dv, head.v).noalias() += p * dout;
 }
 
-/// Calls body(head, query) for every query of every head. Heads of keys and values run in parallel; their queries do
-/// not, because they add to the same gradients.
+/// Calls body(head, query) for every query of every head. Heads of keys and values run in parallel. The queries of one
+/// such head do not, because they add to the same gradients.
 template <typename Body>
 void for_each_packed(const KernelCall& call, const Body& body) {
   const TensorView& qkv = call.inputs[0];
@@ -209,7 +209,7 @@ void for_each_packed(const KernelCall& call, const Body& body) {
   });
 }
 
-/// `mask`: the index of the mask operand, which may be absent.
+/// The same for separate q, k and v. `mask`: the index of the mask among the operands, if there is one.
 template <typename Body>
 void for_each_separate(const KernelCall& call, std::size_t mask, const Body& body) {
   const TensorView& q = call.inputs[0];

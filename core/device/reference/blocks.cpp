@@ -12,7 +12,7 @@ using graph::block_elements;
 
 const std::int8_t* bytes(const TensorView& tensor) { return static_cast<const std::int8_t*>(tensor.data); }
 
-/// Activations in blocks: a row has `width` elements, and each of its blocks a scale.
+/// Activations that are rounded in blocks. A row has `width` elements, and each of its blocks has a scale.
 struct RoundedRows {
   RoundedRows(const KernelCall& call, const double* x, std::int64_t count, std::int64_t width)
       : blocks((width + block_elements - 1) / block_elements),
@@ -38,7 +38,7 @@ struct RoundedRows {
 
   std::int64_t blocks;
   std::vector<double> scales;    ///< [rows, blocks]
-  std::vector<double> elements;  ///< [rows, width], whole numbers
+  std::vector<double> elements;  ///< [rows, width]; the rounded x / scale, zero if the scale is
 };
 
 /// y[l, n] = sum over blocks b of xscale[l, b] scale[n, b] (sum over b's elements of xq[l, e] w[n, e]), where the

@@ -13,7 +13,7 @@ struct Images {
         columns(view.shape[view.rank - 1]) {}
 
   [[nodiscard]] std::int64_t plane(std::int64_t n, std::int64_t c) const { return (n * channels + c) * rows * columns; }
-  /// An element; 0 if the tap is outside.
+  /// Returns an element; 0 if `row` or `column` is negative, because its tap is outside.
   [[nodiscard]] double at(std::int64_t n, std::int64_t c, std::int64_t row, std::int64_t column) const {
     return row < 0 || column < 0 ? 0.0 : data[plane(n, c) + row * columns + column];
   }
@@ -53,8 +53,8 @@ void conv(const KernelCall& call) {
   });
 }
 
-/// dx[n, c, j] = sum over the group's o and over k of dy[n, o, i] * w[o, c, k], with i * stride + k * dilation - low =
-/// j; dy is 0 if there is no such i.
+/// dx[n, c, j] = sum over the group's o and over k of dy[n, o, i] * w[o, c, k], for the i with
+/// i * stride + k * dilation - low = j. The term is 0 if there is no such i.
 void conv_gradient_input(const KernelCall& call) {
   const TensorView& w = call.inputs[1];
   const auto [down, across] =

@@ -4,7 +4,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// Where a local element lies in the whole sample: its row-major index over the global dimensions 1, 2, ...
+/// A local element's place in the whole sample: its row-major index over the global dimensions 1, 2, ...
 std::int64_t index_in_sample(const TensorView& x, std::int64_t local) {
   std::int64_t index = 0;
   std::int64_t stride = 1;

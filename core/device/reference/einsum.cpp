@@ -8,7 +8,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// For one letter: its number of indices, and the distance in elements between neighbouring ones.
+/// A letter in a tensor: its number of indices, and the elements from one index to the next.
 struct Letter {
   std::int64_t size = 1;
   std::int64_t stride = 0;
@@ -45,7 +45,7 @@ Places places_of(const KernelCall& call, const graph::Einsum& einsum, const std:
   return places;
 }
 
-/// y[i] = sum over r of a[i, r] b[i, r], with i the indices of the result's letters and r the other letters' indices.
+/// y[i] = sum over r of a[i, r] b[i, r]. i stands for the indices of the result's letters, r for those of the others.
 void einsum(const KernelCall& call) {
   const graph::Einsum einsum = graph::parse_einsum(call.attributes.text("spec"));
   const Places kept = places_of(call, einsum, einsum.result);

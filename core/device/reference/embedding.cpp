@@ -5,7 +5,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// A tensor [O, V, E] whose rows are chosen by an index in V, which is dimension `dim`, or the first.
+/// A tensor [O, V, E], of which an index in V chooses rows. V is dimension `dim`, or 0 if the op has no such attribute.
 struct Rows {
   Rows(const KernelCall& call, const TensorView& tensor)
       : dim(static_cast<std::uint32_t>(call.attributes.has("dim") ? call.attributes.integer("dim") : 0)),

@@ -5,7 +5,7 @@
 
 #include "core/device/reference/views.h"
 
-// The formulas of the elementwise ops, element by element. Operand i may lack leading dimensions of the result.
+// The formulas of the elementwise ops, element by element. Operands can lack leading dimensions of the result.
 
 namespace shardrun::device::reference {
 namespace {
@@ -25,7 +25,7 @@ struct Math {
   static double power(double a, double b) { return std::pow(a, b); }
 };
 
-/// Element i of the result's shape, for an operand that is repeated over the leading dimensions that it lacks.
+/// The operand's element for element i of the result. The operand is repeated over leading dimensions that it lacks.
 double element(const TensorView& operand, std::int64_t i) { return reals(operand)[i % operand.elements()]; }
 
 template <typename Formula>

@@ -49,7 +49,7 @@ void softmax_terms_gradient(const KernelCall& call) {
   });
 }
 
-/// loss = -log(softmax(logits)[target]) = log(sum_exp) + max - target_logit.
+/// loss = -log(softmax(logits)[target]) = log(sum_exp) + max - target_logit. All are [L].
 void token_loss(const KernelCall& call) {
   const double* max = reals(call.inputs[0]);
   const double* sum_exp = reals(call.inputs[1]);
@@ -58,7 +58,7 @@ void token_loss(const KernelCall& call) {
            [&](std::int64_t l) { reals(call.outputs[0])[l] = std::log(sum_exp[l]) + max[l] - target_logit[l]; });
 }
 
-/// d loss / d sum_exp, times dloss.
+/// dsum_exp = dloss / sum_exp.   dloss, sum_exp, dsum_exp: [L]
 void token_loss_gradient_sum(const KernelCall& call) {
   const double* dloss = reals(call.inputs[0]);
   const double* sum_exp = reals(call.inputs[1]);
@@ -66,7 +66,7 @@ void token_loss_gradient_sum(const KernelCall& call) {
            [&](std::int64_t l) { reals(call.outputs[0])[l] = dloss[l] / sum_exp[l]; });
 }
 
-/// loss[l] = 0.5 * sum over f of (y[l, f] - t[l, f])^2.
+/// loss[l] = 0.5 * sum over f of (y[l, f] - t[l, f])^2.   y, t: [L, F]   loss: [L]
 void squared_error(const KernelCall& call) {
   const double* y = reals(call.inputs[0]);
   const double* t = reals(call.inputs[1]);

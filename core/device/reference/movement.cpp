@@ -15,9 +15,9 @@ namespace {
 std::int64_t modulo(std::int64_t value, std::int64_t size) { return (value % size + size) % size; }
 
 /// y[i] = x[i + offset] along one dimension, in global coordinates. Past its ends the array wraps ("periodic"), or has
-/// `value` everywhere ("fixed"). x must hold every element that y needs. If x is a shard with a halo, its origin says
-/// which elements it holds; the origin may be negative if the halo wraps. With `missing`, x may lack elements, and the
-/// elements of y that need them are left unchanged.
+/// `value` everywhere ("fixed"). If x is a shard with a halo, its origin says which elements it holds, and is negative
+/// if the halo wraps at the front. If x lacks an element, this leaves that element of y unchanged with `missing`, and
+/// throws Error{internal} without.
 void shift(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const TensorView& y = call.outputs[0];
@@ -62,7 +62,7 @@ void copy_integers(const KernelCall& call) {
   std::copy(source, source + call.inputs[0].elements(), integers(call.outputs[0]));
 }
 
-/// y = x, or y += x.
+/// y = x. With `accumulate`, y += x.
 void copy(const KernelCall& call) {
   if (call.inputs[0].dtype == graph::DType::i32) {
     copy_integers(call);
@@ -88,7 +88,7 @@ void move(const TensorView& x, std::int64_t i, const TensorView& y, std::int64_t
   }
 }
 
-/// Dimension d of y is dimension `order[d]` of x.
+/// y is x with its dimensions in another order: dimension d of y is dimension `order[d]` of x.
 void transpose(const KernelCall& call) {
   const std::vector<std::int64_t> from = offsets(call.inputs[0], call.attributes.integers("order"));
   for (std::size_t i = 0; i < from.size(); ++i) {
@@ -119,7 +119,7 @@ void copy_overlap(const TensorView& x, const TensorView& y, const Overlap& overl
   }
 }
 
-/// y has the elements of x in the same order.
+/// y has the elements of x in the same order, with other dimensions.
 void reshape(const KernelCall& call) {
   const Overlap all = reshaped_overlap(call.inputs[0], call.outputs[0]);
   all.require_all();

@@ -7,8 +7,8 @@
 
 namespace shardrun::device::reference {
 
-/// Loops over some dimensions of a tensor, the last one innermost. Returns where each iteration's element lies, in
-/// elements from the tensor's first.
+/// Loops over the dimensions `dims` of a tensor, the last of them innermost. Returns the row-major index of each
+/// iteration's element, with index 0 in all other dimensions.
 [[nodiscard]] std::vector<std::int64_t> offsets(const TensorView& tensor, const std::vector<std::int64_t>& dims);
 
 /// The dimensions of a tensor that are not in `dims`, in ascending order.

@@ -5,8 +5,8 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// The factor that reduces a gradient of this norm to `limit` (Pascanu, Mikolov and Bengio 2013, arXiv:1211.5063,
-/// algorithm 1), and the norm. A limit of 0 is no limit.
+/// norm² [] -> the factor [] that reduces a norm above `limit` to `limit` (Pascanu, Mikolov and Bengio 2013,
+/// arXiv:1211.5063, algorithm 1), and the norm []. A limit of 0 is no limit.
 void clip_scale(const KernelCall& call) {
   const double limit = call.attributes.real("limit");
   const double norm = std::sqrt(reals(call.inputs[0])[0]);
@@ -39,7 +39,7 @@ void adamw(const KernelCall& call) {
   });
 }
 
-/// v = momentum v + g,  p = p - rate v,  where g has the L2 penalty's gradient added (Sutskever et al. 2013,
+/// v = momentum v + g,  p = p - rate v,  where g = gradient * scale + decay * p (Sutskever et al. 2013,
 /// "On the importance of initialization and momentum", section 2, with the rate outside the velocity).
 /// Without momentum there is no velocity.   parameter, [velocity,] gradient[, scale []] -> parameter [, velocity]
 void sgd(const KernelCall& call) {

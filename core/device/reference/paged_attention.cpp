@@ -7,7 +7,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// pages, x, table, positions -> pages. Of two tokens at one place, the later one stays.
+/// pages, x, table, positions -> pages. Of tokens with the same place, the last one stays.
 void write_pages(const KernelCall& call) {
   const TensorView& x = call.inputs[1];
   const Paging paging = paging_of(call.inputs[0], call.inputs[2]);

@@ -13,7 +13,7 @@ std::vector<Sliding> pool_slidings(const KernelCall& call) {
 }
 
 /// y[i] = the largest x[j] of window i. The second result is the row-major index of this j over the last dimensions of
-/// the whole x. Of equal elements, the first is the largest. A NaN is larger than all numbers.
+/// the whole x. The first of equal elements counts. A NaN is larger than all numbers.
 void max_pool(const KernelCall& call) {
   const TensorView& view = call.inputs[0];
   const std::vector<Sliding> slidings = pool_slidings(call);
@@ -73,7 +73,7 @@ void max_pool_gradient(const KernelCall& call) {
   });
 }
 
-/// y[i] = the mean of x over window i.
+/// y[i] = sum of x over window i / (elements that count in window i).
 void average_pool(const KernelCall& call) {
   const std::vector<Sliding> slidings = pool_slidings(call);
   const std::array<Taps, 2> taps = taps_of(slidings, call.inputs[0], call.outputs[0]);

@@ -46,7 +46,7 @@ void min(const KernelCall& call) {
          [](double a, double b) { return std::isnan(a) || a < b ? a : b; });
 }
 
-/// The first of the largest elements, or the first NaN.
+/// The index along `dim` of the first of the largest elements, or of the first NaN.
 void argmax(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const std::int64_t dim = call.attributes.integer("dim");
@@ -64,7 +64,7 @@ void argmax(const KernelCall& call) {
   });
 }
 
-/// y[k, r] = scale x[k] for all indices r of the dimensions `dims`.
+/// y[k, r] = scale x[k] for all indices r along the dimensions `dims`.
 void broadcast(const KernelCall& call) {
   const TensorView& y = call.outputs[0];
   const std::vector<std::int64_t>& dims = call.attributes.integers("dims");
@@ -78,7 +78,7 @@ void broadcast(const KernelCall& call) {
   });
 }
 
-/// y[k] = sum over l of x[l, k]: the gradient of repeating a tensor over leading dimensions.
+/// y[k] (+)= sum over l of x[l, k]: the gradient of repeating a tensor over leading dimensions.
 /// x: [L, K...]   y: [K...], `keep` dimensions
 void sum_leading(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
@@ -94,7 +94,7 @@ void sum_leading(const KernelCall& call) {
   });
 }
 
-/// y = scale * sum of x.
+/// y (+)= scale * sum of x.
 void sum_all(const KernelCall& call) {
   double sum = 0;
   for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
@@ -105,7 +105,7 @@ void sum_all(const KernelCall& call) {
 
 void constant(const KernelCall& call) { reals(call.outputs[0])[0] = call.attributes.real("value"); }
 
-/// y[...] = scale * s, in the shape of the second operand. Does not read its elements.
+/// y[...] = scale * s, in the shape of the second operand, whose elements are not read.
 void broadcast_scalar(const KernelCall& call) {
   const double value = call.attributes.real("scale") * reals(call.inputs[0])[0];
   for_each(call, call.outputs[0].elements(), 1, [&](std::int64_t i) { reals(call.outputs[0])[i] = value; });

@@ -6,8 +6,8 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// Rotates pair i of each row at position p by the angle p / base^(2i / E), or back. Su et al. 2021, arXiv:2104.09864,
-/// equation 34. Frequencies and angles are rounded to float32.   x, y: [K, positions, M, E]   given: i32 [K, positions]
+/// Rotates pair i of each row at position p by the angle p * rope_frequency(i), or back. Su et al. 2021,
+/// arXiv:2104.09864, equation 34. Angles are float32.   x, y: [K, positions, M, E]   given: i32 [K, positions]
 void rope(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));

@@ -7,8 +7,8 @@
 #include "core/device/device.h"
 #include "core/device/threads.h"
 
-/// The reference kernels compute every op in float64, directly by its formula. Real tensors are stored as `double`, i32
-/// tensors as `std::int32_t`. For speed, Eigen multiplies matrices, and threads share independent work.
+/// The reference kernels compute every op in float64, directly by its formula, except for what the op itself defines in
+/// float32. Tensors of reals are stored as `double`. For speed, Eigen multiplies matrices, and threads share the work.
 namespace shardrun::device::reference {
 
 [[nodiscard]] inline double* reals(const TensorView& tensor) noexcept { return static_cast<double*>(tensor.data); }
@@ -33,11 +33,11 @@ namespace shardrun::device::reference {
 /// Product of all dimensions except the last.
 [[nodiscard]] inline std::int64_t rows(const TensorView& tensor) noexcept { return extent(tensor, 0, tensor.rank - 1); }
 
-/// The least number of operations for a second thread; with fewer it costs more than it saves.
+/// The least number of operations for a thread. With fewer, a second thread costs more time than it saves.
 inline constexpr std::int64_t grain = 16384;
 
 /// Calls body(i) for each i in [0, count), on all threads. `work`: roughly the number of operations in one call. Each
-/// call must compute results of its own; these then have the same bits with any number of threads.
+/// call must compute results of its own, so that they have the same bits with any number of threads.
 template <typename Body>
 void for_each(const KernelCall& call, std::int64_t count, std::int64_t work, const Body& body) {
   call.threads.split(count, grain / (work + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
