@@ -69,7 +69,7 @@ std::int32_t instructions_of(std::span<const Interval> intervals) {
 Layout place(std::span<const Interval> intervals) {
   const std::vector<std::size_t> numbers = not_empty(intervals);
   const std::uint64_t least = most_live(intervals).first;
-  using Key = std::int64_t (*)(const Interval& interval);  // intervals with the least key come first
+  using Key = std::int64_t (*)(const Interval& interval);  // intervals with the least key are placed first
   const std::array<Key, 3> keys = {
       [](const Interval& each) { return -static_cast<std::int64_t>(each.bytes); },
       [](const Interval& each) { return std::int64_t{each.first} - each.last; },

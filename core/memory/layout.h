@@ -26,12 +26,12 @@ struct Layout {
   std::uint64_t bytes = 0;
 };
 
-/// Chooses offsets so that buffers which live at the same time do not overlap. Larger buffers are placed first, each in
-/// the tightest gap (Pisarchyk & Lee 2020, arXiv:2001.03288, section 5.2). Tries several orders and keeps the smallest
-/// result. Empty buffers are at 0.
+/// Chooses offsets so that buffers which live at the same time do not overlap. Places one buffer after the other in the
+/// tightest gap (Pisarchyk & Lee 2020, arXiv:2001.03288, section 5.2). Tries up to three orders (the largest, the
+/// longest-lived or the earliest buffers first), and keeps the smallest layout. Empty buffers are at 0.
 [[nodiscard]] Layout place(std::span<const Interval> intervals);
 
-/// The largest number of bytes that live at once, and the instruction at which they do. No layout can be smaller.
+/// The most bytes that live at once, aligned, and the first instruction at which they do. No layout can be smaller.
 [[nodiscard]] std::pair<std::uint64_t, std::int32_t> most_live(std::span<const Interval> intervals);
 
 /// Bytes of all pages that at least one of the (offset, bytes) ranges touches.

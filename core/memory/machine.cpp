@@ -35,7 +35,7 @@ constexpr Files version_1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "
 constexpr Files version_2 = {"memory.max", "memory.current", "inactive_file", "active_file"};
 constexpr Files version_2_slowing = {"memory.high", "memory.current", "inactive_file", "active_file"};
 
-/// A limit from this on means "no limit", for which version 1 writes the largest multiple of a page.
+/// Limits of at least this mean "no limit". For it, version 1 writes the largest multiple of a page.
 constexpr std::uint64_t least_unlimited = std::uint64_t{1} << 62U;
 
 std::optional<std::uint64_t> number_in(const std::filesystem::path& path) {
@@ -60,7 +60,7 @@ struct Mount {
   std::string point;
 };
 
-/// Replaces \040, which stands for a space in a path.
+/// Replaces octal escapes, such as \040 for a space in a path.
 std::string unescaped(const std::string& text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -104,7 +104,7 @@ std::vector<Mount> mounts_of(const std::filesystem::path& root, bool is_version_
   return mounts;
 }
 
-/// The process's group of version 2, or its group of version 1 with the memory controller; "" if there is none.
+/// This process's group of version 2, or its group of version 1 with the memory controller; "" if there is none.
 std::string own_group(const std::filesystem::path& root, bool is_version_2) {
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -121,14 +121,14 @@ std::string own_group(const std::filesystem::path& root, bool is_version_2) {
   return "";
 }
 
-/// The path of a group relative to another; nothing if it is not below that one.
+/// The path of `group` relative to the group `above`; nothing if `group` is not below it.
 std::optional<std::filesystem::path> below(const std::string& group, const std::string& above) {
   const std::filesystem::path relative = std::filesystem::path(group).lexically_relative(above);
   const bool is_outside = relative.empty() || *relative.begin() == ".." || group.find("/..") != std::string::npos;
   return is_outside ? std::nullopt : std::optional(relative);
 }
 
-/// Adds the rooms of all groups from `relative` (below the mount point) up to the mount point itself.
+/// Adds the rooms of all groups that have a limit, from `relative` (below the mount point) up to the mount point.
 void add_rooms(std::vector<MemoryRoom>& rooms, const std::filesystem::path& root, const Mount& mount,
                std::filesystem::path relative, const Files& files) {
   for (;; relative = relative.parent_path()) {
@@ -179,7 +179,7 @@ std::vector<MemoryRoom> cgroup_rooms(const std::filesystem::path& root, CgroupLi
   return rooms;
 }
 
-/// The bytes that a file of /proc gives, in kilobytes, after a word.
+/// The bytes in a file of /proc that gives kilobytes after the word `wanted`.
 std::optional<std::uint64_t> bytes_behind(const std::filesystem::path& path, std::string_view wanted) {
   std::ifstream file(path);
   std::string word;

@@ -39,18 +39,18 @@ class Occupancy {
   /// Records that the range is taken from instruction `first` to `last`, inclusive.
   void add(std::int32_t first, std::int32_t last, Range range);
 
-  /// An offset at which `size` bytes are free from `first` to `last`: the lowest of the tightest gaps, or the end of
-  /// everything that is taken in between. REQUIRES: size > 0.
+  /// An offset at which `size` bytes are free from `first` to `last`: the lowest of the tightest gaps, or, if no gap is
+  /// large enough, the end of all bytes taken in this time. REQUIRES: size > 0.
   [[nodiscard]] std::uint64_t tightest(std::int32_t first, std::int32_t last, std::uint64_t size);
 
   /// The number of ranges that searches have looked at so far, which measures their cost.
   [[nodiscard]] std::size_t ranges_passed() const noexcept { return ranges_passed_; }
 
  private:
-  /// A stretch of instructions. For a leaf, `taken` lists the intervals that begin or end within it.
+  /// A stretch of instructions. For a leaf, `leaves_` lists the ranges that are taken in a part of it only.
   struct Stretch {
     RangeSet throughout;  ///< without bytes that are taken throughout the parent stretch
-    RangeSet sometime;    ///< includes `throughout`
+    RangeSet sometime;    ///< includes `throughout`, and lacks the same bytes
   };
   struct Taken {
     Range range;
@@ -68,8 +68,8 @@ class Occupancy {
 
   std::vector<std::vector<Stretch>> levels_;  ///< leaves first; the last is one stretch
   std::vector<std::vector<Taken>> leaves_;    ///< each sorted by the start of its ranges
-  std::vector<Cursor> cursors_;               ///< state of the running search
-  std::array<std::vector<Range>, 2> edges_;   ///< state of the running search: ranges taken in the leaves at its ends
+  std::vector<Cursor> cursors_;               ///< of the running search
+  std::array<std::vector<Range>, 2> edges_;   ///< of the running search: ranges taken in the leaves at its two ends
   std::size_t edges_used_ = 0;
   std::size_t ranges_passed_ = 0;
 };
