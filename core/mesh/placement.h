@@ -22,11 +22,11 @@ struct Partial {
 };
 
 /// The interval of a split dimension that a rank has instead of its own part. Another dimension, of `size` indices, is
-/// split over the same axes; the rank has the indices that its part of that one reads through the window. Those outside
-/// its own part come from
+/// split over the same axes. The rank has the indices that its part of this other dimension reads through the window.
+/// Indices outside the rank's own part come from
 /// - the ranks that have them, if the value is split already: an exchange;
-/// - the rank itself, if it has the whole value: a slice. This includes a value that varies over the axis. Each rank
-///   then reads its own version of these elements, not that of the rank to which they belong.
+/// - the rank itself, if it has the whole value: a slice. If the value varies over the axis, each rank then reads its
+///   own version of these elements, not that of the rank to which they belong.
 struct Halo {
   std::size_t dim = 0;
   Window window = {};
@@ -34,25 +34,25 @@ struct Halo {
 
   auto operator<=>(const Halo&) const = default;
 
-  /// Whether intervals of neighbours may have indices in common.
+  /// Whether intervals of neighbours can have indices in common.
   [[nodiscard]] bool overlaps() const noexcept { return window.first != window.last; }
-  /// The halo whose intervals have each index once: on the first rank whose part reads it. REQUIRES: stride 1.
+  /// The halo that reads only the last index of each window, so that no index is on two ranks. REQUIRES: stride 1.
   [[nodiscard]] Halo own() const noexcept {
     return {dim, {window.stride, window.divisor, window.last, window.last, window.wraps}, size};
   }
 };
 
-/// Used instead of a dimension's number: all elements in row-major order, as if the tensor had one dimension.
+/// This stands for a dimension's number, and means all elements in row-major order, as if they were one dimension.
 inline constexpr std::size_t flattened = SIZE_MAX;
 
 /// Where a tensor is. A mesh axis
 /// - splits a dimension (`dims`: per dimension, major to minor; splits nest),
 /// - or splits the row-major elements that these splits leave (`flat`),
 /// - or is one over which the value is partial (`partial`),
-/// - or is one over which each rank has its own value on purpose (`varying`); such a value may be partial over it, too,
+/// - or is one over which each rank has its own value on purpose (`varying`); such a value can be partial over it, too,
 /// - or, in all other cases, is one along which the value is replicated.
-/// An axis occurs only once, with two exceptions. It may be in both `varying` and `partial`. And if a halo gives an index
-/// of a split dimension to several ranks, a value that is partial over that axis is the sum of what these ranks have.
+/// An axis occurs only once, with two exceptions. It can be in both `varying` and `partial`. And an axis that splits a
+/// dimension with a halo can be in `partial`: an element is then the sum over the ranks whose halos have its index.
 struct Placement {
   std::vector<std::vector<AxisId>> dims;
   std::vector<AxisId> flat = {};      ///< split the elements that `dims` leave to a rank, in row-major order
@@ -69,7 +69,7 @@ struct Placement {
 
   [[nodiscard]] bool splits(AxisId axis) const noexcept;
   [[nodiscard]] bool is_partial(AxisId axis) const noexcept;
-  /// The same without indices that several ranks have because of halos. REQUIRES: their windows have stride 1.
+  /// The placement with Halo::own() of each halo, so that no index is on two ranks. REQUIRES: as Halo::own().
   [[nodiscard]] Placement own() const;
   /// The halo along a dimension, or null.
   [[nodiscard]] const Halo* halo(std::size_t dim) const noexcept;
@@ -99,7 +99,7 @@ struct Interval {
 [[nodiscard]] Interval part_of(Interval whole, std::int64_t parts, std::int64_t index) noexcept;
 
 /// The indices of a dimension of `size` that the rank at these coordinates has: its part or, if there is a halo, the
-/// halo's interval. `dim` may be `flattened`.
+/// halo's interval. `dim` can be `flattened`.
 [[nodiscard]] Interval interval_of(std::int64_t size, const Placement& placement, std::size_t dim, const Mesh& mesh,
                                    const Coordinates& coordinates);
 
@@ -117,7 +117,7 @@ struct Box {
   [[nodiscard]] std::int64_t elements() const noexcept;
   /// The shape in memory. A run has one dimension.
   [[nodiscard]] std::vector<std::int64_t> part_shape() const;
-  /// Whether the part has an element. `indices`: those of the element in the whole tensor.
+  /// Whether the part has the element with these indices in the whole tensor.
   [[nodiscard]] bool contains(const std::vector<std::int64_t>& indices) const noexcept;
   /// The row-major index, in a whole tensor of this shape, of the part's element number `local`.
   [[nodiscard]] std::int64_t index_in_whole(const std::vector<std::int64_t>& whole, std::int64_t local) const noexcept;

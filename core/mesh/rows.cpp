@@ -5,7 +5,7 @@
 namespace shardrun::mesh {
 
 std::vector<Row> rows_of(const std::vector<std::int64_t>& whole, const Box& box) {
-  std::size_t inner = whole.size();  // from this dimension on, elements are consecutive in part and whole
+  std::size_t inner = whole.size();  // from this dimension on, elements are consecutive in both part and whole
   std::int64_t row = 1;
   while (inner > 0) {
     --inner;

@@ -16,10 +16,10 @@ struct Row {
   bool operator==(const Row&) const = default;
 };
 
-/// The rows of a part, each as long as possible, in order: both indices grow from row to row. `whole`: the whole shape.
+/// The rows of a part, each as long as possible. Both indices grow from row to row. `whole`: the whole tensor's shape.
 [[nodiscard]] std::vector<Row> rows_of(const std::vector<std::int64_t>& whole, const Box& box);
 
-/// Elements that two parts of a tensor share, consecutive in both.
+/// Elements that two parts of a tensor share, and that are consecutive in both.
 struct SharedRow {
   std::int64_t in_first = 0;  ///< index of the first element in the first part
   std::int64_t in_second = 0;

@@ -17,7 +17,7 @@ struct Shard {
   bool operator==(const Shard&) const = default;
 };
 
-/// The parts of a tensor, also those without elements, ordered by their place in it, with the last dimension fastest.
+/// The parts of a tensor, including empty ones, in the order of their places in it. The last dimension is the fastest.
 [[nodiscard]] std::vector<Shard> shards_of(const std::vector<std::int64_t>& shape, const Placement& placement,
                                            const Mesh& mesh);
 
