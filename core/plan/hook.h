@@ -6,10 +6,10 @@
 
 namespace shardrun::plan {
 
-/// The kind of a hook, which determines when the strategy's own function is called: see shardrun/strategy.h.
+/// The kind of a hook. It determines when the strategy's own function is called: see shardrun/strategy.h.
 enum class HookKind : std::uint8_t { sync_gradients, after_step };
 
-/// A state that a hook keeps for each of its tensors.
+/// A state that a hook keeps for each of its tensors, between its runs.
 struct HookState {
   std::string name;
   bool copies_tensor = false;  ///< whether it begins as a copy of the tensor; otherwise it begins as zeros
@@ -54,7 +54,7 @@ struct HookBuffer {
   bool operator==(const HookBuffer&) const = default;
 };
 
-/// A step of a hook: a call of its function, or an exchange (sr_exchange). `send` and `receive` are numbers of buffers.
+/// A step of a hook: number `call` of its function's calls, or an exchange (sr_exchange) of two buffers, by number.
 struct HookStep {
   enum class Kind : std::uint8_t { call, all_reduce, all_gather, reduce_scatter, all_to_all } kind = Kind::call;
   std::uint32_t call = 0;
@@ -74,7 +74,7 @@ struct HookPlan {
 
 [[nodiscard]] const char* to_string(HookKind kind) noexcept;
 
-/// A text for messages, such as "hook after_step of w and 3 more".
+/// A group as text for messages, such as "hook after_step of w and 3 more".
 [[nodiscard]] std::string to_string(const HookGroup& group);
 
 }  // namespace shardrun::plan

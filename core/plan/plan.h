@@ -47,7 +47,7 @@ struct MeshAxis {
   bool operator==(const MeshAxis&) const = default;
 };
 
-/// Per dimension, the mesh axes that split it, major to minor. A dimension without axes stays whole.
+/// For each dimension of a tensor, the mesh axes that split it, major to minor. A dimension without axes stays whole.
 using DimSplits = std::vector<std::vector<std::string>>;
 
 struct AxisPlacement {
@@ -94,8 +94,8 @@ struct VaryingTensor {
 };
 
 /// A strategy's answer; shardrun/strategy.h explains every field. Names are those of the request, with globs expanded,
-/// and dimensions are indices. Of repeated statements only the last one is kept. Tensors, axes and cut points that are
-/// not listed have no placement from the strategy.
+/// and dimensions are indices. If the strategy places something twice, only the last statement is kept. Tensors, axes
+/// and cut points that are not listed have no placement from the strategy.
 struct Plan {
   std::string strategy;
   std::vector<MeshAxis> mesh;  ///< major to minor; the product of the sizes is the number of ranks
@@ -109,13 +109,13 @@ struct Plan {
   std::vector<Hook> hooks{};  ///< at most one of each kind
   std::vector<VaryingTensor> varying{};
   std::vector<std::string> notices{};  ///< messages to show to the user
-  /// Set by the job, not by the strategy: the rank at each place of the mesh. Empty: the rank has the place's number.
+  /// Set by the job, not by the strategy: the rank at each place of the mesh. Empty: each rank has its place's number.
   std::vector<std::int64_t> order{};
-  /// Set by the job, not by the strategy: no sum of rounded numbers is split over ranks, so that its bits do not depend
-  /// on their number. Parameters that the strategy splits along what is summed over are split along another dimension.
+  /// Set by the job, not by the strategy: no sum of rounded numbers is split over ranks, so that their number does not
+  /// change the sum's bits. A parameter that the strategy splits along a summed dimension is split along another one.
   bool whole_sums = false;
-  /// Set by the job, not by the strategy: a stage of a pipeline may begin the next call of a program before later
-  /// stages have ended the one before. See partition::Partition::overlaps.
+  /// Set by the job, not by the strategy: a stage of a pipeline can begin the next call of a program before later
+  /// stages have ended the current one. See partition::Partition::overlaps.
   bool overlaps = false;
 
   bool operator==(const Plan&) const = default;
