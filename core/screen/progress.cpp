@@ -23,11 +23,11 @@ namespace {
 
 constexpr std::chrono::milliseconds live_interval{100};
 constexpr std::chrono::seconds plain_interval{10};
-/// A shorter activity is not shown beside the step. A longer one is shown with its time.
+/// Activities that take less than this are not shown beside the step. Longer ones are shown with their time.
 constexpr std::chrono::seconds activity_interval{1};
 /// A step that takes longer than this is shown with its time.
 constexpr std::chrono::seconds step_interval{3};
-constexpr std::chrono::seconds usual_gap{1};  ///< between ticks
+constexpr std::chrono::seconds usual_gap{1};  ///< the usual time between ticks
 /// A gap up to this is normal on a busy machine.
 constexpr std::chrono::seconds longest_gap{3};
 constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
@@ -282,7 +282,7 @@ std::string Progress::activity_text(SteadyTime now) const {
 }
 
 std::string Progress::describe(SteadyTime now, std::size_t width) const {
-  // In order of importance, because what does not fit is cut off at the end.
+  // The parts are in order of importance, because those at the end are left out if they do not fit.
   std::vector<std::string> parts;
   const auto add = [&](const std::string& part) {
     if (!part.empty()) {

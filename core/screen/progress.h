@@ -16,28 +16,28 @@ namespace shardrun::screen {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-/// Where progress is written, with a clock.
+/// The place where progress is written, with a clock.
 struct ProgressSink {
   std::function<void(std::string_view)> write;
   bool is_terminal = false;            ///< lines can be rewritten
   std::function<std::size_t()> width;  ///< the terminal's present columns; called only if it is a terminal
   std::function<SteadyTime()> now;
-  std::function<bool()> is_behind;  ///< whether to skip an update because the screen is slow; may be empty
+  std::function<bool()> is_behind;  ///< whether to skip an update because the screen is slow; empty: never
 };
 
-/// A sink that writes to a file descriptor, which the caller owns. It is a terminal if the descriptor is one and `term`
-/// (the value of TERM, or null) is not "dumb". Output that cannot be written is dropped:
-/// progress never makes a run fail.
+/// A sink that writes to a file descriptor, which the caller owns. The sink is a terminal if the descriptor is one and
+/// `term` (the value of TERM, or null) is not null, "" or "dumb". Output that cannot be written is dropped: progress
+/// never makes a run fail.
 [[nodiscard]] ProgressSink descriptor_sink(int fd, const char* term);
 
-/// A line on a terminal that is rewritten in place, only with carriage returns and spaces, so NO_COLOR does not matter.
+/// A line on a terminal that is rewritten in place, by carriage returns and spaces alone, so NO_COLOR does not matter.
 class LiveLine {
  public:
-  /// `sink` outlives this object.
+  /// `sink` must outlive this object.
   explicit LiveLine(const ProgressSink& sink) : sink_(sink) {}
 
-  /// The largest length of the line. The terminal's last column stays free, because some terminals wrap as soon as it
-  /// is written.
+  /// The largest length of the line. The terminal's last column stays free, because some terminals wrap a line as soon
+  /// as that column is written.
   [[nodiscard]] std::size_t room() const { return std::max<std::size_t>(sink_.width(), 2) - 1; }
   [[nodiscard]] bool is_shown() const noexcept { return width_ > 0; }
   /// Shows `text`, cut to fit, instead of the shown line.
@@ -55,14 +55,14 @@ struct ProgressUpdate {
   std::int64_t step = 0;           ///< steps done
   std::optional<double> loss;      ///< for tasks that have one
   std::optional<double> val_loss;  ///< if it was measured after this step
-  double rate = 0;                 ///< of this step, per second, in Progress's unit
+  double rate = 0;                 ///< units of Progress that this step processed per second
 };
 
 /// Shows the progress of a run.
-/// - On a terminal: as a LiveLine, rewritten at most ten times a second.
+/// - On a terminal: as a LiveLine, which steps rewrite at most ten times a second.
 /// - Elsewhere: as plain lines for the first and the last step, for each validation, every `log_every` steps (0: after
 ///   10 s or a tenth of the run), and for an activity that has lasted 10 s, 20 s, 40 s and so on.
-/// A rate covers the steps since the previous line; at the end, all steps. Any thread may call the functions.
+/// A rate covers the steps since the previous line; at the end, all steps. Any thread can call the functions.
 class Progress {
  public:
   Progress(ProgressSink sink, std::int64_t total_steps, std::int64_t log_every, std::string unit = "tok");
@@ -71,18 +71,18 @@ class Progress {
   ~Progress();  ///< calls leave()
 
   void update(const ProgressUpdate& update);
-  /// Sets the current activity, until the next update or activity: "compiling"; with `done` of `total`, "validating
-  /// batch 3/20"; if the total is not known, "generating token 3".
+  /// Sets the current activity, until the next update or activity. It is shown as "compiling", with `done` and `total`
+  /// as "validating batch 3/20", and with an unknown total (0) as "generating token 3".
   void now_at(std::string_view what, std::int64_t done = 0, std::int64_t total = 0);
-  /// Shows an activity that has lasted for a while. To be called about once a second, or never. A long gap between two
-  /// calls counts as time in which this process was stopped (Ctrl-Z); the estimate of the remaining time leaves it out.
+  /// Shows an activity or a step that has lasted for a while. Call it about once a second, or never. A long gap between
+  /// two calls counts as time in which this process was stopped (Ctrl-Z). The estimate of the remaining time omits it.
   void tick();
   /// Prints a line above the progress line.
   void print(std::string_view line);
-  /// Shows the last step and the time since construction, and keeps that line. Call it once, at the end.
+  /// Shows the last step, if there is one, and the time since construction, and keeps that line. Call it at the end.
   void finish();
-  /// Keeps the progress line, so that later output of others goes below it, and ends the activity: `tick` shows nothing
-  /// until the next update or activity.
+  /// Keeps a line that shows a step, so that later output of others goes below it, and removes a line that shows an
+  /// activity alone. `tick` shows nothing until the next update or activity.
   void leave() noexcept;
 
  private:
@@ -91,7 +91,7 @@ class Progress {
     SteadyTime at;
   };
 
-  /// Sums over several similar steps.
+  /// The rate of several similar steps together: the harmonic mean of their rates. Rates of 0 do not count.
   struct Rates {
     std::int64_t steps = 0;
     double inverses = 0;
@@ -105,7 +105,7 @@ class Progress {
     std::int64_t done = 0;
     std::int64_t total = 0;
     SteadyTime since;
-    SteadyTime::duration line_due;  ///< how long it must last to get its next line
+    SteadyTime::duration line_due;  ///< the activity gets its next line when it has lasted so long
   };
 
   struct Validation {
@@ -113,7 +113,7 @@ class Progress {
     std::int64_t step;
   };
 
-  /// The time without the time in which the process was stopped.
+  /// The sink's time less all time in which the process was stopped.
   [[nodiscard]] SteadyTime now() const;
   void notice_standstill();
   void begin(std::string_view what, SteadyTime now);
@@ -153,7 +153,7 @@ class Progress {
 /// running call.
 class Ticker {
  public:
-  /// An exception of `tick` ends the ticking, and has no other effect.
+  /// If `tick` throws, the ticking just ends. The constructor throws Error{io} if the thread cannot be started.
   Ticker(std::chrono::milliseconds interval, std::function<void()> tick);
   Ticker(const Ticker&) = delete;
   Ticker& operator=(const Ticker&) = delete;

@@ -13,17 +13,17 @@
 namespace shardrun::screen {
 namespace {
 
-/// The bytes of one write: so few that even slow progress of the screen is noticed.
+/// The bytes of one write. They are so few that finish() notices progress even of a slow screen.
 constexpr std::size_t piece_bytes = 4096;
 
-/// Bytes by which a screen may be late before updates are skipped.
+/// Updates are skipped while more bytes than this wait for the screen.
 constexpr std::size_t most_waiting_updates = std::size_t{64} * 1024;
 
 }  // namespace
 
 struct Screen::State {
   std::function<void(std::string_view)> write;
-  mutable std::mutex mutex;  ///< guards all below
+  mutable std::mutex mutex;  ///< guards all members below
   std::condition_variable changed;
   std::string queue;              ///< text whose writing has not begun
   std::size_t waiting_bytes = 0;  ///< in the queue and in the running write
@@ -87,7 +87,7 @@ bool Screen::finish(const std::function<bool()>& wait_on, std::chrono::milliseco
     const bool moves =
         state_->changed.wait_for(lock, patience, [&] { return state_->done || state_->pieces != pieces; });
     if (!moves && !(wait_on && wait_on())) {
-      thread_.detach();  // it is blocked in a write that only the screen, or the end of this process, can end
+      thread_.detach();  // the thread is in a write that only the screen, or the end of this process, can end
       return false;
     }
   }

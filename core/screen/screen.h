@@ -12,11 +12,11 @@
 namespace shardrun::screen {
 
 /// Writes output for a person on a separate thread, in order. So a stopped terminal (Ctrl-S), or a pipe that nobody
-/// reads, delays nobody else. Only one thread may use it.
+/// reads, does not delay the program. Only one thread at a time is allowed to use a screen.
 class Screen {
  public:
-  /// `write` may block for any time. It is called and destroyed on the screen's thread. That thread may outlive an
-  /// abandoned screen, and so must the objects that `write` uses. Throws Error{io} if the thread cannot be started.
+  /// `write` is called on the screen's thread, and is allowed to block. If finish() returns false, that thread outlives
+  /// the screen, and the objects that `write` uses must outlive the thread. Throws Error{io} if it cannot be started.
   explicit Screen(std::function<void(std::string_view)> write);
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
@@ -27,9 +27,9 @@ class Screen {
   /// Bytes given to `write` that are not on the screen yet.
   [[nodiscard]] std::size_t waiting_bytes() const;
 
-  /// Returns once everything is on the screen; nothing is written afterwards. If the screen accepts nothing for
-  /// `patience`, calls `wait_on` to ask whether to wait as long again. If it returns false, or is empty, the rest is
-  /// lost and the result is false.
+  /// Returns true once everything is written. If the screen accepts nothing for `patience`, calls `wait_on` to ask
+  /// whether to wait as long again. If `wait_on` returns false, or is empty, returns false: the rest is written only if
+  /// the screen accepts it before the process ends.
   bool finish(const std::function<bool()>& wait_on = {}, std::chrono::milliseconds patience = usual_patience);
 
   static constexpr std::chrono::milliseconds usual_patience{1000};
@@ -41,8 +41,8 @@ class Screen {
   std::thread thread_;
 };
 
-/// A sink that writes to `sink` through a screen: writing returns at once, and updates are skipped while the
-/// screen is late.
+/// Returns `sink`, but with writes through a screen: they return at once, and updates are skipped while the screen is
+/// late. The screen must outlive the result.
 [[nodiscard]] ProgressSink through(Screen& screen, ProgressSink sink);
 
 }  // namespace shardrun::screen
