@@ -9,12 +9,12 @@
 
 namespace shardrun::device {
 
-/// The kinds of memory, and of queues on it, that transports distinguish.
+/// The kind of a device's memory and queues. Transports choose by it how they move data.
 enum class MemoryKind : std::uint8_t {
   cuda,  ///< memory of CUDA; its queues are streams
 };
 
-/// A device whose memory the host cannot address. A transport may move that memory, in the order of the queues.
+/// A device whose memory the host cannot address. A transport can move data in it, in order with the work of queues.
 class DeviceApart : public Device {
  public:
   using Device::Device;

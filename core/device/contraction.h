@@ -20,7 +20,7 @@ struct Lettered {
   std::vector<std::int64_t> strides;
 
   Lettered() = default;
-  /// Strides without gaps; the last letter is innermost.
+  /// Makes strides without gaps. The last letter is innermost.
   Lettered(std::string text, graph::DType type, std::vector<std::int64_t> shape);
 
   [[nodiscard]] std::int64_t size(char letter) const;    ///< 1 for a letter that the tensor lacks
@@ -44,7 +44,7 @@ struct Contraction {
 
   std::array<Lettered, 3> tensors;  ///< a, b and the result
   std::string summed;               ///< letters of the operands that the result lacks
-  bool products = false;            ///< whether it is computed as matrix products
+  bool products = false;            ///< whether the einsum is computed as matrix products
   // The letters of each role in the products:
   std::string batch;     ///< letters of the result that number the products
   std::string rows;      ///< other letters of a and the result

@@ -25,8 +25,8 @@ class Threads;
 inline constexpr std::size_t max_rank = 8;
 
 /// A contiguous, row-major tensor, or one shard of one. `origin` is the global index of its first element in each
-/// dimension (zero for a whole tensor). Kernels whose results depend on the position use it, such as look-ups in a
-/// sharded vocabulary and random numbers.
+/// dimension (zero for a whole tensor). Kernels whose results depend on the position use `origin`, such as look-ups in
+/// a sharded vocabulary and random numbers.
 struct TensorView {
   void* data = nullptr;
   graph::DType dtype = graph::DType::f32;    ///< the type of the elements in memory
@@ -130,8 +130,8 @@ struct Kernel {
 /// Calls Kernel::prepare, or the function of Kernel::added.
 [[nodiscard]] std::shared_ptr<void> prepare_kernel(const Kernel& kernel, const graph::OpShape& shape);
 
-/// A kernel with the arguments that stay the same in all calls, as Device::prepare() made it. A device may derive from
-/// it to keep more.
+/// A kernel with the arguments that stay the same in all calls, as Device::prepare() makes it. A device can derive a
+/// type from this one to keep more data.
 struct PreparedKernel {
   PreparedKernel() = default;
   PreparedKernel(const PreparedKernel&) = delete;

@@ -11,7 +11,7 @@ namespace shardrun::device {
 /// Element `index` of a tensor in host memory, as float64.
 [[nodiscard]] double read_element(const TensorView& view, std::int64_t index) noexcept;
 
-/// Reads elements of type `dtype` as float64. `bytes` need not be aligned. REQUIRES: it has values.size() elements.
+/// Reads elements of type `dtype` as float64. REQUIRES: `bytes` has values.size() elements, at any alignment.
 void read_elements(graph::DType dtype, std::span<const std::byte> bytes, std::span<double> values) noexcept;
 
 /// Writes numbers as elements of `dtype`. Real types round to nearest, ties to even. Integer types cut off fractions.

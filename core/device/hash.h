@@ -36,8 +36,8 @@ class TensorHashes {
   /// REQUIRES: the tensors' memory outlives this object.
   explicit TensorHashes(const std::vector<TensorView>& tensors);
 
-  // The following functions wait for the queue's work, and share theirs among the threads. They allocate memory in the
-  // first call alone, and only if the host cannot address the device's memory.
+  // The following functions wait for the queue's work, and let the threads share the hashing. They allocate memory in
+  // the first call alone, and only if the host cannot address the device's memory.
 
   /// Returns the hash of each tensor. The span is valid until the next call.
   [[nodiscard]] std::span<const std::uint64_t> compute(Queue& queue, Threads& threads);

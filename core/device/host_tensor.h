@@ -30,7 +30,7 @@ struct HostAccess {
   Event* writes = nullptr;    ///< once this event has passed, the device no longer reads the room
 };
 
-/// A tensor's elements at an address that the host can use. They are a copy if the host cannot address the device.
+/// A tensor's elements at an address that the host can use: a copy if the host cannot address the device's memory.
 class HostTensor {
  public:
   /// Waits for the queue's work, or only until the room is free if the host will write to a copy in the room. The queue
@@ -43,7 +43,7 @@ class HostTensor {
     return {static_cast<std::byte*>(view_.data), view_.bytes()};
   }
 
-  /// Copies a copy's elements to the device's tensor. Returns when that is done, or at once if the copy is in the room.
+  /// Writes a copy to the device's tensor. Returns when that is done, or at once if the copy is in the room.
   /// REQUIRES: Access::write.
   void store();
 

@@ -54,7 +54,7 @@ const Device& load_device(std::string_view device, const std::vector<std::filesy
     refuse(fmt::format("is of build {}, and this program is of build {}: build or install both together", given.build,
                        build_of_devices()));
   }
-  std::unique_ptr<const Device> opened = given.open();  // first, because it may throw
+  std::unique_ptr<const Device> opened = given.open();  // first, because this can throw
   for (const LibraryKernel& each : given.kernels()) {
     const RegisterKernel registered(device, each.op, each.kernel);
   }

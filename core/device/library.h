@@ -36,7 +36,7 @@ using LibraryEntry = const DeviceLibrary* (*)();
 /// Identifies this build: the version, and a hash of the compiler and of the headers that program and libraries share.
 [[nodiscard]] const char* build_of_devices() noexcept;
 
-/// The devices whose code may be in a shared library, which is loaded when a job asks for the device: "cuda".
+/// The devices whose code can be in a shared library, which is loaded when a job asks for the device: "cuda".
 [[nodiscard]] std::vector<std::string_view> library_devices();
 
 /// The paths at which a device's library is looked for: beside the program as built, and as installed.

@@ -29,8 +29,8 @@ struct StridedCopy {
 /// Does work on a device in the order in which it was given. Only events order the work of different queues. A queue is
 /// used by one thread.
 ///
-/// Work may run long after the call that gave it. Until then its arguments in host memory must stay valid. Scalars and
-/// StridedCopy are copied, but not the memory to which they point. An error of the work is thrown by a later call.
+/// Work can run long after the call that gave it. Until then its arguments in host memory must stay valid. Scalars and
+/// StridedCopy are copied, but not the memory to which they point. A later call throws an error of the work.
 class Queue {
  public:
   explicit Queue(const Device& device) : device_(device) {}

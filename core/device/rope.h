@@ -8,7 +8,7 @@
 namespace shardrun::device {
 
 /// The angle in radians by which the op `rope` turns pair `i` of `half` per position. It is the attribute
-/// `frequencies`[i], or 1 / base^(2i / head_dim) without that attribute, with float32 steps as in PyTorch.
+/// `frequencies`[i], or 1 / base^(2i / head_dim) without that attribute, in float32 as in PyTorch.
 [[nodiscard]] inline float rope_frequency(const graph::Attributes& attributes, std::int64_t i, std::int64_t half) {
   if (attributes.has("frequencies") && !attributes.reals("frequencies").empty()) {
     return static_cast<float>(attributes.reals("frequencies")[static_cast<std::size_t>(i)]);

@@ -5,11 +5,11 @@
 #include "core/device/cpu/sgemm.h"
 #include "core/device/cpu/views.h"
 
-/// Attention, computed one tile of query rows at a time. Scratch holds the scores of one tile against the keys that it
+/// Attention is computed one tile of query rows at a time. Scratch holds the scores of one tile for the keys that it
 /// sees, never the whole matrix of scores, and float32 copies of one head's bfloat16 operands. Threads share the heads.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
-// Sizes, where operands lie, and which keys a query sees.
+// The sizes and places of the operands, and the keys that a query sees.
 
 inline constexpr std::int64_t tile_rows = 32;
 inline constexpr std::int64_t row_gap = 16;  // unused floats between two rows of scores
@@ -217,7 +217,7 @@ inline std::size_t bytes_of_threads(const AttentionShape& at, std::int64_t tasks
   return static_cast<std::size_t>(all > 0 ? all - row_gap : 0) * sizeof(float);
 }
 
-/// Dropout of one op's probabilities. `stream` is null if the rate is 0. `queries` and `keys` count all shards' own.
+/// Dropout of one op's probabilities. `stream` is null if the rate is 0. `queries`, `keys`: those of the whole tensor.
 struct Dropped {
   const DropoutStream* stream;
   std::int64_t first_sample;

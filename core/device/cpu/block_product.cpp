@@ -46,7 +46,7 @@ void round_block(const float* a, std::int64_t count, std::int64_t half, RoundedP
   if (scale >= __FLT_MIN__ && scale <= __FLT_MAX__) {
     ivec total = {};
     vectors(0, count, [&](auto at) {
-      constexpr float shift = 0x1.8p23F;  // the sum of this and a small number is an integer, rounded
+      constexpr float shift = 0x1.8p23F;  // adding this rounds a small number to an integer
       const ivec bits = __builtin_bit_cast(ivec, load(a, at) / scale + shift);
       const auto bytes = __builtin_convertvector(bits, bytevec);
       __builtin_memcpy(q + at.begin, &bytes, sizeof(bytes));
@@ -187,7 +187,7 @@ SHARDRUN_INLINE void add_block_of_row(const TransposedPair& pair, const RoundedP
 #endif
 }
 
-/// Writes the scales of the blocks from `first` on to `to` [scales_at_once, tile_columns]. The rest has no meaning.
+/// Writes the scales of the blocks from `first` on to `to` [scales_at_once, tile_columns]. Others have no meaning.
 SHARDRUN_INLINE void widen_scales(const BlockProduct& p, std::int64_t blocks, std::int64_t column, std::int64_t columns,
                                   std::int64_t first, float* to) {
   const std::int64_t count = lower_of(scales_at_once, blocks - first);

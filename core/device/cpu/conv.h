@@ -40,7 +40,7 @@ struct ConvSizes {
   [[nodiscard]] std::size_t matrix_bytes(std::int64_t channels, std::int64_t row_count) const noexcept;
 };
 
-/// A range of `size` items, cut into blocks of `width`. The last block may be smaller.
+/// A range of `size` items, cut into blocks of `width`. The last block can be smaller.
 struct Blocked {
   std::int64_t size = 0;
   std::int64_t width = 1;
@@ -59,7 +59,7 @@ class ConvProducts {
   /// With `transposed`, computes the gradient of the input, from a copy of the weights [groups, other, read, taps].
   ConvProducts(const graph::OpShape& shape, bool transposed);
   [[nodiscard]] std::size_t scratch_bytes(int threads) const;
-  void set_up() const;  ///< as set_up_sgemm()
+  void set_up() const;  ///< calls set_up_sgemm()
   void run(const KernelCall& call);
 
  private:

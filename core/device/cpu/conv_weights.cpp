@@ -10,7 +10,7 @@ namespace {
 /// The most columns of the gradient in a block of several channels. It is a multiple of every micro-kernel's width.
 constexpr std::int64_t weight_columns = 48;
 
-/// The size of the last block of `blocked`, which may be smaller than the others.
+/// The size of the last block of `blocked`, which can be smaller than the others.
 std::int64_t last_of(const Blocked& blocked) {
   const RowRange last = blocked.at(std::max<std::int64_t>(1, blocked.count()) - 1);
   return last.end - last.begin;

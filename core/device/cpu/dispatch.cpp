@@ -9,7 +9,7 @@
 namespace shardrun::device::cpu {
 
 // blocks.cpp, block_product.cpp, few_rows.cpp and element_nest.cpp are compiled for each instruction set, and
-// bfloat_rows.cpp for AVX-512 alone. Each compilation defines one of these.
+// bfloat_rows.cpp for AVX-512 alone. Each compilation defines one of the following constants.
 namespace baseline {
 extern const BlockLoops loops_of_blocks;
 extern const BlockRunner block_runner;

@@ -14,9 +14,9 @@ namespace shardrun::device::cpu {
 ///  - a and b are bfloat16, and the order of sums is fixed. Otherwise a library is as fast, or faster.
 [[nodiscard]] bool has_few_rows(const Product& product) noexcept;
 
-/// c = a b, plus c if `accumulate`. Sums are float32. Their order depends only on k, the types and whether b is
-/// transposed, so that a row of c has the same bits alone and among others. Threads share the columns of c. If a and b
-/// are bfloat16, some processors take denormal numbers for zero.
+/// c = a b, plus c if `accumulate`. Sums are float32. On one machine, their order depends only on k, the types and
+/// whether b is transposed, so that a row of c has the same bits alone and among others. Threads share the columns of
+/// c. If a and b are bfloat16, some processors take denormal numbers for zero.
 void multiply_few_rows(const Product& product, bool accumulate, Threads& threads);
 
 using FewRowsRunner = void (*)(const Product& product, bool accumulate, Threads& threads);

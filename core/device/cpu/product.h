@@ -41,7 +41,7 @@ struct Tiles {
 
 /// Tiles for the float32 products of sgemm.h.
 [[nodiscard]] Tiles sgemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
-/// Tiles for the products of prepared_product.h.
+/// Tiles for products with the CPU's bfloat16 instructions (prepared_product.h).
 [[nodiscard]] Tiles bf16_tiles(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
 
 }  // namespace shardrun::device::cpu

@@ -8,7 +8,7 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// A nest of loops over dimensions of a tensor. It tells the element of each iteration.
+/// A nest of loops over dimensions of a tensor. offset() finds the element of an iteration.
 struct Loops {
   /// Adds a loop around the others, or merges it with the outermost of them if the strides allow.
   void add_outer(std::int64_t size, std::int64_t stride) {

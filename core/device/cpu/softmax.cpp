@@ -20,8 +20,8 @@ void for_each_softmax_row(const KernelCall& call, const Body& body) {
   });
 }
 
-/// x, y: [L, E]. A float32 result holds the exponentials until their sum is known. A bfloat16 result would so be
-/// rounded twice. Its exponentials are computed twice instead.
+/// x, y: [L, E]. A float32 result holds the exponentials until their sum is known. That would round a bfloat16 result
+/// twice, so its exponentials are computed twice instead.
 template <typename Pointer>
 void softmax(const KernelCall& call) {
   constexpr bool keeps = std::is_same_v<Pointer, float*>;

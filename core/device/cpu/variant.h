@@ -10,7 +10,7 @@
 /// Files of loops are compiled several times, each time for another instruction set (CMakeLists.txt here): the variants
 /// `baseline`, `v3` (AVX2) and `v4` (AVX-512). The program chooses one when it starts.
 ///
-/// Two things would break this on an old machine, and are therefore avoided:
+/// Two things would break the program on an old machine, and are therefore avoided:
 /// - Code that runs before the choice is made. A variant defines only constant tables; the baseline registers them.
 /// - Inline functions and templates shared with other files. The linker keeps one copy of such a function, which can be
 ///   the AVX-512 one. So everything that a variant defines is in its own namespace or local to its file, and it uses no

@@ -26,7 +26,7 @@ struct Images {
 
 std::vector<std::int64_t> kernel_sizes(const TensorView& w) { return {w.shape.begin() + 2, w.shape.begin() + w.rank}; }
 
-/// y[n, o, i] = sum over c and k of x[n, group's c, i * stride + k * dilation - low] * w[o, c, k]; outside of x is 0.
+/// y[n, o, i] = sum over c and k of x[n, group's c, i * stride + k * dilation - low] * w[o, c, k]. x is 0 outside.
 void conv(const KernelCall& call) {
   const TensorView& w = call.inputs[1];
   const auto [down, across] = taps_of(sliding_of(call.attributes, kernel_sizes(w)), call.inputs[0], call.outputs[0]);
@@ -82,7 +82,7 @@ void conv_gradient_input(const KernelCall& call) {
   });
 }
 
-/// dw[o, c, k] = sum over n and i of dy[n, o, i] * x[n, group's c, i * stride + k * dilation - low]; outside of x is 0.
+/// dw[o, c, k] = sum over n and i of dy[n, o, i] * x[n, group's c, i * stride + k * dilation - low]. x is 0 outside.
 void conv_gradient_weights(const KernelCall& call) {
   const std::vector<std::int64_t>& sizes = call.attributes.integers("sizes");
   const auto [down, across] = taps_of(sliding_of(call.attributes, sizes), call.inputs[1], call.inputs[0]);
