@@ -55,7 +55,7 @@ inline constexpr std::size_t flattened = SIZE_MAX;
 /// dimension with a halo can be in `partial`: an element is then the sum over the ranks whose halos have its index.
 struct Placement {
   std::vector<std::vector<AxisId>> dims;
-  std::vector<AxisId> flat = {};      ///< split the elements that `dims` leave to a rank, in row-major order
+  std::vector<AxisId> flat = {};      ///< these split the row-major elements that `dims` leave to a rank
   std::vector<Partial> partial = {};  ///< sorted by axis
   std::vector<AxisId> varying = {};   ///< sorted
   std::vector<Halo> halos = {};       ///< sorted by dimension

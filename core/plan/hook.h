@@ -54,7 +54,7 @@ struct HookBuffer {
   bool operator==(const HookBuffer&) const = default;
 };
 
-/// A step of a hook: number `call` of its function's calls, or an exchange (sr_exchange) of two buffers, by number.
+/// A step of a hook: call number `call` of its function, or an exchange (sr_exchange) of buffers `send` and `receive`.
 struct HookStep {
   enum class Kind : std::uint8_t { call, all_reduce, all_gather, reduce_scatter, all_to_all } kind = Kind::call;
   std::uint32_t call = 0;
