@@ -79,7 +79,7 @@ struct Scalars {
   std::int64_t step = 0;          ///< the optimizer's step, from 0
   double learning_rate = 0;       ///< of this step
   std::int64_t first_sample = 0;  ///< global index of row 0 of this call's batch: step * batch + rows before
-  std::int64_t position = 0;      ///< for predictions: the position in the sequence that is predicted
+  std::int64_t position = 0;      ///< the position in a sequence that the op take_position reads
   bool first_microbatch = true;
   Guard guard = {};  ///< for updates
   /// The kernel adds to these if it has Kernel::hashes: one entry for each in-place pair of the op. Null: no hashes.
@@ -217,8 +217,8 @@ class Device {
   [[nodiscard]] virtual std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const = 0;
   /// Opens a queue whose kernels share `threads`, which must outlive the queue.
   [[nodiscard]] virtual std::unique_ptr<Queue> open_queue(Threads& threads) const = 0;
-  /// Bytes of scratch that prepare() needs for these (local) shapes and this number of threads. By default, the
-  /// function scratch_bytes of the kernel tells them.
+  /// Bytes of scratch that prepare() needs for these (local) shapes and this number of threads. By default, they
+  /// are what the kernel's own function scratch_bytes returns.
   [[nodiscard]] virtual std::size_t scratch_bytes(const Kernel& kernel, const graph::OpShape& shape, int threads) const;
   /// Prepares a kernel of this device for arguments in its memory. `makes` names the result in messages. `attributes`,
   /// `kernel` and `makes` must outlive what this returns.

@@ -7,9 +7,9 @@
 
 #include "core/device/device.h"
 
-/// Devices in libraries. A library is loaded when its device is asked for, so the program itself does not need the
-/// libraries on which it depends. The file of device NAME is libshardrun_NAME.so, beside the program's plugins. Library
-/// and program must come from the same build, because objects and exceptions cross between them.
+/// Devices in libraries. A library is loaded when its device is asked for, so that the program itself does not need the
+/// libraries on which a device depends. The file of device NAME is libshardrun_NAME.so, beside the program's plugins.
+/// Library and program must come from the same build, because objects and exceptions cross between them.
 namespace shardrun::device {
 
 /// The advice at the end of messages that refuse a device. Every machine can follow it.

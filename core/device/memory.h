@@ -18,7 +18,7 @@ class Memory {
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   /// A memfd that other processes can map; -1 if there is none.
   [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
-  /// Bytes of the pages touched so far, as the system counts them. This measurement is independent of the plan.
+  /// Bytes of the pages touched so far, measured independently of the plan. Host memory throws Error{io} on failure.
   [[nodiscard]] virtual std::uint64_t touched_bytes() const = 0;
 
  protected:

@@ -45,7 +45,7 @@ struct Planes {
   std::int64_t count = 1;
 };
 
-/// For each local row and column of an average pool's result, the number of its taps that count.
+/// The number of taps by which an average pool divides, for each local row and column of its result.
 struct TapCounts {
   /// `pooled`: a part of the pool's result, or of that result's gradient. `whole`: a part of the pool's operand.
   TapCounts(const std::vector<graph::Sliding>& windows, const TensorView& pooled, const TensorView& whole,

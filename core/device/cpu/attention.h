@@ -69,7 +69,7 @@ struct AttentionShape {
   [[nodiscard]] Keys visible(std::int64_t begin, std::int64_t end) const {
     return {visible(begin).first, visible(end - 1).last};
   }
-  /// At least the number of keys that any tile of queries sees.
+  /// A bound of the number of keys that a tile of queries sees.
   [[nodiscard]] std::int64_t span() const {
     return window > 0 ? smaller(keys, (causal ? window : 2 * window) + tile_rows) : keys;
   }

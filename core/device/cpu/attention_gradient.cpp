@@ -165,7 +165,7 @@ void clear(const KernelCall& call, const TensorView& tensor) {
   });
 }
 
-/// The number of tasks: one for each head of keys, because the heads of its group add to the same gradients.
+/// The number of tasks: one for each head of keys, because all heads of queries that use it add to its gradients.
 std::int64_t gradient_tasks(const AttentionShape& at) { return at.batch * at.heads; }
 
 void attend_all_gradient(const KernelCall& call, const AttentionGradient& of) {

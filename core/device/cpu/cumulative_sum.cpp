@@ -20,7 +20,7 @@ struct ColumnSums {
   dvec sums[2] = {};
 };
 
-/// x, y: [K, N, C]. The elements of a column are `inner` apart. `step`: from an element to the one that is added next.
+/// x, y: [K, N, C]. The elements of a column are `inner` apart. `step`: from one term to the next.
 struct Columns {
   std::int64_t length;
   std::int64_t inner;

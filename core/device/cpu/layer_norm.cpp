@@ -28,7 +28,7 @@ void layer_norm(const KernelCall& call) {
         const vec centred = load(from, at) - mean;
         return VecPair{centred, centred * centred};
       });
-      // Corrects for the rounding error of the mean, which would show in rows far from zero.
+      // `rest` corrects the rounding error of the mean, which would show in rows far from zero.
       const float rest = sums.first * scale;
       const float rstd = 1.0F / __builtin_sqrtf(sums.second * scale - rest * rest + epsilon);
       put(means, r, mean + rest);

@@ -222,7 +222,7 @@ const Bf16Product* bf16_product(const Product& product, bool accumulate) {
   }
   using Products = std::map<Key, std::unique_ptr<const OnednnProduct>>;
   static std::mutex mutex;
-  static Products& products = *new Products;  // never destroyed: at exit the library's own objects may already be gone
+  static Products& products = *new Products;  // never destroyed: at exit the library's own objects can be gone already
   const std::scoped_lock lock(mutex);
   std::unique_ptr<const OnednnProduct>& shared = products[key_of(product, accumulate)];
   if (shared == nullptr) {

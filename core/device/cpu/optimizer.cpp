@@ -109,7 +109,7 @@ void for_each_hashed_vector(const KernelCall& call, std::int64_t size, const Bod
   });
 }
 
-/// parameter, first, second, gradient[, scale []] -> parameter, first, second.
+/// parameter, first and second moment, gradient[, scale []] -> parameter, first and second moment.
 /// Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2, with the decay multiplied by the learning rate.
 template <typename Pointer, bool hashed>
 void adamw(const KernelCall& call) {

@@ -242,7 +242,7 @@ std::int64_t cost_of(const PagedAttention& on, const PagedTask& task) {
   return cost;
 }
 
-/// A task's rows: one for each query and each of its heads.
+/// A task's rows: one for each of its queries and each of its heads of queries.
 class TaskRows {
  public:
   TaskRows(const PagedAttention& on, const PagedTask& task, float* scratch)
@@ -304,7 +304,8 @@ class TaskRows {
     return larger_of(0, smaller_of(on_.heads.count, on_.heads.of(head, 0)));
   }
 
-  /// Calls use(sight, row, element) for each row: what its query sees, its number in the task, its first element in q.
+  /// Calls use(sight, row, element) for each row. `sight`: the positions that its query sees. `element`: its first in
+  /// q.
   template <typename Use>
   SHARDRUN_INLINE void each_row(const Use& use) const {
     for (std::int64_t query = task_.begin; query < task_.end; ++query) {

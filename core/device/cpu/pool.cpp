@@ -69,7 +69,7 @@ struct Lines {
     });
   }
 
-  /// Calls body(row, column) of the operand for each element that this element of the result reads.
+  /// Calls body with the row and column of each operand element that this element of the result reads.
   template <typename Body>
   SHARDRUN_INLINE void for_each_read(std::int64_t row, std::int64_t column, const Body& body) const {
     const RowRange across = columns[column];

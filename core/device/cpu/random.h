@@ -39,7 +39,7 @@ SHARDRUN_INLINE WideProduct multiply_wide(uvec a, std::uint32_t factor) {
           reinterpret_cast<uvec>((even & low_half) | (odd << 32U))};
 }
 
-/// Computes one block of Philox4x32-10 (core/base/philox.h) per vector lane.
+/// One block of Philox4x32-10 (core/base/philox.h) in each vector lane.
 struct PhiloxLanes {
   uvec words[4];
 

@@ -31,7 +31,7 @@ struct Head {
   Place v;
   Place out;
   std::int64_t lse;  ///< the element of `lse` at which the head's row begins
-  double divisor;    ///< of scores: 1 / scale, or √D
+  double divisor;    ///< the scores' divisor: 1 / scale, or √D
   bool causal = true;
   std::int64_t window = 0;       ///< 0: no window
   std::int64_t first_query = 0;  ///< the global index of this shard's first query

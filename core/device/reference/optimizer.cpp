@@ -15,7 +15,7 @@ void clip_scale(const KernelCall& call) {
 }
 
 /// Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2, with the decay multiplied by the learning rate.
-/// parameter, first, second, gradient[, scale []] -> parameter, first, second
+/// parameter, first and second moment, gradient[, scale []] -> parameter, first and second moment
 void adamw(const KernelCall& call) {
   const double beta1 = call.attributes.real("beta1");
   const double beta2 = call.attributes.real("beta2");
