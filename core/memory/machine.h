@@ -26,7 +26,7 @@ struct MemoryRoom {
 /// `root`: the folder that contains proc/ and sys/.
 [[nodiscard]] std::uint64_t process_bytes(const std::filesystem::path& root = "/");
 
-/// What a rank takes besides, in bytes: written pages of libraries, stacks, sockets and page tables.
+/// Bytes that a rank adds to its private memory at present: pages of libraries, stacks, sockets and page tables.
 inline constexpr std::uint64_t process_growth = std::uint64_t{3} << 20U;
 
 /// The address space that this process, and each process that it starts, can still use (ulimit -v); nothing if there is

@@ -33,7 +33,7 @@ class RangeSet {
 /// A search looks only at the gaps between these, for any number of buffers and instructions.
 class Occupancy {
  public:
-  /// For instructions 0 up to, not including, `instructions`.
+  /// Nothing is taken at first. The instructions are 0 up to, not including, `instructions`.
   explicit Occupancy(std::int32_t instructions);
 
   /// Records that the range is taken from instruction `first` to `last`, inclusive.

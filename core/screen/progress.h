@@ -19,7 +19,7 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 /// The place where progress is written, with a clock.
 struct ProgressSink {
   std::function<void(std::string_view)> write;
-  bool is_terminal = false;            ///< lines can be rewritten
+  bool is_terminal = false;            ///< whether lines can be rewritten
   std::function<std::size_t()> width;  ///< the terminal's present columns; called only if it is a terminal
   std::function<SteadyTime()> now;
   std::function<bool()> is_behind;  ///< whether to skip an update because the screen is slow; empty: never
