@@ -3,7 +3,7 @@
 #include "core/device/cpu/vec.h"
 
 /// Elementary functions of vectors, with a relative error of about 1e-7. NaN gives NaN, except where powf says
-/// otherwise. Polynomials without a source are minimax fits for the ranges in which they are used.
+/// otherwise. The polynomials of exp, normal and sin_cos are minimax fits for the ranges in which they are used.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
 SHARDRUN_INLINE uvec bits(vec v) { return __builtin_bit_cast(uvec, v); }
