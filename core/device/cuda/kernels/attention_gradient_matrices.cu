@@ -256,7 +256,7 @@ struct GradientKeysMatrices {
   }
 };
 
-/// `count`, `query_step` and `key_step`: template arguments of the two kernels.
+/// `query_step`: the keys per tile of the kernel of dq. `key_step`: the queries per tile of the kernel of dk and dv.
 template <int width, int count, int query_step, int key_step, bool is_plain>
 void launch_matrices(const KernelCall& call, const GradientTensors& of, const Gradients& to) {
   launch_gradients(call, warps * warp_size, GradientQueriesMatrices<width, count, query_step, is_plain>{of, to.dq},
