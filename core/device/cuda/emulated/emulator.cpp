@@ -112,7 +112,7 @@ struct Strand {
   Running* running = nullptr;
   int thread = 0;
   State state = State::fresh;
-  Fiber* fiber = nullptr;  ///< the fiber on which it runs; null once it has ended
+  Fiber* fiber = nullptr;  ///< the fiber on which it runs; null before it begins and after it ends
   Where where = {};
   int exchanges = 0;  ///< number of exchanges so far
 };
@@ -179,7 +179,7 @@ class Running {
     try {
       launch_.body(launch_.function, strand, shared_.get());
     } catch (const Abandoned&) {
-      // This thread ends because another one failed, whose error is thrown.
+      // This thread ends because another thread failed. run_all() throws the error of that thread.
     } catch (const Error& error) {
       fail(std::make_exception_ptr(Error(
           error.code(), fmt::format("cuda-emulated: {}, thread {}: {}", name(), strand.thread, error.message()))));
@@ -295,7 +295,7 @@ bool Running::advance(std::vector<std::unique_ptr<Fiber>>& idle) {
   return any;
 }
 
-/// If all threads of a group wait at one place, lets them continue.
+/// Lets the threads of a group continue if all wait at one place. Returns whether they do.
 bool Running::release_group(std::size_t first, std::size_t count, State state) {
   const auto group = std::span(strands_).subspan(first, count);
   const bool all = std::ranges::all_of(group, [&](const Strand& strand) {
