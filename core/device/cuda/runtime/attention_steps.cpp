@@ -46,8 +46,8 @@ bool has_types(const graph::OpShape& shape, std::size_t log_sum_exp) {
   return floats == 1 && statistics.dtype == DType::f32;
 }
 
-/// The whole op as attention that cuDNN supports. Nothing if it has a mask, a window or dropout, or if the shard has only
-/// a part of a group of heads.
+/// The whole op as attention that cuDNN supports. Nothing if the op has a mask tensor, a window, dropout or other
+/// types, or if the shard has only a part of a group of heads.
 std::optional<FusedAttention> whole_of(std::string_view op, const graph::OpShape& shape) {
   if (shape.attributes.real("dropout") != 0) {
     return std::nullopt;

@@ -22,7 +22,7 @@ using Gelu = Epilogue::Gelu;
 /// The alignments of a, b, c, and of the epilogue's matrix, vector and operand.
 using Alignments = std::array<std::uint32_t, 6>;
 
-/// The largest power of two that divides the addresses of all matrices of a batch.
+/// The largest power of two, up to 256, that divides the addresses of all matrices of a batch.
 std::uint32_t alignment_of(const void* data, std::int64_t batch, std::int64_t batch_stride, graph::DType dtype) {
   constexpr std::uint64_t most = 256;  // the library does not profit from more
   const std::uint64_t bytes =
@@ -221,7 +221,7 @@ std::vector<std::int64_t> key_of(const ProductStep& step, const ProductMemory& m
   return key;
 }
 
-/// Memory like a product's, for timing trials.
+/// Memory for timing trials of a product: buffers as large and as aligned as those of the product itself.
 class Trial {
  public:
   /// Throws Error{io} if the GPU does not have so much memory.

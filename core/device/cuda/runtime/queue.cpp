@@ -461,7 +461,7 @@ void CudaQueue::call(void (*act)(void* argument), void* argument) {
   if (result != cudaSuccess) {
     const std::lock_guard lock(calls_->mutex);
     if (calls_->waiting.empty() || calls_->waiting.back().number != number) {
-      return;  // a failure has dropped this call and made it; the queue's next user gets the error
+      return;  // a failure has dropped this call, and make_next_call() has made it; a later call throws the error
     }
     calls_->waiting.pop_back();
   }
