@@ -14,8 +14,8 @@ struct Share {
   std::uint64_t step;
 };
 
-/// to[i] = ((m0[i] + m1[i]) + m2[i]) + … over the members m. `parts` contains the members' elements one after the
-/// other, except those of member `own`, which are at `own_part`. `to` may be `own_part`.
+/// to[i] = ((m0[i] + m1[i]) + m2[i]) + … over the members m, or their product. `parts` contains the members' elements
+/// one after the other, except those of member `own`, which are at `own_part`. `to` may be `own_part`.
 struct Reduction {
   const void* parts;
   const void* own_part;
