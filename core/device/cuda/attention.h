@@ -20,7 +20,7 @@ inline constexpr int side = tile / each;
 inline constexpr int threads = side * side;
 static_assert(threads <= most_threads && side == warp_size / 2);
 
-/// Where the rows of all heads lie in a tensor. Distances are in elements.
+/// Says where the rows of all heads lie in a tensor. Distances are in elements.
 struct HeadRows {
   Reals data;
   std::int64_t of_sample = 0;
@@ -48,7 +48,7 @@ struct Range {
   std::int64_t end;
 };
 
-/// A range of consecutive keys or queries: the numbers of the first and the last that are seen.
+/// A range of consecutive keys or queries, from number `first` to number `last`, both included.
 struct Seen {
   std::int32_t first;
   std::int32_t last;
@@ -79,8 +79,8 @@ struct Shape {
   DropoutStream stream = {};
   std::int64_t first_sample = 0;
   std::int64_t first_row = 0;      ///< this shard's first query among a sample's rows of probabilities
-  std::int64_t rows_of_head = 0;   ///< from one head of keys to the next
-  std::int64_t rows_of_group = 0;  ///< from one head of queries to the next
+  std::int64_t rows_of_head = 0;   ///< rows from one head of keys to the next
+  std::int64_t rows_of_group = 0;  ///< rows from one head of queries to the next
 
   [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t chunks() const { return (width + tile - 1) / tile; }
   /// The number of tiles of `rows` queries.
@@ -113,7 +113,7 @@ struct Shape {
     const std::int64_t end = smaller(some.end, queries);
     return some.begin < end ? Range{visible(some.begin).begin, visible(end - 1).end} : Range{0, 0};
   }
-  /// Whether every query of `some` sees every key of `of_keys`. The visible range moves forward with the query.
+  /// Whether every query of `some` sees every key of `of_keys`. The first and last query tell: ranges move forward.
   [[nodiscard]] SHARDRUN_ON_DEVICE bool see_all(Range some, Range of_keys) const {
     return some.end <= queries && visible(some.end - 1).begin <= of_keys.begin &&
            of_keys.end <= visible(some.begin).end;
@@ -289,7 +289,7 @@ SHARDRUN_ON_DEVICE inline void store(const HeadRows& to, std::int64_t begin, std
       reals(tensor), of_sample, of_row, of_head, of_group, first, width % 4 == 0 && aligned, width % 8 == 0 && aligned};
 }
 
-/// The rows of part 0, 1 or 2 of qkv [B, T, 3, H, D].
+/// The rows of q, k or v, which are parts 0, 1 and 2 of qkv [B, T, 3, H, D].
 [[nodiscard]] inline HeadRows part_rows(const TensorView& qkv, std::int64_t part) {
   const std::int64_t row = qkv.shape[3] * qkv.shape[4];
   return head_rows(qkv, qkv.shape[1] * 3 * row, 3 * row, qkv.shape[4], 0, part * row);

@@ -52,8 +52,8 @@ class Shared {
 #endif
 };
 
-/// One thread's view of its block. All threads of a block must call sync() and shared() in the same order, and all
-/// lanes of a warp exchange(), ballot() and sync_warp().
+/// One thread's view of its block. All threads of a block must make the same calls of sync() and shared(). All lanes of
+/// a warp must make the same calls of exchange(), ballot() and sync_warp().
 class Block {
  public:
 #if defined(__CUDACC__)

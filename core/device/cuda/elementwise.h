@@ -37,7 +37,7 @@ struct Map {
     SHARDRUN_UNROLLED for (int e = 0; e < count; ++e) { results[e] = function(of[k][e]...); }
     y.set_pack(i, results);
   }
-  /// A 32-bit division takes a quarter of the time of a 64-bit one.
+  /// The operand's element for element i of y. A 32-bit division takes a quarter of the time of a 64-bit one.
   SHARDRUN_ON_DEVICE static std::int64_t place(std::int64_t i, std::int64_t length) {
     if (length == 0) {
       return i;

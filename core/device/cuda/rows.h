@@ -48,7 +48,7 @@ struct Team {
     const std::int64_t step = std::int64_t{pack} * size();
     std::int64_t e = std::int64_t{pack} * member();
     decltype(load(e)) found[ahead];
-    for (; e + (ahead - 1) * step < width; e += ahead * step) {  // no branches: loads would wait behind them
+    for (; e + (ahead - 1) * step < width; e += ahead * step) {  // without branches, behind which loads would wait
       SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) { found[i] = load(e + i * step); }
       SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) { use(e + i * step, found[i]); }
     }

@@ -69,7 +69,7 @@ struct Reals {
       reinterpret_cast<float*>(data)[i] = value;
     }
   }
-  /// Sets an element, or adds to it if the op accumulates.
+  /// Sets an element, or adds to the element if `accumulate` is true.
   SHARDRUN_ON_DEVICE void put(std::int64_t i, float value, bool accumulate) const {
     set(i, accumulate ? get(i) + value : value);
   }

@@ -33,7 +33,7 @@ namespace {
 using boost::context::fiber;
 
 #if defined(SHARDRUN_ASAN)
-constexpr std::size_t stack_bytes = 512 * 1024;  // instrumented code needs more than the default
+constexpr std::size_t stack_bytes = 512 * 1024;  // instrumented code needs more than other code
 #else
 constexpr std::size_t stack_bytes = 128 * 1024;
 #endif
@@ -166,7 +166,7 @@ class Running {
  public:
   Running(const Launch& launch, Order order, std::uint64_t seed)
       : launch_(launch), order_(order), random_(seed), strands_(static_cast<std::size_t>(launch.threads)) {
-    // Exactly the requested size, so that AddressSanitizer finds accesses outside.
+    // The memory has exactly the requested size, so that AddressSanitizer finds accesses outside.
     shared_ = std::make_unique<unsigned char[]>(launch.shared_bytes);
     exchanged_.resize(strands_.size());
   }
@@ -239,7 +239,7 @@ class Running {
   std::vector<Strand> strands_;
   std::vector<int> threads_;  ///< the order in which threads run
   std::unique_ptr<unsigned char[]> shared_;
-  /// The values of each lane in this exchange and in the one before, because a lane may be one exchange ahead of lanes
+  /// The values of each lane in this exchange and in the one before, because a lane can be one exchange ahead of lanes
   /// that still read.
   std::vector<std::array<std::array<unsigned char, most_given_bytes>, 2>> exchanged_;
   std::vector<Fiber*> used_;

@@ -5,8 +5,8 @@ namespace {
 
 /// Where a thread works in a pair of tiles, one of queries and one of keys.
 struct TilePair {
-  std::int64_t query;  ///< that of the tile's first row
-  std::int64_t key;    ///< that of the tile's first column
+  std::int64_t query;  ///< the query of the tile's first row
+  std::int64_t key;    ///< the key of the tile's first column
   int row;             ///< the thread's first row in the tile
   int column;
 };

@@ -19,7 +19,6 @@ namespace shardrun::device::cuda::attention {
 // stay in a warp's registers, and are rounded to bfloat16 before they are multiplied. Sums are float32.
 
 inline constexpr int warps = 4;
-/// Rows of a fragment.
 inline constexpr int fragment_rows = 16;
 
 inline constexpr float log_2 = 0.693147181F;
@@ -221,8 +220,6 @@ SHARDRUN_ON_DEVICE inline void store_rows(const Block& block, const HeadRows& to
     }
   }
 }
-
-// Tensors, queries and tiles.
 
 struct Tensors {
   Shape shape;

@@ -3,8 +3,8 @@
 
 #include <shardrun/sdk/transport/half.hpp>
 
-// Products and tables of int8 weights in blocks: core/graph/ops/blocks.cpp. A thread computes one element of the
-// result.
+// These kernels multiply by int8 weights in blocks, and read rows of tables of them (core/graph/ops/blocks.cpp). A
+// thread computes one element of the result.
 
 namespace shardrun::device::cuda {
 namespace {

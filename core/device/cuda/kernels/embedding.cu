@@ -66,8 +66,8 @@ struct alignas(8) Placed {
   std::int32_t place;
 };
 
-/// The scratch. It holds the places of this shard's tokens, ordered by row and ascending within a row, and the sums of
-/// their chunks.
+/// The scratch holds the places of this shard's tokens, ordered by row and ascending within a row, and the sums of
+/// chunks of these places.
 struct SortedPlaces {
   /// `others`: the number of table elements that share an index in V.
   SortedPlaces(std::byte* scratch, std::int64_t count, std::int64_t held, std::int64_t others)

@@ -11,7 +11,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// How a reduction reads its operand.
+/// Says how a reduction reads its operand.
 struct Nest {
   Nest(const TensorView& x, std::span<const std::int64_t> dims)
       : loops(x, dims), results(loops.others.total()), length(loops.chosen.total()) {}

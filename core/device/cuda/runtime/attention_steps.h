@@ -46,7 +46,7 @@ struct FusedAttention {
 struct AttentionSteps {
   FusedAttention part;
   std::int64_t parts_of_batch = 1;
-  float scale = 0;  ///< by which scores are multiplied
+  float scale = 0;  ///< the factor of scores
   // The scratch is used from its first multiple of `alignment` on: the row sums of dout * out, then the workspace.
   std::size_t sums_bytes = 0;
   std::size_t workspace_bytes = 0;

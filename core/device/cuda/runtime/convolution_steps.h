@@ -20,7 +20,7 @@ struct Convolution {
   enum class Makes { y, x, w };
   Makes makes = Makes::y;
   graph::DType dtype = graph::DType::f32;
-  /// Whether all elements are bfloat16 values, which tensor cores multiply exactly. They would round other numbers.
+  /// Whether all elements are bfloat16 values, which tensor cores multiply exactly. Tensor cores round other numbers.
   bool is_bfloat = false;
   std::array<std::int64_t, 4> x = {};
   std::array<std::int64_t, 4> w = {};
@@ -44,7 +44,7 @@ struct ConvolutionSteps {
   bool casts = false;
   /// The gradient of the weights is bfloat16. The parts are summed in float32 in the scratch, and rounded once.
   bool sums = false;
-  // Places in the scratch, which is used from its first multiple of ProductSteps::alignment on.
+  // Sizes and places in bytes. Places count from the first multiple of ProductSteps::alignment in the scratch.
   std::size_t workspace_bytes = 0;
   std::int64_t cast_x = 0;
   std::int64_t cast_y = 0;

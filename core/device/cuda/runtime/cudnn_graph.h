@@ -64,7 +64,7 @@ class CudnnDescriptor {
   }
   CudnnDescriptor& finalize();
 
-  /// Reads up to `values.size()` elements and returns their number. If `values` is empty, returns the largest number.
+  /// Reads up to `values.size()` elements and returns their number. If `values` is empty, returns how many there are.
   template <class Value>
   std::size_t read(cudnnBackendAttributeName_t name, std::span<Value> values) const {
     return read_raw(name, type_of<Value>(), values.size(), values.data());

@@ -93,7 +93,7 @@ class CublasLtProduct final : public LibraryProduct {
     cublasLtMatmulPreference_t made = nullptr;
     check(library_.preference_create(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference{made, library_.preference_destroy};
-    // Only algorithms that sum parts of k in float32 and in a fixed order, so that the bits are always the same.
+    // Algorithms must sum parts of k in float32 and in a fixed order, so that the bits are always the same.
     const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
     set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,

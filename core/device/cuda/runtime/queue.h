@@ -56,7 +56,7 @@ class Ring {
 ///   (host_copies.h).
 /// - When the host finishes an event of any queue, it gets the times and the answers of check_finite() so far.
 /// - A gate makes the stream wait for a word in pinned memory; no thread of CUDA blocks. If the driver lacks or refuses
-///   such waits, only add_gate() fails. If it refuses such writes, progress is not recorded.
+///   such waits, only add_gate() fails. If it lacks or refuses writes of such words, progress is not recorded.
 /// - Events and memory for pending work are made when there is more pending work than ever before, and then kept.
 class CudaQueue final : public Queue {
  public:
