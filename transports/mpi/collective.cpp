@@ -238,8 +238,8 @@ class CollectiveOp final : public MpiOp, private SharedCommOp {
     Library::check(MPI_Ireduce(given, recv(), count(), type_, operation_, root(), comm_, &request), "MPI_Ireduce");
   }
 
-  /// all_to_allv as sends and receives. A member knows only its own counts, so members could not agree on whether MPI's
-  /// int counts are large enough.
+  /// Makes all_to_allv of sends and receives. A member knows only its own counts, so members could not agree on whether
+  /// MPI's int counts are large enough.
   void give_all_to_allv(Requests& requests) {
     const std::uint32_t n = group().size();
     const std::uint32_t rank = group().rank();

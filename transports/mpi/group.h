@@ -67,7 +67,7 @@ class SharedComm {
   MPI_Comm announcements_ = MPI_COMM_NULL;
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::deque<std::pair<SharedCommOp*, Announcement*>> started_;  ///< started but not begun, in order
-  bool has_unanswered_ = false;  ///< an op left before its announcement was answered; the communicator is kept
+  bool has_unanswered_ = false;  ///< an op left before all had announced it; `announcements_` is not freed
 };
 
 /// Another member, for messages.
@@ -96,7 +96,7 @@ class Requests {
   /// Reserves memory, so that adding this many requests allocates nothing.
   void reserve(std::size_t requests);
 
-  /// Checks once whether all requests are complete. Throws TransportError if MPI reports a failure.
+  /// Checks once whether all requests are complete. Throws TransportError if MPI fails or was abandoned.
   [[nodiscard]] bool test();
   /// Checks until all requests are complete or `over()` is true. Returns whether they are complete. `over` may throw.
   [[nodiscard]] bool wait(const std::function<bool()>& over);
@@ -162,7 +162,7 @@ struct CollectiveComm {
 /// The time limits of a running op.
 struct TimeLimit {
   sdk::Deadline deadline;
-  sdk::Deadline report_at;   ///< when to report in Arrivals that the op is late
+  sdk::Deadline report_at;   ///< when to report in Arrivals that this member waits
   std::uint64_t number = 0;  ///< the collective's number in Arrivals; 0: none
 };
 
@@ -255,7 +255,7 @@ class MpiOp : public sdk::Op {
   Requests requests_;
 };
 
-/// Makes an op. Every member calls it, after all have agreed on the op.
+/// Makes a collective. Every member calls it, after all have agreed on the op. Throws TransportError.
 [[nodiscard]] std::unique_ptr<sdk::Op> make_collective(MpiGroup& group, const sdk::OpSpec& op);
 [[nodiscard]] std::unique_ptr<sdk::Op> make_batch(MpiGroup& group, std::span<const sdk::OpSpec> ops);
 

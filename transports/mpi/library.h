@@ -84,7 +84,7 @@ class Library {
   std::vector<SharedComm*> shared_comms_;  ///< those that give MPI more work when earlier work completes
   std::vector<std::shared_ptr<void>> kept_;
 
-  std::mutex state_mutex_;  ///< guards the next three
+  std::mutex state_mutex_;  ///< guards the next two
   std::string abandoned_why_;
   bool stopping_ = false;
   std::condition_variable changed_;

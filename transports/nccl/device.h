@@ -74,7 +74,7 @@ struct Libraries {
   Nccl nccl{};
 };
 
-/// Opens both libraries. They stay loaded. Throws TransportError{SR_INVALID}: which file is missing, and what to do.
+/// Opens both libraries. They stay loaded. Throws TransportError{SR_INVALID} if one is missing, too old or incomplete.
 [[nodiscard]] Libraries load_libraries();
 
 /// Throws TransportError{SR_INTERNAL} "WHAT: THE ERROR'S TEXT (ITS NAME)" if the call failed.

@@ -80,7 +80,7 @@ SHARDRUN_ALSO_ON_GPUS inline Key32 key_for(float) { return {}; }
 SHARDRUN_ALSO_ON_GPUS inline Key64 key_for(double) { return {}; }
 
 /// Inverts all bits except the sign of a negative number, because negative numbers have the reverse order as integers.
-/// It is its own inverse.
+/// This function is its own inverse.
 template <class Integer>
 SHARDRUN_ALSO_ON_GPUS Integer turned(Integer bits) {
   constexpr Integer all_but_sign = static_cast<Integer>(~(std::uint64_t{1} << 63U) >> (64U - 8U * sizeof(Integer)));
