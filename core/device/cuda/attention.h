@@ -9,7 +9,7 @@
 #include "core/device/cuda/values.h"
 #include "core/device/query_heads.h"
 
-/// Attention and its gradient share this: where heads lie in tensors, which keys a query sees, and tiles of float32.
+/// Attention and its gradient share this: where heads lie in tensors, which keys a query sees, and float32 tiles.
 namespace shardrun::device::cuda::attention {
 
 /// The side of a square tile. A tile holds the scores of 64 queries and 64 keys, or 64 columns of 64 rows of a head.
@@ -113,7 +113,7 @@ struct Shape {
     const std::int64_t end = smaller(some.end, queries);
     return some.begin < end ? Range{visible(some.begin).begin, visible(end - 1).end} : Range{0, 0};
   }
-  /// Whether every query of `some` sees every key of `of_keys`. The first and last query tell: ranges move forward.
+  /// Whether every query of `some` sees every key of `of_keys`. The first and the last query decide for all.
   [[nodiscard]] SHARDRUN_ON_DEVICE bool see_all(Range some, Range of_keys) const {
     return some.end <= queries && visible(some.end - 1).begin <= of_keys.begin &&
            of_keys.end <= visible(some.begin).end;

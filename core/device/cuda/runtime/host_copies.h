@@ -29,7 +29,7 @@ class HostCopies {
   [[nodiscard]] cudaError_t read(const std::byte* from, std::span<std::byte> to);
   [[nodiscard]] cudaError_t write(std::span<const std::byte> from, std::byte* to);
 
-  /// Call it after a failure, on any thread. Drops all copies, and waits for those that run. Their memory is free then.
+  /// Drops all copies after a failure, and waits for running ones. Memory can then be freed. Any thread may call it.
   void abandon() noexcept;
 
  private:
