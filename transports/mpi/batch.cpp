@@ -11,7 +11,7 @@ namespace {
 
 using sdk::OpSpec;
 
-/// The largest message, because a count of MPI is an int.
+/// The largest message, in bytes. A count of MPI is an int.
 constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30U;
 
 /// The tag that matches a send with its receive. It is made from the id and the index among transfers with that id.
@@ -62,7 +62,7 @@ class BatchOp final : public MpiOp {
                               .other = group.peer(op.peer)});
       }
     }
-    // Sorted so that transfers with one tag have the same order on both sides, however the caller ordered them.
+    // Sorts the transfers, so that those with one tag have the same order on both sides, whatever the caller's order.
     std::sort(transfers_.begin(), transfers_.end(), [](const PeerTransfer& a, const PeerTransfer& b) {
       return std::tie(a.sends, a.peer, a.tag, a.id, a.index) < std::tie(b.sends, b.peer, b.tag, b.id, b.index);
     });

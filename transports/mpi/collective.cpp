@@ -33,7 +33,7 @@ MPI_Datatype bf16() {
   return half;
 }
 
-/// A template over the reduction: the only information that MPI passes is the type.
+/// Reduces for MPI. The reduction is a template argument, because MPI passes only the type.
 template <std::uint32_t reduction>
 void reduce(void* from, void* to, int* count, MPI_Datatype* type) {
   const std::uint32_t dtype = *type == MPI_FLOAT    ? SR_DTYPE_F32
@@ -73,8 +73,8 @@ MPI_Datatype datatype_of(std::uint32_t dtype) {
   }
 }
 
-/// The operation that reduces as shardrun/transport.h demands: MPI's own if it does. MPI leaves NaN in minimum and
-/// maximum undefined, and has no 16-bit floats; these cases use functions of our own. REQUIRES: as above.
+/// The operation that reduces as shardrun/transport.h demands. MPI leaves NaN in minimum and maximum undefined, and has
+/// no 16-bit floats. These cases use functions of our own, others MPI's. REQUIRES: MPI is initialised and locked.
 MPI_Op operation_of(std::uint32_t dtype, std::uint32_t reduction) {
   const bool is_half = dtype == SR_DTYPE_F16 || dtype == SR_DTYPE_BF16;
   const bool is_floating = is_half || dtype == SR_DTYPE_F32 || dtype == SR_DTYPE_F64;
@@ -125,8 +125,8 @@ std::uint64_t bytes_given(const OpSpec& op, std::uint32_t rank, std::uint32_t n)
   }
 }
 
-/// One collective. Its communicator carries no other op at the same time, so members may start their ops in any order.
-/// On a shared communicator, an op begins only once all members have started it.
+/// One collective. It usually has a communicator without another op, so members may start their ops in any order. On a
+/// shared communicator, an op begins only once all members have started it.
 class CollectiveOp final : public MpiOp, private SharedCommOp {
  public:
   CollectiveOp(MpiGroup& group, const OpSpec& op)
@@ -162,7 +162,7 @@ class CollectiveOp final : public MpiOp, private SharedCommOp {
   [[nodiscard]] int count() const { return static_cast<int>(op_.count); }
   [[nodiscard]] int root() const { return static_cast<int>(op_.peer); }
   [[nodiscard]] bool is_root() const { return is_root_; }
-  /// Where reduce_scatter writes its result: MPI does not allow it inside the input.
+  /// Where reduce_scatter writes its result. In place that is the scratch: MPI forbids a result inside the input.
   [[nodiscard]] void* scattered() const { return in_place_ ? op_.scratch->data : recv(); }
 
   void launch(Requests& requests) override {
@@ -238,8 +238,8 @@ class CollectiveOp final : public MpiOp, private SharedCommOp {
     Library::check(MPI_Ireduce(given, recv(), count(), type_, operation_, root(), comm_, &request), "MPI_Ireduce");
   }
 
-  /// all_to_allv as sends and receives. A member knows only its own counts, so members could not agree on whether MPI's
-  /// int counts are large enough.
+  /// Makes all_to_allv of sends and receives. A member knows only its own counts, so members could not agree on whether
+  /// MPI's int counts are large enough.
   void give_all_to_allv(Requests& requests) {
     const std::uint32_t n = group().size();
     const std::uint32_t rank = group().rank();

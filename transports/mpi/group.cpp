@@ -13,7 +13,7 @@
 namespace shardrun::mpi_transport {
 namespace {
 
-/// How long to wait for reports: members with the same deadline arrive here at slightly different times.
+/// The time to wait for reports, because members with the same deadline arrive here at slightly different times.
 constexpr std::chrono::milliseconds report_wait(400);
 constexpr std::chrono::milliseconds report_poll_interval{20};
 
@@ -108,7 +108,7 @@ MpiGroup::~MpiGroup() {
 }
 
 /// Waits until all members are here. Making a communicator cannot be interrupted, so nobody begins it before that.
-/// Messages between two ranks arrive in order, and groups that share members are made in the same order.
+/// One tag serves all groups, because two ranks make their groups in the same order, and messages keep their order.
 void MpiGroup::await_members() {
   const std::uint32_t n = size();
   const std::string what = "connecting the group '" + spec_.name + "'";
@@ -298,7 +298,7 @@ MpiOp::~MpiOp() {
       return;
     }
   } catch (const TransportError&) {
-    // This error is reported even if something else is wrong: the op is not complete.
+    // MPI's error is ignored. The op is not complete, and the following failure says so.
   }
   group_.fail({SR_ABORTED, what_ + " was freed before it was complete"});
   Library::instance().op_ends();

@@ -22,7 +22,7 @@
 
 namespace shardrun::mpi_transport {
 
-/// Tells the other members that this one starts an op, by an all_reduce of the minimum of `mine`.
+/// Announces to the other members that this one starts an op. It is an all_reduce of the minimum of `mine`.
 struct Announcement {
   std::array<std::uint64_t, 2> mine = {};  ///< the op's number in its group, and its complement
   std::array<std::uint64_t, 2> least = {};
@@ -37,9 +37,9 @@ class SharedCommOp {
   SharedCommOp& operator=(const SharedCommOp&) = delete;
   virtual ~SharedCommOp() = default;
 
-  /// Called once all members have started this op as their next one. It makes the MPI calls. May throw TransportError.
+  /// Called once all members have started this op as their next one. Makes the MPI calls. Throws TransportError.
   virtual void begin() = 0;
-  /// Called when the group fails: neither this op nor any later one begins.
+  /// Fails the group, so that neither this op nor any later one begins. Called if the op cannot begin.
   virtual void fail(const sdk::TransportError& failure) noexcept = 0;
   [[nodiscard]] virtual bool is_over() noexcept = 0;  ///< whether the group has failed
 };
@@ -67,7 +67,7 @@ class SharedComm {
   MPI_Comm announcements_ = MPI_COMM_NULL;
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::deque<std::pair<SharedCommOp*, Announcement*>> started_;  ///< started but not begun, in order
-  bool has_unanswered_ = false;  ///< an op that has left had an unanswered announcement: keep the communicator
+  bool has_unanswered_ = false;  ///< an op left before all had announced it; `announcements_` is not freed
 };
 
 /// Another member, for messages.
@@ -76,8 +76,8 @@ struct Peer {
   std::uint32_t rank = 0;  ///< number in the world
 };
 
-/// Requests in flight that are completed together. Declare it after their buffers, so that it is destroyed first: if
-/// requests are incomplete then, it abandons MPI, so that MPI no longer accesses the buffers.
+/// Requests in flight that are completed together. Declare them after their buffers, so that they are destroyed first.
+/// If requests are incomplete then, the destructor abandons MPI, so that MPI no longer accesses the buffers.
 class Requests {
  public:
   explicit Requests(std::string what) : what_(std::move(what)) {}
@@ -86,9 +86,9 @@ class Requests {
   ~Requests();
 
   /// Adds a request, for an MPI call to fill in. Errors name `peer` as awaited. The reference is valid until the next
-  /// `add`. REQUIRES: MPI's lock is held, from the first to the last.
+  /// `add`. REQUIRES: MPI's lock is held, from the first `add` to the last.
   [[nodiscard]] MPI_Request& add(const std::optional<Peer>& peer = std::nullopt);
-  /// Whether more requests will be added. Until then this counts as incomplete.
+  /// Says whether more requests will be added. While more are expected, test() returns false.
   void expect_more(bool expected) noexcept { expects_more_ = expected; }
   [[nodiscard]] bool expects_more() const noexcept { return expects_more_; }
   /// Removes all requests, before the next run. REQUIRES: nothing is in flight.
@@ -96,9 +96,9 @@ class Requests {
   /// Reserves memory, so that adding this many requests allocates nothing.
   void reserve(std::size_t requests);
 
-  /// Checks once whether all requests are complete. Throws TransportError if MPI reports a failure.
+  /// Checks once whether all requests are complete. Throws TransportError if MPI fails or was abandoned.
   [[nodiscard]] bool test();
-  /// Checks until all requests are complete or `over()` is true, and yields in between. `over` may throw.
+  /// Checks until all requests are complete or `over()` is true. Returns whether they are complete. `over` may throw.
   [[nodiscard]] bool wait(const std::function<bool()>& over);
   /// The known peers of the incomplete requests.
   [[nodiscard]] sdk::AwaitedRanks awaited() const;
@@ -128,7 +128,7 @@ class Arrivals {
   /// Reports that this member has started that collective and waits.
   void report(std::uint64_t number) noexcept;
   /// The members that have not reported the start of that collective. Waits a short while for reports. A member that
-  /// completed its part early (the root of a broadcast) and is busy elsewhere counts as missing.
+  /// completed its part early, as a broadcast's root does, can count as missing, too. Empty if the store fails.
   [[nodiscard]] std::vector<std::uint32_t> missing(std::uint64_t number) noexcept;
 
  private:
@@ -162,15 +162,15 @@ struct CollectiveComm {
 /// The time limits of a running op.
 struct TimeLimit {
   sdk::Deadline deadline;
-  sdk::Deadline report_at;   ///< when to report in Arrivals that the op is late
+  sdk::Deadline report_at;   ///< when to report in Arrivals that this member waits
   std::uint64_t number = 0;  ///< the collective's number in Arrivals; 0: none
 };
 
 /// A group of ranks with its own communicator.
 class MpiGroup final : public sdk::Group {
  public:
-  /// Waits for the other members. `wire_bytes` outlives this object. `key`: a prefix in the store for this group alone.
-  /// `key` and `comms` (the number of communicators for concurrent collectives) are the same on all members.
+  /// Waits for the other members. Throws TransportError. `wire_bytes` outlives this object. `key`: the group's prefix
+  /// in the store. `comms`: communicators for concurrent collectives. `key` and `comms` are the same on all members.
   MpiGroup(const sdk::Config& config, const sdk::GroupSpec& spec, const std::string& key, std::size_t comms,
            std::atomic<std::uint64_t>& wire_bytes);
 
@@ -185,17 +185,17 @@ class MpiGroup final : public sdk::Group {
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
   [[nodiscard]] Peer peer(std::uint32_t member) const { return {spec_.name_of(member), spec_.members[member]}; }
 
-  // Fails the group. Any thread may call it. Only the first failure is kept.
+  /// Fails the group. Any thread may call it. Only the first failure is kept.
   void fail(const sdk::TransportError& failure) noexcept;
   /// Throws the group's failure, if it has failed.
   void check();
   [[nodiscard]] bool has_failed() const noexcept { return failed_.load(std::memory_order_acquire); }
-  /// Checks once whether the requests are complete. A failure, or a passed deadline, fails the group.
+  /// Checks once whether the requests are complete. A failure, or a passed deadline, fails the group and is thrown.
   [[nodiscard]] bool test(Requests& requests, const TimeLimit& limit, const std::string& what);
-  /// Checks until the requests are complete or `until` has passed.
+  /// Like test(), until the requests are complete or `until` has passed. Returns whether they are complete.
   [[nodiscard]] bool wait(Requests& requests, const TimeLimit& limit, sdk::Deadline until, const std::string& what);
   /// Returns the first communicator that is free on every member, or else one that all further ops share. Every member
-  /// calls it with MPI's lock held, after all have agreed on an op.
+  /// calls it with MPI's lock held, after all have agreed on an op. Throws TransportError.
   [[nodiscard]] CollectiveComm acquire_comm();
   void release_comm(const CollectiveComm& comm) noexcept;
   [[nodiscard]] Arrivals& arrivals() noexcept { return arrivals_; }
@@ -236,7 +236,7 @@ class MpiOp : public sdk::Op {
   [[nodiscard]] MpiGroup& group() noexcept { return group_; }
   [[nodiscard]] const std::string& what() const noexcept { return what_; }
   [[nodiscard]] bool is_in_flight() const noexcept { return state_ == State::in_flight; }
-  /// The op's requests. An op whose `launch` called expect_more() adds those that it starts later.
+  /// The op's requests. An op whose launch() called expect_more() adds the requests that it starts later.
   [[nodiscard]] Requests& requests() noexcept { return requests_; }
 
  private:
@@ -255,7 +255,7 @@ class MpiOp : public sdk::Op {
   Requests requests_;
 };
 
-/// Makes an op. Every member calls it, after all have agreed on the op.
+/// Makes a collective. Every member calls it, after all have agreed on the op. Throws TransportError.
 [[nodiscard]] std::unique_ptr<sdk::Op> make_collective(MpiGroup& group, const sdk::OpSpec& op);
 [[nodiscard]] std::unique_ptr<sdk::Op> make_batch(MpiGroup& group, std::span<const sdk::OpSpec> ops);
 

@@ -21,7 +21,7 @@ using sdk::TransportError;
 constexpr std::chrono::microseconds progress_interval{100};
 /// Progress calls without an op in flight after which the thread sleeps.
 constexpr int max_idle_rounds = 10;
-/// How long MPI_Finalize may take; if peers have failed, it might never end.
+/// MPI_Finalize might never end if peers have failed, so the process ends after this time.
 constexpr std::chrono::seconds longest_finalize{30};
 
 const char* variable(const char* name) {
@@ -35,7 +35,7 @@ const char* variable(const char* name) {
                                        "or 'srun -n 4 shardrun job.ini', or choose another transport");
 }
 
-/// Refuses several ranks without MPI's launcher: MPI would make a world of one rank.
+/// Refuses a rank that MPI's launcher did not start (MPI would make it a world of one) or that has another world size.
 void require_launcher(std::uint32_t world_size) {
   bool is_started = false;
   for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
@@ -177,7 +177,7 @@ void Library::op_begins() {
 
 void Library::op_ends() noexcept { --in_flight_; }
 
-/// The progress thread. Waking it takes longer than many an op, so it sleeps only after a while without ops.
+/// The progress thread. Waking it takes longer than many ops do, so it sleeps only after a while without ops.
 void Library::run_progress() {
   std::unique_lock state(state_mutex_);
   int idle_rounds = 0;
@@ -205,8 +205,8 @@ void Library::run_progress() {
   }
 }
 
-/// Finalises MPI only if the process ends with status 0. Otherwise its peers may never reach MPI_Finalize. MPI must not
-/// be finalised while anything is in flight, either.
+/// Finalises MPI only if the process ends with status 0, because peers of one that fails may never reach MPI_Finalize.
+/// MPI must not be finalised while anything is in flight, either.
 void Library::at_exit(int status, void* self) {
   auto& library = *static_cast<Library*>(self);
   library.end(status == 0 && !library.is_abandoned() && library.kept_.empty());

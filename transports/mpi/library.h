@@ -28,7 +28,8 @@ class Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  /// Initialises MPI, which waits for the other ranks. Throws TransportError if MPI has another rank or world size.
+  /// Initialises MPI, which waits for the other ranks. Later calls do nothing. Throws TransportError if MPI's launcher
+  /// did not start this rank, if MPI has another rank or world size, or if MPI fails.
   void start(std::uint32_t rank, std::uint32_t world_size);
 
   [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
@@ -37,8 +38,8 @@ class Library {
   /// The largest tag that MPI allows, the same on every rank. It depends on the implementation.
   [[nodiscard]] int largest_tag() const noexcept { return largest_tag_; }
 
-  /// Call it when memory is about to be freed while MPI still uses it. MPI cannot cancel a collective, so from here on
-  /// MPI is not called any more, and every group of this process fails.
+  /// Call it before memory is freed that MPI still uses. MPI cannot cancel a collective, so from here on MPI is not
+  /// called any more, and every group of this process fails.
   void abandon(const std::string& why) noexcept;
   [[nodiscard]] bool is_abandoned() const noexcept { return abandoned_.load(std::memory_order_acquire); }
   /// Throws TransportError{SR_ABORTED} if MPI was abandoned.
@@ -47,18 +48,17 @@ class Library {
   /// Duplicates a communicator. REQUIRES: the lock is held, and every member calls it. Throws TransportError if MPI has
   /// no more communicators.
   [[nodiscard]] static MPI_Comm duplicate(MPI_Comm comm);
-  /// Frees a communicator. REQUIRES: the lock is held. Does nothing once MPI is abandoned. Work in flight continues;
-  /// implementations do not wait for it.
+  /// Frees a communicator, unless MPI is abandoned. Work in flight on it continues. REQUIRES: the lock is held.
   void free_comm(MPI_Comm& comm) noexcept;
 
-  // REQUIRES: the lock is held. `advance` is called repeatedly while ops are in flight, by whichever thread waits.
+  // REQUIRES: the lock is held. While ops are in flight, a waiting thread or the progress thread calls advance().
   void add(SharedComm& comm) { shared_comms_.push_back(&comm); }
   void remove(const SharedComm& comm) noexcept { std::erase(shared_comms_, &comm); }
   void advance() noexcept;
   /// Keeps memory to which MPI may write for as long as this process lives. REQUIRES: the lock is held.
   void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
 
-  // Called around an op in flight, and around a wait, in which the waiting thread makes MPI progress itself.
+  // Call these around an op in flight, and around a wait, in which the waiting thread itself makes MPI progress.
   void op_begins();
   void op_ends() noexcept;
   void wait_begins() noexcept { ++waiting_; }
@@ -84,7 +84,7 @@ class Library {
   std::vector<SharedComm*> shared_comms_;  ///< those that give MPI more work when earlier work completes
   std::vector<std::shared_ptr<void>> kept_;
 
-  std::mutex state_mutex_;  ///< guards the next three
+  std::mutex state_mutex_;  ///< guards the next two
   std::string abandoned_why_;
   bool stopping_ = false;
   std::condition_variable changed_;

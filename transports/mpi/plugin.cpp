@@ -22,8 +22,8 @@ using namespace shardrun::sdk;
 using shardrun::mpi_transport::Library;
 using shardrun::mpi_transport::MpiGroup;
 
-/// The number of communicators per process. Open MPI has as many as memory allows. MPICH and its derivatives have about
-/// two thousand.
+/// The default number of communicators of a group. A process can have as many as memory allows with Open MPI, and about
+/// two thousand with MPICH and its derivatives.
 #ifdef OPEN_MPI
 constexpr std::int64_t usual_communicators = 1000;
 #else
@@ -39,8 +39,8 @@ class Mpi {
                            "of each group, one for each collective that is prepared; further ones share one")};
   }
 
-  /// Says which ops MPI computes. A count of MPI is an int, so larger ops are made of sends and receives, which have no
-  /// limit. So are sums of f16 and bf16 over more than two members, which MPI would round in between.
+  /// Says which ops MPI computes. Nothing for ops whose counts are larger than an int. The host makes these of sends
+  /// and receives, and also sums and products without SR_OP_INFO_ROUNDED_ONCE, which MPI would round in between.
   static std::optional<OpInfo> query(const OpSpec& op, std::uint32_t n) {
     OpInfo info{.flags = SR_OP_INFO_NATIVE | SR_OP_INFO_ASYNC};
     if (!find_opcode(op.opcode)->collective) {

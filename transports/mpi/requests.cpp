@@ -10,10 +10,10 @@
 namespace shardrun::mpi_transport {
 namespace {
 
-/// After this time a wait yields the core, because the peer may be another rank on this machine.
+/// After this time a wait sleeps between tests, because the peer may be another rank on this machine.
 constexpr std::chrono::milliseconds busy_time{1};
 constexpr std::chrono::microseconds completion_poll_interval{50};
-/// Tests between two yields. A test costs a small part of a yield, and short waits end without one.
+/// The number of tests between two yields or sleeps. A test takes less time than a yield, and many waits are short.
 constexpr std::uint32_t tests_per_yield = 8;
 
 }  // namespace

@@ -106,7 +106,7 @@ void Communicator::connect(const sdk::GroupSpec& spec, const ncclUniqueId& id) {
                        "NCCL cannot connect the members: " + text_of(result));
 }
 
-/// What to do if two members are on one GPU; empty if they are not, or if it is not known.
+/// Says which two members are on one GPU, and what to do. Empty if no two are, or if the store does not tell in time.
 std::string Communicator::shared_gpu(const sdk::GroupSpec& spec) const {
   std::map<std::string, std::uint32_t> members;
   for (std::uint32_t member = 0; member < spec.size(); ++member) {

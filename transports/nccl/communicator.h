@@ -13,7 +13,7 @@
 
 namespace shardrun::nccl_transport {
 
-/// What all groups of one rank share.
+/// All groups of one rank share this state.
 struct NcclTransportState {
   Libraries libraries;
   sdk::Config config;
@@ -25,21 +25,21 @@ struct NcclTransportState {
 /// time may use it, with the device current.
 class Communicator {
  public:
-  /// Connects to the other members through the store, with `key` as prefix. Throws TransportError.
+  /// Connects to the other members, which get NCCL's id from the store under `key`. Throws TransportError.
   Communicator(const NcclTransportState& state, const sdk::GroupSpec& spec, const std::string& key);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
-  /// Waits up to half a second for members that are still working.
+  /// Waits up to half a second for members that are still working, and then aborts.
   ~Communicator();
 
-  /// Registers memory with NCCL, so that ops may move it faster. It may have been registered already. If the result is
-  /// ncclInProgress, `state` tells how it ends. Memory that NCCL cannot register is moved like any other; before NCCL
-  /// 2.19 that is all memory. REQUIRES: nothing is in progress, and the communicator was not aborted.
+  /// Registers memory with NCCL, so that ops can move it faster. Does nothing if the memory is registered already. If
+  /// the result is ncclInProgress, `state` tells how the registration ends. Memory that NCCL cannot register is moved,
+  /// too; before NCCL 2.19 that is all memory. REQUIRES: nothing is in progress, and the communicator was not aborted.
   [[nodiscard]] ncclResult_t register_memory(void* data, std::size_t bytes);
   void deregister_memory(void* data);
 
-  /// Issues all calls as one NCCL group. Does nothing without calls. Returns ncclSuccess if the stream has all of them,
-  /// or ncclInProgress; then `state` tells when it has. REQUIRES: nothing is in progress or was aborted.
+  /// Issues all calls as one NCCL group. Does nothing without calls. Returns ncclSuccess if the stream has all calls,
+  /// ncclInProgress if `state` will tell when it has, or an error. REQUIRES: as for register_memory().
   [[nodiscard]] ncclResult_t launch(std::span<const NcclCall> calls, CUstream stream);
   [[nodiscard]] ncclResult_t state();
   /// Aborts the communicator, including its work on the device.
@@ -56,14 +56,14 @@ class Communicator {
   const NcclTransportState& state_;
   const Nccl& nccl_;
   ncclComm_t handle_ = nullptr;
-  /// Memory, with NCCL's handle, which NCCL may write later; null if there is none.
+  /// Maps memory to NCCL's handle for it. NCCL can write the handle later. Null: there is no handle.
   std::map<void*, void*> registered_;
 };
 
 /// The key in the store under which a rank publishes its GPU.
 [[nodiscard]] std::string gpu_key(std::uint32_t rank);
 
-/// Sleeps between two polls, longer after more rounds.
+/// Yields between two polls, or sleeps after 100 rounds, longer after more rounds.
 void pause_polling(std::uint32_t round) noexcept;
 
 }  // namespace shardrun::nccl_transport

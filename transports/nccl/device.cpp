@@ -45,7 +45,7 @@ class Library {
   void* handle_;
 };
 
-// Names of the functions in the ABI, which cuda.h hides behind macros.
+// The names are those of the ABI, which cuda.h hides behind macros.
 void load(Cuda& cuda) {
   const Library library("libcuda.so.1",
                         "there is no NVIDIA driver here; install one, or choose a transport for host memory");
@@ -149,7 +149,7 @@ Device::Device(const Cuda& cuda, std::optional<int> chosen, int local_rank)
     : cuda_(cuda), ordinal_(chosen.value_or(local_rank)) {
   const int count = count_devices(cuda);
   if (!chosen && count == 1) {
-    ordinal_ = 0;  // the launcher may make only its own device visible to each rank
+    ordinal_ = 0;  // some launchers make only its own device visible to each rank
   }
   if (ordinal_ >= count) {
     throw sdk::TransportError(SR_INVALID, "it needs CUDA device " + std::to_string(ordinal_) +

@@ -74,13 +74,13 @@ struct Libraries {
   Nccl nccl{};
 };
 
-/// Opens both libraries. They stay loaded. Throws TransportError{SR_INVALID}: which file is missing, and what to do.
+/// Opens both libraries. They stay loaded. Throws TransportError{SR_INVALID} if one is missing, too old or incomplete.
 [[nodiscard]] Libraries load_libraries();
 
 /// Throws TransportError{SR_INTERNAL} "WHAT: THE ERROR'S TEXT (ITS NAME)" if the call failed.
 void check(const Cuda& cuda, CUresult result, const std::string& what);
 
-/// The number of CUDA devices. Throws TransportError if there is none, or no driver that works.
+/// The number of CUDA devices. Throws TransportError if there is none, or if the driver does not start.
 int count_devices(const Cuda& cuda);
 
 /// A CUDA device by its primary context, which the program's own CUDA code shares.
@@ -98,7 +98,7 @@ class Device {
   /// "0000:01:00.0". It is the same in all processes of a machine, whatever the device's ordinal.
   [[nodiscard]] std::string bus_id() const;
 
-  /// Makes the device current on this thread while the object exists, for NCCL, too.
+  /// Makes the device current on this thread while the object exists, for NCCL, too. Throws TransportError.
   class Use {
    public:
     explicit Use(const Device& device);
@@ -135,7 +135,7 @@ class Owned {
   Release release_;
 };
 
-// The following REQUIRE that the device is current.
+// The following REQUIRE that the device is current. They throw TransportError{SR_INTERNAL}.
 
 /// A stream of the highest priority: kernels that fill the device then do not delay those that other ranks wait for.
 [[nodiscard]] std::unique_ptr<Owned<CUstream>> make_stream(const Cuda& cuda);
@@ -145,7 +145,7 @@ class Owned {
 class NcclGroup;
 
 /// The memory that the host has registered. Each group registers its ops' memory with its communicator. Any thread may
-/// use it.
+/// use this object.
 class Memories {
  public:
   struct Memory {
@@ -154,10 +154,10 @@ class Memories {
   };
 
   [[nodiscard]] std::uint64_t add(const Memory& memory);
-  /// Removes a memory. Groups must have deregistered it before.
+  /// Removes a memory, and deregisters it from the communicators of all groups.
   void remove(std::uint64_t registration);
-  /// The memory that contains the buffer; nothing if the buffer is not in registered memory. Throws
-  /// TransportError{SR_INVALID} if the buffer names a registration that does not contain it.
+  /// The memory that contains the buffer. Nothing if the buffer names no registration. Throws
+  /// TransportError{SR_INVALID} if the buffer is not in the memory of the registration that it names.
   [[nodiscard]] std::optional<Memory> memory_of(const sdk::Buffer& buffer) const;
 
   void add(NcclGroup& group);

@@ -62,7 +62,7 @@ class NcclOp final : public sdk::Op {
   ~NcclOp() override;
 
   void start(void* queue, sdk::Deadline deadline) override;
-  /// In the group's first op this waits: NCCL connects the members in it, and gives it to the stream only then.
+  /// The group's first op waits here, because NCCL connects the members before it gives that op to the stream.
   void enqueue(const sdk::Queue& queue, std::chrono::nanoseconds timeout) override;
   void join(const sdk::Queue& queue) override;
   bool test() override;
@@ -174,7 +174,7 @@ void NcclGroup::register_memory(const Memories::Memory& memory, sdk::Deadline de
     if (deadline.passed()) {
       fail(SR_TIMEOUT, what + " is past the deadline");
     }
-    lock.unlock();  // so that `abort` can take it
+    lock.unlock();  // so that abort() can take the lock
     pause_polling(round);
     lock.lock();
     throw_failure();
@@ -193,8 +193,8 @@ void NcclGroup::deregister(void* data) {
   }
 }
 
-/// Exchanges the members' claims through NCCL itself. Without it, NCCL would hang or write past buffers if sizes
-/// differ.
+/// Exchanges the members' claims through NCCL itself. Without that exchange, NCCL would hang or write past buffers if
+/// the members' sizes differ.
 void NcclGroup::agree(const sdk::OpSpec& op, sdk::Deadline deadline) {
   const Cuda& cuda = device_.cuda();
   const std::string what = "preparing " + sdk::describe(op);
@@ -309,7 +309,7 @@ void NcclGroup::watch() noexcept {
 
 void NcclGroup::await_launched(std::unique_lock<std::mutex>& lock) {
   for (std::uint32_t round = 0; last_ != nullptr && last_->state() == Launch::State::launching; ++round) {
-    lock.unlock();  // so that `abort` can take it
+    lock.unlock();  // so that abort() can take the lock
     pause_polling(round);
     lock.lock();
     throw_failure();

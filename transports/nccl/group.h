@@ -28,13 +28,13 @@ class Launch {
  public:
   enum class State {
     idle,
-    launching,  ///< the stream has not received all of it yet
+    launching,  ///< the stream has not received all stages yet
     running,    ///< until the event occurs
     complete
   };
 
-  /// `peer`: the only member for which it waits; nothing if there are several. It is made and destroyed with the
-  /// group's lock held and the device current.
+  /// `peer`: the only member for which the launch waits; nothing if there are several. REQUIRES: a launch is made and
+  /// destroyed with the group's lock held and the device current.
   Launch(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
@@ -46,7 +46,7 @@ class Launch {
   /// Begins in the group's own stream. This function and the next two REQUIRE that all of the group's previous launch
   /// has been given to its stream.
   void begin(sdk::Deadline deadline);
-  /// The same, after the work that the queue has now.
+  /// Like begin(), after the work that the queue has now.
   void begin_after(CUstream queue, sdk::Deadline deadline);
   /// Begins in the queue. The deadline is `timeout` after the queue has reached the launch.
   void begin_in(CUstream queue, std::chrono::nanoseconds timeout);
@@ -54,7 +54,7 @@ class Launch {
   void join(CUstream queue);
   /// Updates the state and returns it.
   State advance();
-  /// Call it before destroying the launch, which the device may still be running. Unlocks while it waits.
+  /// Call it before destroying the launch, which the device may still be running. Waits up to 10 s without the lock.
   void await_end(std::unique_lock<std::mutex>& lock);
 
   [[nodiscard]] State state() const noexcept { return state_; }
@@ -80,7 +80,7 @@ class Launch {
   std::optional<std::uint32_t> peer_;
   std::uint64_t wire_bytes_;
   std::unique_ptr<Owned<CUevent>> event_;
-  std::unique_ptr<Owned<CUevent>> turn_;  ///< the queue has reached the launch; made when there is a queue
+  std::unique_ptr<Owned<CUevent>> turn_;  ///< occurs when the queue reaches the launch; null if there was no queue
   sdk::Deadline deadline_;
   std::optional<std::chrono::nanoseconds> timeout_;  ///< set until the queue has reached the launch
   State state_ = State::idle;
@@ -109,9 +109,9 @@ class Watchdog {
   std::thread thread_;
 };
 
-/// A group with one communicator. An enqueued op runs in the queue itself: NCCL may hang if communicators run at the
-/// same time, or in different orders on two devices, and the host has ordered its queue's work. Ops that are started
-/// run in a stream of the group.
+/// A group with one communicator. NCCL can hang if communicators run at the same time, or in different orders on two
+/// devices. So an enqueued op runs in the queue itself, whose work the host has ordered. Ops that are started run in a
+/// stream of the group.
 class NcclGroup final : public sdk::Group {
  public:
   NcclGroup(const NcclTransportState& state, const Device& device, const Kernels& kernels, Memories& memories,
@@ -122,7 +122,7 @@ class NcclGroup final : public sdk::Group {
   std::unique_ptr<sdk::Op> prepare(std::span<const sdk::OpSpec> ops, sdk::Deadline deadline) override;
   void abort(std::string_view reason) noexcept override;
   std::optional<sdk::TransportError> error() override;
-  /// Removes memory that is about to be freed from the communicator.
+  /// Deregisters memory from the communicator. Call it before the memory is freed.
   void deregister(void* data);
 
  private:
@@ -130,7 +130,7 @@ class NcclGroup final : public sdk::Group {
   friend class NcclOp;
   friend class Watchdog;
 
-  /// REQUIRES: the lock is held.
+  /// Fails the group, if it has not failed, and throws its failure. REQUIRES: the lock is held, the device is current.
   [[noreturn]] void fail(std::int32_t status, const std::string& text,
                          std::optional<std::uint32_t> awaited = std::nullopt);
   [[noreturn]] void fail_by(ncclResult_t result, const std::string& what, std::optional<std::uint32_t> peer);

@@ -27,7 +27,7 @@ inline constexpr const char* no_kernels =
     "was configured where no nvcc was found)";
 
 /// The kernels on a device. All are loaded at once: loading one later might wait for streams that wait for other ranks.
-/// It is created and destroyed with the device current. In a build without kernels it is empty.
+/// The object is created and destroyed with the device current. In a build without kernels it is empty.
 class Kernels {
  public:
   /// Throws TransportError.

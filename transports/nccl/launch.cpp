@@ -34,7 +34,7 @@ void Launch::await_end(std::unique_lock<std::mutex>& lock) {
       group_.state_.log.warning(what_ + " is freed, and the device has not ended it");
       break;
     }
-    lock.unlock();  // so that `abort` can end it if a member is missing
+    lock.unlock();  // so that abort() can end the launch if a member is missing
     pause_polling(round);
     lock.lock();
   }
@@ -112,7 +112,7 @@ void Launch::launch(CUstream stream, sdk::Deadline deadline) {
   group_.wire_bytes_ += wire_bytes_;
 }
 
-/// Gives stages to the stream until NCCL delays one; the later stages must wait for it.
+/// Gives stages to the stream until NCCL delays one. Later stages must then wait until NCCL has given that one.
 void Launch::issue() {
   while (next_ < stages_.size()) {
     const Stage& stage = stages_[next_];
@@ -143,7 +143,7 @@ Launch::State Launch::advance() {
   if (state_ == State::idle || state_ == State::complete) {
     return state_;
   }
-  // The state is read after the event: if an error has ended the op, the state says so by then.
+  // NCCL's state is read after the event, so an error that has ended the op is in the state.
   const CUresult ended =
       state_ == State::running ? group_.device_.cuda().event_query(event_->get()) : CUDA_ERROR_NOT_READY;
   const ncclResult_t result = group_.communicator_->state();

@@ -77,7 +77,7 @@ struct Opened {
   std::map<std::pair<std::uint64_t, std::vector<std::uint32_t>>, std::uint64_t> generations;
 };
 
-/// Moves CUDA memory with NCCL. It is not linked with CUDA; `open` loads the libraries.
+/// Moves CUDA memory with NCCL. The plugin is not linked with CUDA or NCCL; open() loads both.
 class NcclTransport {
  public:
   explicit NcclTransport(sdk::Host log) : log_(log) {}

@@ -183,7 +183,7 @@ bool is_floating(std::uint32_t dtype) noexcept {
   return dtype == SR_DTYPE_F32 || dtype == SR_DTYPE_F64 || dtype == SR_DTYPE_F16 || dtype == SR_DTYPE_BF16;
 }
 
-/// Whether the members' floating-point numbers must be summed in order, and the order makes a difference.
+/// Whether the host asks that floating-point numbers be reduced in the order of the members, and the order matters.
 bool is_summed_in_order(const OpSpec& op, std::uint32_t n) {
   return sdk::find_opcode(op.opcode)->reduces && is_floating(op.dtype) && n > 2 &&
          (op.flags & SR_OP_FLAG_IN_ORDER) != 0;
@@ -289,8 +289,8 @@ class Builder {
   }
 
  private:
-  /// Adds a send to each member, and a receive from each, that has a block: for messages, and for collectives that
-  /// NCCL lacks.
+  /// Adds a send to each member that gets a block, and a receive from each member that gives one. Messages, and
+  /// collectives that NCCL lacks, are made of these.
   void point_to_point() {
     for (std::uint32_t peer = 0; peer < n_; ++peer) {
       const sdk::Block sent = sdk::send_block(op_, rank_, peer);

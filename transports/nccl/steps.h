@@ -33,13 +33,13 @@ struct Stage {
   std::optional<KernelCall> kernel = {};
 };
 
-/// Says how an op is offered. Nothing if it is not. `with_kernels`: has_kernels().
+/// Says how the transport offers an op. Nothing if it does not offer the op. `with_kernels`: has_kernels().
 ///
 /// - Minima and maxima of floating-point numbers are computed as integers in the same order, because NCCL drops NaN.
 ///   They need kernels.
-/// - Ordered sums and products, and sums and products of f16 or bf16 over more than two members: every member gets its
-///   part from all members, reduces it with a kernel in float32, and the results are gathered. Without kernels NCCL
-///   reduces them, in its own order and with roundings on the way.
+/// - Sums and products over more than two members, if they are ordered or of f16 or bf16: every member gets its part
+///   from all members, reduces it with a kernel, and the results are gathered. f16 and bf16 are reduced in float32.
+///   Without kernels, ordered ones are not offered, and NCCL rounds those of f16 and bf16 on the way.
 /// - NCCL does all others.
 [[nodiscard]] std::optional<sdk::OpInfo> info_of(const sdk::OpSpec& op, std::uint32_t group_size, bool with_kernels);
 

@@ -9,18 +9,18 @@
 #include "core/device/cuda/values.h"
 #include "core/device/query_heads.h"
 
-/// What attention and its gradient share: places of heads in tensors, which keys a query sees, tiles of float32 scores.
+/// Attention and its gradient share this: where heads lie in tensors, which keys a query sees, and float32 tiles.
 namespace shardrun::device::cuda::attention {
 
-/// The side of a tile: its number of queries and of keys, and the columns of a head in shared memory at a time.
+/// The side of a square tile. A tile holds the scores of 64 queries and 64 keys, or 64 columns of 64 rows of a head.
 inline constexpr int tile = 64;
-/// A thread has 4 x 4 elements of a tile: `each` consecutive rows and columns.
+/// A thread computes 4 x 4 elements of a tile, in `each` consecutive rows and columns.
 inline constexpr int each = 4;
 inline constexpr int side = tile / each;
 inline constexpr int threads = side * side;
 static_assert(threads <= most_threads && side == warp_size / 2);
 
-/// Where the rows of all heads lie in a tensor. Distances are in elements.
+/// Says where the rows of all heads lie in a tensor. Distances are in elements.
 struct HeadRows {
   Reals data;
   std::int64_t of_sample = 0;
@@ -48,7 +48,7 @@ struct Range {
   std::int64_t end;
 };
 
-/// A range of consecutive keys or queries: the numbers of the first and the last that are seen.
+/// A range of consecutive keys or queries, from number `first` to number `last`, both included.
 struct Seen {
   std::int32_t first;
   std::int32_t last;
@@ -79,8 +79,8 @@ struct Shape {
   DropoutStream stream = {};
   std::int64_t first_sample = 0;
   std::int64_t first_row = 0;      ///< this shard's first query among a sample's rows of probabilities
-  std::int64_t rows_of_head = 0;   ///< from one head of keys to the next
-  std::int64_t rows_of_group = 0;  ///< from one head of queries to the next
+  std::int64_t rows_of_head = 0;   ///< rows from one head of keys to the next
+  std::int64_t rows_of_group = 0;  ///< rows from one head of queries to the next
 
   [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t chunks() const { return (width + tile - 1) / tile; }
   /// The number of tiles of `rows` queries.
@@ -94,7 +94,7 @@ struct Shape {
     const std::int32_t last = causal ? ahead : window > 0 ? ahead + reach() : far;
     return {window > 0 ? ahead - reach() : -far, last < end ? last : end - 1};
   }
-  /// The queries that see a key, as numbers relative to `query`.
+  /// The queries that see a key, as numbers relative to `query`. REQUIRES: as for seen_keys().
   [[nodiscard]] SHARDRUN_ON_DEVICE Seen seeing_queries(std::int64_t key, std::int64_t query) const {
     const auto ahead = static_cast<std::int32_t>(first_query + query - key);
     const auto end = static_cast<std::int32_t>(smaller(queries - query, far));
@@ -113,7 +113,7 @@ struct Shape {
     const std::int64_t end = smaller(some.end, queries);
     return some.begin < end ? Range{visible(some.begin).begin, visible(end - 1).end} : Range{0, 0};
   }
-  /// Whether every query of `some` sees every key of `of_keys`. The visible range moves forward with the query.
+  /// Whether every query of `some` sees every key of `of_keys`. The first and the last query decide for all.
   [[nodiscard]] SHARDRUN_ON_DEVICE bool see_all(Range some, Range of_keys) const {
     return some.end <= queries && visible(some.end - 1).begin <= of_keys.begin &&
            of_keys.end <= visible(some.begin).end;
@@ -141,13 +141,13 @@ struct Shape {
   }
   static constexpr std::int32_t far = 1 << 30;
 
-  /// Head `number` of the heads of queries of all samples.
+  /// Head `number`, counted from 0 over the heads of queries of all samples.
   [[nodiscard]] SHARDRUN_ON_DEVICE Head head_of(std::int64_t number) const {
     const std::int64_t of_sample = number % query_heads + skipped;
     return {number / query_heads, of_sample / group, of_sample % group};
   }
 
-  /// The number, within the sample, of the random number that decides dropout of a probability.
+  /// The index, within its sample, of the random number that decides whether a probability is dropped.
   [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t draw_of(const Head& head, std::int64_t query, std::int64_t key) const {
     return (first_row + head.head * rows_of_head + head.group * rows_of_group + query) * keys + key;
   }
@@ -180,7 +180,7 @@ struct alignas(16) Four {
 template <bool in_turns>
 class Tile {
  public:
-  static constexpr int fours = tile / 4 + 1;  ///< Fours in a row
+  static constexpr int fours = tile / 4 + 1;  ///< Fours from one row to the next
   static constexpr std::size_t bytes() { return shared_bytes<Four>(tile * fours); }
 
   SHARDRUN_ON_DEVICE explicit Tile(Block& block) : data_(block.shared<Four>(tile * fours)) {}
@@ -191,7 +191,7 @@ class Tile {
     return data_[place * fours + number];
   }
 
-  /// Loads rows from row `first` on, and of each row the columns from `column` on. Elements outside the tensor are 0.
+  /// Loads 64 rows from `first` on, and 64 of their columns from `column` on. Elements outside the tensor are 0.
   SHARDRUN_ON_DEVICE void load(const Block& block, const HeadRows& from, std::int64_t begin, std::int64_t first,
                                std::int64_t count, std::int64_t column, std::int64_t width) const {
     constexpr int rows_at_once = threads / side;
@@ -260,7 +260,7 @@ SHARDRUN_ON_DEVICE inline void add_transposed_product(const RowTile& a, const Ro
   }
 }
 
-/// Combines the values of all threads that hold parts of the same rows of a tile: half a warp.
+/// Combines the values of half a warp, whose 16 threads hold parts of the same rows of a tile.
 template <typename Join>
 [[nodiscard]] SHARDRUN_ON_DEVICE inline float join_row(Block& block, float value, const Join& join) {
   SHARDRUN_UNROLLED for (int distance = side / 2; distance > 0; distance /= 2) {
@@ -289,7 +289,7 @@ SHARDRUN_ON_DEVICE inline void store(const HeadRows& to, std::int64_t begin, std
       reals(tensor), of_sample, of_row, of_head, of_group, first, width % 4 == 0 && aligned, width % 8 == 0 && aligned};
 }
 
-/// The rows of part 0, 1 or 2 of qkv [B, T, 3, H, D].
+/// The rows of q, k or v, which are parts 0, 1 and 2 of qkv [B, T, 3, H, D].
 [[nodiscard]] inline HeadRows part_rows(const TensorView& qkv, std::int64_t part) {
   const std::int64_t row = qkv.shape[3] * qkv.shape[4];
   return head_rows(qkv, qkv.shape[1] * 3 * row, 3 * row, qkv.shape[4], 0, part * row);

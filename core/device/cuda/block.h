@@ -25,7 +25,7 @@ inline constexpr int warp_size = 32;
 /// Bytes at the start of a block's shared memory that block_join() uses. launch() adds them to each kernel's own.
 inline constexpr std::size_t join_bytes = 32 * sizeof(double);
 
-/// The largest shared memory of a block, in bytes, on GPUs of compute capability 8.6, 8.9 and 12.0. Others have more.
+/// The shared memory, in bytes, that a block may have on every GPU since compute capability 8.0. Many GPUs allow more.
 inline constexpr std::size_t most_shared_bytes = 99 * 1024;
 
 /// An array in the shared memory of a block. The emulator throws Error{internal} for an index outside of it.
@@ -52,8 +52,8 @@ class Shared {
 #endif
 };
 
-/// One thread's view of its block. All threads of a block must call sync() and shared() in the same order, and all
-/// lanes of a warp exchange(), ballot() and sync_warp().
+/// One thread's view of its block. All threads of a block must make the same calls of sync() and shared(). All lanes of
+/// a warp must make the same calls of exchange(), ballot() and sync_warp().
 class Block {
  public:
 #if defined(__CUDACC__)

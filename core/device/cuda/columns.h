@@ -7,9 +7,9 @@
 #include "core/device/cuda/launch.h"
 #include "core/device/cuda/values.h"
 
-/// Reduces the rows of a matrix to one: y[column] = the join over all rows of term(row, column). The rows are divided
-/// into chunks, by their number alone. Blocks write each chunk's partial result to scratch, and these are joined in the
-/// order of the chunks, so the bits of the result are always the same.
+/// Reduces the rows of a matrix to one: y[column] = the join over all rows of term(row, column). The number of rows
+/// alone decides how they are divided into chunks. Blocks write the result of each chunk to scratch. A second launch
+/// joins these results in the order of the chunks, so the bits of y are always the same.
 namespace shardrun::device::cuda {
 
 [[nodiscard]] inline std::int64_t chunks_of(std::int64_t rows) noexcept {
@@ -29,7 +29,7 @@ struct JoinRows {
 
   Term term;
   Join join;
-  float first;  ///< the result of no rows
+  float first;  ///< the result if there are no rows
   std::int64_t rows;
   std::int64_t width;
   std::int64_t chunks;
@@ -121,9 +121,9 @@ void join_rows_in_packs(const KernelCall& call, std::int64_t rows, std::int64_t 
   }
 }
 
-/// outputs[0][column] = join of the terms of all rows; if the call accumulates, this is added to the old value.
-/// term.get<pack>(row, column) gives the terms of `pack` neighbouring columns. `in_packs`: whether it may be called
-/// with pack_size for columns that are a multiple of it; then `width` is a multiple too.
+/// outputs[0][column] = the join of the terms of all rows. If the call accumulates, the join is added to the old value.
+/// term.get<pack>(row, column) gives the terms of `pack` neighbouring columns. With `in_packs`, get() is called with
+/// pack_size, for columns that are multiples of pack_size, and `width` must be a multiple of pack_size.
 /// REQUIRES: the call has join_rows_scratch() bytes of scratch, and join(first, x) is x.
 template <typename Term, typename Join>
 void join_rows(const KernelCall& call, std::int64_t rows, std::int64_t width, bool in_packs, const Term& term,

@@ -5,7 +5,7 @@
 #include "core/device/device.h"
 #include "core/device/queue.h"
 
-/// Kernels that copy, fill and inspect tensors. Each is enqueued on the call's stream; other fields are not read.
+/// Kernels that copy, fill and inspect tensors. Of a call they use the stream alone, on which they are enqueued.
 namespace shardrun::device::cuda {
 
 void copy_box(const KernelCall& call, const StridedCopy& copy);
@@ -16,7 +16,7 @@ void fill_elements(const KernelCall& call, void* data, std::int64_t count, std::
                    std::uint64_t bits);
 /// Sets `finite`, which the GPU can address, to 0 if an element is not finite. Otherwise leaves it unchanged.
 void find_non_finite(const KernelCall& call, const TensorView& tensor, std::int32_t* finite);
-/// For each page, adds 1 to its element of `pages` (in GPU memory) if a word of the page differs from `word`.
+/// Sets a page's element of `pages`, which the GPU can address, to 1 if a 32-bit word of the page differs from `word`.
 void find_written(const KernelCall& call, const void* data, std::uint64_t bytes, std::uint32_t word,
                   std::uint8_t* pages);
 

@@ -37,7 +37,7 @@ struct Map {
     SHARDRUN_UNROLLED for (int e = 0; e < count; ++e) { results[e] = function(of[k][e]...); }
     y.set_pack(i, results);
   }
-  /// A 32-bit division takes a quarter of the time of a 64-bit one.
+  /// The operand's element for element i of y. A 32-bit division takes a quarter of the time of a 64-bit one.
   SHARDRUN_ON_DEVICE static std::int64_t place(std::int64_t i, std::int64_t length) {
     if (length == 0) {
       return i;
@@ -59,8 +59,8 @@ void map_in_packs(const KernelCall& call, const Function& function) {
   for_each(call, (size + pack - 1) / pack, map);
 }
 
-/// outputs[0] = function(inputs[0], …) of the first operands, element by element. An operand may lack leading
-/// dimensions of the result. An operand that lacks none may share the result's memory.
+/// outputs[0] = function(inputs[0], …), element by element, of the first `operands` inputs. An input may lack leading
+/// dimensions of the result, and is then repeated. An input that lacks none may share the result's memory.
 /// `function` is called on the device.
 template <int operands, typename Function>
 void map(const KernelCall& call, const Function& function) {

@@ -60,7 +60,7 @@ class AddFusedKernels {
   }
 };
 
-/// The fused kernel for these two, or null if we have none.
+/// Prepares our own fused kernel for `first` and `next`. Null if there is none, or if it cannot fuse them.
 [[nodiscard]] inline std::unique_ptr<const PreparedKernel> fuse_own(const PreparedKernel& first,
                                                                     const PreparedKernel& next) {
   for (const KnownFusion& known : known_fusions()) {

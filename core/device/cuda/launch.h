@@ -29,7 +29,7 @@ inline constexpr const char* device_name = "cuda";
 inline constexpr const char* device_name = "cuda-emulated";
 #endif
 
-/// Threads of a block, for kernels that do not say otherwise. It limits the registers of a thread.
+/// The most threads of a block if a kernel has no `block_threads`. The compiler limits registers so that a block fits.
 inline constexpr int most_threads = 256;
 
 /// The largest number of threads in a block of this kernel: its member `block_threads`, or most_threads if it has none.
@@ -68,10 +68,10 @@ struct KnownKernel {
 template <typename Function>
 const KnownKernel<Function> KnownKernel<Function>::only;
 
-/// Enqueues a kernel on the call's stream: `function(block)` for each thread of `blocks` blocks of `threads` threads.
-/// The function object is copied. `bytes` of shared memory are for shared<T>(). Does nothing if `blocks` is 0.
+/// Enqueues a kernel on the call's stream. Each thread of `blocks` blocks of `threads` threads calls function(block).
+/// The function object is copied. Block::shared() can reserve `bytes` in all. Does nothing if `blocks` is 0.
 /// REQUIRES: `threads` is a multiple of warp_size and at most most_threads_of<Function>().
-/// Throws Error{internal}, naming the kernel, if CUDA refuses the launch.
+/// Throws Error{internal}, naming the kernel, if CUDA refuses the launch. Emulated, throws as emulated::run() does.
 template <typename Function>
 void launch([[maybe_unused]] const KernelCall& call, std::int64_t blocks, int threads, std::size_t bytes,
             const Function& function) {
@@ -127,7 +127,7 @@ struct ForEach {
   }
 };
 
-/// Enqueues function(index) for each index from 0 to count - 1, one thread per index.
+/// Enqueues function(index) for each index from 0 to count - 1. A thread gets one index, or several above 2^28 indices.
 template <typename Function>
 void for_each(const KernelCall& call, std::int64_t count, const Function& function) {
   constexpr std::int64_t most_blocks = std::int64_t{1} << 20;

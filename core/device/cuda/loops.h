@@ -20,7 +20,7 @@ struct Loops {
     std::int64_t of[tensors];
   };
 
-  /// Adds a loop around the others. It is merged with the loop before if the strides allow.
+  /// Adds a loop around the others. It is merged with the loop inside it if the strides allow. Size 1 adds nothing.
   template <typename... Strides>
   void add_outer(std::int64_t size, Strides... tensor_strides) {
     const std::int64_t all[] = {tensor_strides...};

@@ -5,8 +5,8 @@
 #include "core/device/cuda/rows.h"
 
 /// Products of float32 matrices, in tiles held in shared memory: result(m, n) = the sum over k of a(m, k) b(k, n), for
-/// each index of a batch. An operand says where its elements are, so convolutions are products too. Sums are made in
-/// the order of k, so the bits are always the same.
+/// each index of a batch. An operand says where its elements are, so convolutions are products too. Sizes alone decide
+/// the order in which a sum is made, so its bits are always the same.
 ///
 /// An operand of type T has
 /// - T::Row row(batch, m): the part of an address that a row (of b: a column n) shares;
@@ -36,7 +36,7 @@ struct Product {
   static constexpr int each = 4;    ///< rows and columns of the result that a thread computes
   static constexpr int side = tile / each;
   static constexpr int threads = side * side;
-  static constexpr int stride = tile + 4;  ///< between indices k; the 4 floats spread a column over all banks
+  static constexpr int stride = tile + 4;  ///< floats per index k; the 4 unused ones spread a column over all banks
   static constexpr int loads = tile * depth / threads;
 
   A a;
@@ -138,7 +138,7 @@ struct Product {
   };
 };
 
-/// For few results that are long sums: a block computes each in float64, which is free because reading takes longer.
+/// Computes few results that are long sums, each in float64 by a block. Reading takes longer, so float64 costs no time.
 template <typename A, typename B, typename Result>
 struct LongSums {
   A a;

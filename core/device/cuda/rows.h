@@ -42,13 +42,13 @@ struct Team {
     }
   }
   /// Calls use(e, load(e)) for the same steps, in the same order. `ahead` loads are in flight at once, also at the end
-  /// of the row: a step past the end loads the first step's elements again.
+  /// of the row, where steps past the end repeat an earlier load and ignore its result.
   template <int pack, int ahead, typename Load, typename Use>
   SHARDRUN_ON_DEVICE void loop(std::int64_t width, const Load& load, const Use& use) const {
     const std::int64_t step = std::int64_t{pack} * size();
     std::int64_t e = std::int64_t{pack} * member();
     decltype(load(e)) found[ahead];
-    for (; e + (ahead - 1) * step < width; e += ahead * step) {  // no branches: loads would wait behind them
+    for (; e + (ahead - 1) * step < width; e += ahead * step) {  // without branches, behind which loads would wait
       SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) { found[i] = load(e + i * step); }
       SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) { use(e + i * step, found[i]); }
     }
@@ -66,8 +66,8 @@ struct Team {
 /// The widest row, in elements, that a warp computes. A block computes wider ones.
 inline constexpr std::int64_t widest_of_warp = 1024;
 
-/// A thread's part of a row that is read several times. A warp holds it in registers, a block loads it again each time.
-/// REQUIRES: what load(e) reads does not change in between.
+/// A thread's part of a row that is read several times. It is kept in registers if a warp reads the row in packs, and
+/// loaded again each time otherwise. REQUIRES: what load(e) reads does not change in between.
 template <bool is_block, int pack, typename Load>
 class HeldRow {
  public:
@@ -135,8 +135,8 @@ void for_each_row_in_packs(const KernelCall& call, std::int64_t rows, std::int64
   }
 }
 
-/// Calls function.compute<pack>(team, row) for each row of `width` elements. `pack` is pack_size if all tensors of the
-/// call that the function reads in packs have rows of this width, else 1.
+/// Calls function.compute<pack>(team, row) for each row of `width` elements. `pack` is pack_size if it divides `width`
+/// and all tensors of the call are aligned, else 1. REQUIRES: tensors that are read in packs have rows of this width.
 template <typename Function>
 void for_each_row(const KernelCall& call, std::int64_t rows, std::int64_t width, const Function& function) {
   if (width % pack_size == 0 && are_aligned(call)) {

@@ -69,7 +69,7 @@ struct Reals {
       reinterpret_cast<float*>(data)[i] = value;
     }
   }
-  /// Sets an element, or adds to it if the op accumulates.
+  /// Sets an element, or adds to the element if `accumulate` is true.
   SHARDRUN_ON_DEVICE void put(std::int64_t i, float value, bool accumulate) const {
     set(i, accumulate ? get(i) + value : value);
   }
@@ -165,7 +165,7 @@ inline constexpr int pack_size = 8;
 }
 [[nodiscard]] inline std::int64_t rows(const TensorView& tensor) noexcept { return extent(tensor, 0, tensor.rank - 1); }
 
-/// The number type and functions with which the formulas of core/graph/formulas.h are instantiated here: one float.
+/// The formulas of core/graph/formulas.h are instantiated here with this number type (float) and these functions.
 struct FloatMath {
   using Number = float;
   SHARDRUN_ON_BOTH static constexpr float constant(double value) { return static_cast<float>(value); }
@@ -182,7 +182,7 @@ struct FloatMath {
 
 inline constexpr float log2_e = 1.44269504F;
 
-/// 2^x in one instruction; 0 if the result is below 2^-126. To get e^x, scores are multiplied by log2 e.
+/// 2^x. A GPU needs one instruction and gives 0 for results below 2^-126. To get e^x, scores are multiplied by log2 e.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline float power_of_two(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -192,7 +192,7 @@ inline constexpr float log2_e = 1.44269504F;
   return ::exp2f(x);
 #endif
 }
-/// e^x with an error of at most 2^-22 e^x |x|. For factors in sums of bounded terms, such as a softmax.
+/// e^x with a relative error of at most about 2^-22 (1 + |x|). That is enough for the terms of a softmax.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline float fast_exp(float x) { return power_of_two(log2_e * x); }
 
 }  // namespace shardrun::device::cuda

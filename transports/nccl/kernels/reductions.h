@@ -14,8 +14,8 @@ struct Share {
   std::uint64_t step;
 };
 
-/// to[i] = ((m0[i] + m1[i]) + m2[i]) + … over the members m. `parts` contains the members' elements one after the
-/// other, except those of member `own`, which are at `own_part`. `to` may be `own_part`.
+/// to[i] = ((m0[i] + m1[i]) + m2[i]) + … over the members m, or their product. `parts` contains the members' elements
+/// one after the other, except those of member `own`, which are at `own_part`. `to` may be `own_part`.
 struct Reduction {
   const void* parts;
   const void* own_part;
@@ -80,7 +80,7 @@ SHARDRUN_ALSO_ON_GPUS inline Key32 key_for(float) { return {}; }
 SHARDRUN_ALSO_ON_GPUS inline Key64 key_for(double) { return {}; }
 
 /// Inverts all bits except the sign of a negative number, because negative numbers have the reverse order as integers.
-/// It is its own inverse.
+/// This function is its own inverse.
 template <class Integer>
 SHARDRUN_ALSO_ON_GPUS Integer turned(Integer bits) {
   constexpr Integer all_but_sign = static_cast<Integer>(~(std::uint64_t{1} << 63U) >> (64U - 8U * sizeof(Integer)));

@@ -2,7 +2,7 @@
 
 #include "core/device/host_device.h"
 
-// The device `cuda-emulated`: the processor, running the source of the CUDA kernels. Programs that link
+// The device `cuda-emulated` runs the source of the CUDA kernels on the processor. Programs that link
 // shardrun_cuda_emulated_all have it.
 
 namespace shardrun::device::cuda::emulated {

@@ -33,7 +33,7 @@ namespace {
 using boost::context::fiber;
 
 #if defined(SHARDRUN_ASAN)
-constexpr std::size_t stack_bytes = 512 * 1024;  // instrumented code needs more than the default
+constexpr std::size_t stack_bytes = 512 * 1024;  // instrumented code needs more than other code
 #else
 constexpr std::size_t stack_bytes = 128 * 1024;
 #endif
@@ -112,7 +112,7 @@ struct Strand {
   Running* running = nullptr;
   int thread = 0;
   State state = State::fresh;
-  Fiber* fiber = nullptr;  ///< the fiber on which it runs; null once it has ended
+  Fiber* fiber = nullptr;  ///< the fiber on which it runs; null before it begins and after it ends
   Where where = {};
   int exchanges = 0;  ///< number of exchanges so far
 };
@@ -166,7 +166,7 @@ class Running {
  public:
   Running(const Launch& launch, Order order, std::uint64_t seed)
       : launch_(launch), order_(order), random_(seed), strands_(static_cast<std::size_t>(launch.threads)) {
-    // Exactly the requested size, so that AddressSanitizer finds accesses outside.
+    // The memory has exactly the requested size, so that AddressSanitizer finds accesses outside.
     shared_ = std::make_unique<unsigned char[]>(launch.shared_bytes);
     exchanged_.resize(strands_.size());
   }
@@ -179,7 +179,7 @@ class Running {
     try {
       launch_.body(launch_.function, strand, shared_.get());
     } catch (const Abandoned&) {
-      // This thread ends because another one failed, whose error is thrown.
+      // This thread ends because another thread failed. run_all() throws the error of that thread.
     } catch (const Error& error) {
       fail(std::make_exception_ptr(Error(
           error.code(), fmt::format("cuda-emulated: {}, thread {}: {}", name(), strand.thread, error.message()))));
@@ -239,7 +239,7 @@ class Running {
   std::vector<Strand> strands_;
   std::vector<int> threads_;  ///< the order in which threads run
   std::unique_ptr<unsigned char[]> shared_;
-  /// The values of each lane in this exchange and in the one before, because a lane may be one exchange ahead of lanes
+  /// The values of each lane in this exchange and in the one before, because a lane can be one exchange ahead of lanes
   /// that still read.
   std::vector<std::array<std::array<unsigned char, most_given_bytes>, 2>> exchanged_;
   std::vector<Fiber*> used_;
@@ -295,7 +295,7 @@ bool Running::advance(std::vector<std::unique_ptr<Fiber>>& idle) {
   return any;
 }
 
-/// If all threads of a group wait at one place, lets them continue.
+/// Lets the threads of a group continue if all wait at one place. Returns whether they do.
 bool Running::release_group(std::size_t first, std::size_t count, State state) {
   const auto group = std::span(strands_).subspan(first, count);
   const bool all = std::ranges::all_of(group, [&](const Strand& strand) {

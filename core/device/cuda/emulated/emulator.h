@@ -12,7 +12,7 @@
 /// - It runs the threads of a block in a chosen order, so a missing barrier changes the results.
 /// - It fills shared memory with NaN before each block.
 /// - If threads can never stop waiting for each other, the error names the kernel, the block and the place.
-/// - It checks indices of shared memory, and that a block uses no more of it than every GPU has.
+/// - It checks indices of shared memory, and that a block uses no more of it than most_shared_bytes.
 namespace shardrun::device::cuda::emulated {
 
 /// The order in which blocks run, and in which the threads of a block run between barriers.
@@ -38,7 +38,7 @@ struct Place {
 };
 [[nodiscard]] Place place_of(const Strand& strand) noexcept;
 
-/// Implement the functions of Block. They throw Error{internal} if another thread of the block has failed.
+/// Implement the functions of Block. If another thread of the block has failed, they unwind the thread's stack.
 void wait_for_block(Strand& strand, Where where);
 void exchange(Strand& strand, const void* given, void* found, std::size_t bytes, int lane, Where where);
 [[nodiscard]] std::uint32_t ballot(Strand& strand, bool value, Where where);
@@ -50,7 +50,7 @@ void give(Strand& strand, const void* given, std::size_t bytes, Where where);
 void require_shared(const Strand& strand, std::size_t bytes);
 [[noreturn]] void fail_shared_index(int index, int count);
 
-/// A thread's unfinished copies to shared memory. They are made when it waits for them; until then the target is NaN.
+/// A thread's unfinished copies to shared memory. finish() makes them. Until then the target is NaN.
 class Copies {
  public:
   static constexpr std::size_t bytes = 16;
@@ -82,12 +82,12 @@ struct Launch {
 
 /// Enqueues a kernel, identified by its entry, on a stream.
 using Enqueue = void (*)(void* stream, const void* entry, std::function<void()> work);
-/// Sets the function that receives launches on a stream: a fake of CUDA's runtime, which runs them later. REQUIRES: it
-/// is called before the first such launch.
+/// Sets the function that receives launches on a stream. Tests give the one of a fake of CUDA's runtime, which runs
+/// launches later. REQUIRES: set_enqueue() is called before the first such launch.
 void set_enqueue(Enqueue enqueue) noexcept;
 
-/// Runs a launch, or enqueues a copy of it on its stream. Throws what a thread of the kernel throws, and
-/// Error{internal} if threads wait for each other forever.
+/// Runs a launch, or enqueues a copy of it on its stream. Throws what the first failing thread throws, Error{internal}
+/// if the launch is invalid or threads wait for each other forever, and Error{io} if memory for stacks is lacking.
 void run(const Launch& launch);
 
 }  // namespace shardrun::device::cuda::emulated

@@ -74,8 +74,8 @@ struct Attend : attention::Tensors {
   }
 
  private:
-  /// Turns scores into probabilities, exp(score - largest), times dropout's factors. `total` is this thread's part of
-  /// their sum.
+  /// Turns scores into exp(score - largest) times dropout's factors. Rescales `result`, and `total`, which is this
+  /// thread's part of the sum of exp(score - largest) without dropout.
   SHARDRUN_ON_DEVICE void exponentiate(Block& block, const Head& head, std::int64_t query, std::int64_t key,
                                        float (&scores)[each], float& largest, float& total,
                                        float (&result)[each]) const {
@@ -106,7 +106,7 @@ struct Attend : attention::Tensors {
 };
 
 /// Attention of bfloat16 with tensor cores. `width`: at least the width of heads. `count`: fragments of 16 queries per
-/// warp. The columns of a tile of scores are keys. Scores are in units of ln 2.
+/// warp. The columns of a tile of scores are keys. Scores are multiplied by log2 e, for power_of_two().
 template <int width, int count>
 struct AttendMatrices : attention::Tensors {
   static constexpr int warp_rows = count * attention::fragment_rows;
@@ -124,7 +124,7 @@ struct AttendMatrices : attention::Tensors {
     const Head& head = mine.head;
     const int warp_row = block.warp() * warp_rows;
     const std::int64_t first = mine.first + warp_row;
-    const std::int64_t query = first + block.lane() / 4;  // the lane also has the rows 8, 16 and 24 below
+    const std::int64_t query = first + block.lane() / 4;  // the first of the lane's rows: every eighth of the warp
     const QueryTile queries(block);
     const TwoTiles keys(block);
     const TwoTiles values(block);

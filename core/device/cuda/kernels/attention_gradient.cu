@@ -45,7 +45,7 @@ void run_gradient(const KernelCall& call, const GradientTensors& of, const Gradi
   }
 }
 
-/// The layout of `out`, which its gradient shares.
+/// The layout of `out` and of its gradient, with packs only if both tensors are aligned.
 HeadRows rows_of_both(HeadRows out, const TensorView& dout) {
   out.in_packs = out.in_packs && is_aligned(dout);
   out.in_eights = out.in_eights && is_aligned(dout);

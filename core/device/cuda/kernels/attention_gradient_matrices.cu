@@ -105,7 +105,7 @@ struct GradientQueriesMatrices {
   }
 
  private:
-  /// `query`: that of the lane's first row. `key`: that of the tile's first column.
+  /// `query`: the query of the lane's first row. `key`: the key of the tile's first column.
   template <bool all_visible>
   SHARDRUN_ON_DEVICE void differentiate(Block& block, const Head& head, std::int64_t query, std::int64_t key,
                                         const float (&lses)[count][2], const float (&dout_outs)[count][2],
@@ -229,8 +229,8 @@ struct GradientKeysMatrices {
   }
 
  private:
-  /// `query`: that of the tile's first column. `key`: that of the lane's first row. `at`:
-  /// the tile's begin in shared memory.
+  /// `query`: the query of the tile's first column. `key`: the key of the lane's first row. `at`: the tile's first row
+  /// in shared memory.
   template <bool all_visible>
   SHARDRUN_ON_DEVICE void differentiate(Block& block, const Head& head, std::int64_t query, std::int64_t key, int at,
                                         const Shared<float>& lses, const Shared<float>& dout_outs,
@@ -256,7 +256,7 @@ struct GradientKeysMatrices {
   }
 };
 
-/// `count`, `query_step` and `key_step`: template arguments of the two kernels.
+/// `query_step`: the keys per tile of the kernel of dq. `key_step`: the queries per tile of the kernel of dk and dv.
 template <int width, int count, int query_step, int key_step, bool is_plain>
 void launch_matrices(const KernelCall& call, const GradientTensors& of, const Gradients& to) {
   launch_gradients(call, warps * warp_size, GradientQueriesMatrices<width, count, query_step, is_plain>{of, to.dq},

@@ -5,14 +5,14 @@ namespace {
 
 /// Where a thread works in a pair of tiles, one of queries and one of keys.
 struct TilePair {
-  std::int64_t query;  ///< that of the tile's first row
-  std::int64_t key;    ///< that of the tile's first column
+  std::int64_t query;  ///< the query of the tile's first row
+  std::int64_t key;    ///< the key of the tile's first column
   int row;             ///< the thread's first row in the tile
   int column;
 };
 
 /// The tiles from which scores and their gradients are computed. A block owns tiles of queries or of keys, and loops
-/// over all tiles of the other kind.
+/// over the tiles of the other kind that they see.
 struct ScoreTiles {
   RowTile queries;
   RowTile douts;
@@ -56,7 +56,7 @@ struct ScoreTiles {
   }
 };
 
-/// What the backward pass needs of a query: its number, the keys it sees, its log-sum-exp, and the sum of dout * out.
+/// The backward pass needs these numbers of a query. `dout_out` is the sum of dout * out, D_i.
 struct QueryFacts {
   std::int64_t query;
   Range visible;
@@ -150,7 +150,7 @@ struct GradientKeys {
     const std::int64_t column = block.index() % chunks * tile;
     const std::int64_t number = block.index() / chunks % heads;
     Head head = {number / shape.heads, number % shape.heads, 0};
-    // The first keys come first: with a causal mask, most queries see them.
+    // The first blocks get the first keys, which with a causal mask are seen by the most queries.
     const std::int64_t first = block.index() / chunks / heads * tile;
     TilePair at = {0, first, block.thread() / side * each, block.thread() % side * each};
     const ScoreTiles tiles(block);

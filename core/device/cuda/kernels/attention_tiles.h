@@ -9,8 +9,8 @@
 #include "core/device/cuda/attention.h"
 #include "core/device/cuda/matrix.h"
 
-/// What the kernels of attention and of its gradient share: the tensors, a block's queries, the loop over the tiles
-/// that these see, and products of tiles with tensor cores.
+/// The kernels of attention and of its gradient share this: the tensors, a block's queries, the loop over the tiles
+/// that these queries see, and products of tiles with tensor cores.
 namespace shardrun::device::cuda::attention {
 
 // Attention of bfloat16 with tensor cores. A block has four warps. Each warp owns 16 or 32 rows (queries or keys) of
@@ -19,12 +19,11 @@ namespace shardrun::device::cuda::attention {
 // stay in a warp's registers, and are rounded to bfloat16 before they are multiplied. Sums are float32.
 
 inline constexpr int warps = 4;
-/// Rows of a fragment.
 inline constexpr int fragment_rows = 16;
 
 inline constexpr float log_2 = 0.693147181F;
 
-/// The widest heads that these kernels take.
+/// The most elements of a head that the kernels with tensor cores take.
 inline constexpr std::int64_t widest = 128;
 [[nodiscard]] inline bool all_bfloat(std::initializer_list<const HeadRows*> operands) {
   bool all = true;
@@ -86,8 +85,8 @@ class MatrixTile {
   Shared<Eight> data_;
 };
 
-/// sums[i] += a b^T, of the 16 rows of `a` from a_row + 16 i on, and of as many rows of `b` from b_row on
-/// as sums needs.
+/// sums[i] += a b^T, with the 16 rows of `a` that begin at a_row + 16 i, and the 8 * fragments rows of `b` that begin
+/// at b_row.
 template <int width, int a_rows, int b_rows, int count, int fragments>
 SHARDRUN_ON_DEVICE inline void add_row_products(Block& block, const MatrixTile<a_rows, width>& a, int a_row,
                                                 const MatrixTile<b_rows, width>& b, int b_row,
@@ -140,7 +139,7 @@ SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC
     }
     return found;
   }
-  // Two lanes hold elements of the same four random numbers of each row. Each of the two draws the numbers of one row.
+  // Two neighbouring lanes hold four consecutive keys of two rows. A draw serves four keys, so each draws for one row.
   const bool is_odd = block.lane() % 2 == 1;
   const DropoutStream::Factors drawn =
       shape.stream.factors(sample, shape.draw_of(head, query + (is_odd ? 8 : 0), key) / 4);
@@ -166,8 +165,8 @@ SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC
     }
     return found;
   }
-  // Four lanes hold elements of the same four random numbers of a query. Lane i draws those of element i, and then the
-  // 4 x 4 numbers are transposed.
+  // For each of their four elements, four lanes hold consecutive keys of one query, which one draw serves. Lane i of
+  // the four draws for element i, and then the 4 x 4 numbers are transposed.
   const int i = block.lane() / 4 % 4;
   const DropoutStream::Factors drawn =
       shape.stream.factors(sample, shape.draw_of(head, query + i % 2, key + i / 2 * 8) / 4);
@@ -221,8 +220,6 @@ SHARDRUN_ON_DEVICE inline void store_rows(const Block& block, const HeadRows& to
     }
   }
 }
-
-// Tensors, queries and tiles.
 
 struct Tensors {
   Shape shape;

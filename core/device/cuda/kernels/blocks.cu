@@ -3,8 +3,8 @@
 
 #include <shardrun/sdk/transport/half.hpp>
 
-// Products and tables of int8 weights in blocks: core/graph/ops/blocks.cpp. A thread computes one element of the
-// result.
+// These kernels multiply by int8 weights in blocks, and read rows of tables of them (core/graph/ops/blocks.cpp). A
+// thread computes one element of the result.
 
 namespace shardrun::device::cuda {
 namespace {
@@ -22,8 +22,8 @@ struct BlockWeights {
   const std::uint16_t* scales;
 };
 
-/// y[l, n] = sum over blocks of the scales of x and w times the exact sum of their integers. Each thread rounds its row
-/// of x itself.
+/// y[l, n] = the sum over blocks of (x's scale) (w's scale) (the exact sum of products of their integers). Each thread
+/// rounds its row of x itself.
 struct BlockProducts {
   Reals x;
   BlockWeights w;
@@ -66,7 +66,7 @@ void block_matmul(const KernelCall& call) {
                          extent(w, w.rank - contract, w.rank)});
 }
 
-/// y[l, e] = scale w of the token's row; zeros if another shard holds it.
+/// y[l, e] = scale * w[row of token l, e]; 0 if another shard holds the row.
 struct BlockRows {
   const std::int32_t* tokens;
   BlockWeights w;

@@ -1,9 +1,9 @@
 #include "core/device/cuda/product.h"
 #include "core/device/taps.h"
 
-// Convolutions as matrix products, one for each group of channels. The matrix of what the windows read (im2col) is
-// never stored: the operand of the product computes where its elements are.
-// x, dx: [batch, channels, H, W]   w, dw: [outputs, channels of a group, H, W]   y, dy: [batch, outputs, H, W]
+// Convolutions are matrix products, one for each group of channels. The matrix of the windows (im2col) is never stored.
+// x, dx: [batch, channels, H, W]   w, dw: [outputs, channels of a group, taps down, taps across]
+// y, dy: [batch, outputs, rows, columns]
 
 namespace shardrun::device::cuda {
 namespace {

@@ -52,7 +52,7 @@ struct CopyElement {
   }
 };
 
-/// The same box without dimensions of size 1. Neighbouring dimensions that are one run in both tensors are merged.
+/// A copy's box without dimensions of size 1. Neighbouring dimensions that are one run in both tensors are merged.
 Box merged(const StridedCopy& copy) {
   Box box;
   for (std::size_t d = 0; d < copy.shape.size(); ++d) {
@@ -79,7 +79,7 @@ Box merged(const StridedCopy& copy) {
   return box;
 }
 
-/// How many elements can be copied together as one unit of up to 16 bytes.
+/// The number of elements that can be copied together as one unit of up to 16 bytes.
 std::int64_t run_of(const Box& box, const StridedCopy& copy) {
   const int last = box.rank - 1;
   if (last < 0 || box.from_strides[last] != 1 || box.to_strides[last] != 1) {

@@ -1,7 +1,7 @@
 #include "core/device/cuda/loops.h"
 #include "core/device/cuda/rows.h"
 
-// Reading the rows of a table that tokens choose, and the gradient of that op.
+// These kernels read the rows of a table that tokens choose, and compute the gradient of that op.
 // tokens: [L]   table, dtable: [O, V, E]   y, dy: [O, L, E]
 
 namespace shardrun::device::cuda {
@@ -49,9 +49,9 @@ void gather(const KernelCall& call) {
                Gather{integers(call.inputs[0]), count, reals(call.inputs[1]), reals(call.outputs[0]), rows});
 }
 
-/// Number of consecutive rows of a table in a range. The tokens of a range are listed together.
+/// A range has this many consecutive rows of a table. The tokens of a range are listed together.
 constexpr int range_rows = 256;
-/// Number of consecutive entries in the list of places. A chunk whose entries belong to one row is summed on its own.
+/// A chunk has this many consecutive entries of the list of places. It is summed on its own if all belong to one row.
 constexpr int chunk_places = 64;
 
 /// The begin and the end of a part of a list.
@@ -66,8 +66,8 @@ struct alignas(8) Placed {
   std::int32_t place;
 };
 
-/// The scratch. It holds the places of this shard's tokens, ordered by row and ascending within a row, and the sums of
-/// their chunks.
+/// The scratch holds the places of this shard's tokens, ordered by row and ascending within a row, and the sums of
+/// chunks of these places.
 struct SortedPlaces {
   /// `others`: the number of table elements that share an index in V.
   SortedPlaces(std::byte* scratch, std::int64_t count, std::int64_t held, std::int64_t others)
@@ -223,7 +223,7 @@ struct ListRow {
   }
 };
 
-/// A thread that sums rows of dy for `pack` columns of the result.
+/// Sums rows of dy, in one thread, for `pack` columns of the result.
 template <int pack>
 struct RowSum {
   Reals dy;

@@ -160,7 +160,7 @@ struct SoftmaxTermsGradient {
         width, [&](std::int64_t v) { return logits.get_pack<pack>(row * width + v); },
         [&](std::int64_t v, Pack<pack> values) {
           SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { values[k] = fast_exp(values[k] - largest) * of_sum; }
-          if (target >= v && target - v < pack) {  // true in one thread
+          if (target >= v && target - v < pack) {  // true in at most one thread
             SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { values[k] += v + k == target ? of_target : 0.0F; }
           }
           dlogits.set_pack(row * width + v, values);

@@ -35,7 +35,7 @@ Reals shifted(const TensorView& tensor, std::int64_t element) {
   return of;
 }
 
-/// y[b, a] = x[a, b] in tiles of 32 by 32, so that reads and writes are both consecutive. Dimension a is consecutive in
+/// y[a, b] = x[b, a] in tiles of 32 by 32, so that reads and writes are both consecutive. Dimension a is consecutive in
 /// x, dimension b in y.
 struct TransposeTiles {
   static constexpr int tile = warp_size;
@@ -204,7 +204,7 @@ void iota(const KernelCall& call) {
   for_each(call, y.shape[0], Count{reals(y), graph::is_real(y.dtype) ? nullptr : integers(y), y.origin[0]});
 }
 
-/// y[i] = x[i + offset] along one dimension, as the reference's shift defines it.
+/// y[i] = x[i + offset] along one dimension, as the device `reference` defines it.
 struct Shift {
   Reals x;
   Reals y;
@@ -233,7 +233,7 @@ struct Shift {
   SHARDRUN_ON_DEVICE std::int64_t modulo(std::int64_t value) const { return (value % size + size) % size; }
 };
 
-/// Throws Error{internal} if the operand's part lacks an element that the result needs.
+/// Throws Error{internal} if the operand's part lacks an element, unless an exchange brings it (attribute `missing`).
 void require_held(const KernelCall& call, const Shift& shift) {
   for (std::int64_t i = 0; i < shift.y_size; ++i) {
     const std::int64_t wanted = shift.first + i;
@@ -279,7 +279,7 @@ struct Add {
   SHARDRUN_ON_DEVICE void operator()(std::int64_t i) const { y.put(i, x.get(i), true); }
 };
 
-/// y = x, or y += x.
+/// y = x; or y += x if the call accumulates and x holds real numbers.
 void copy(const KernelCall& call) {
   if (call.accumulate && graph::is_real(call.inputs[0].dtype)) {
     for_each(call, call.outputs[0].elements(), Add{reals(call.inputs[0]), reals(call.outputs[0])});

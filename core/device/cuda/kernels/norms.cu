@@ -4,8 +4,8 @@
 #include "core/device/cuda/fusions.h"
 #include "core/device/cuda/rows.h"
 
-// Layer norm and RMS norm, over the last dimension. Statistics are float32 in registers. A warp also holds its row in
-// registers; wider rows are read again from the cache for each pass.
+// Layer norm and RMS norm, over the last dimension. Statistics are float32 in registers. A warp that reads in packs
+// also keeps its row in registers. Other rows are read again, from the cache, for each pass.
 // x, y, dy, dx: [L, E]   gain, bias, dgain: [E]   mean, rstd: [L]
 
 namespace shardrun::device::cuda {
@@ -117,8 +117,8 @@ void rms_norm(const KernelCall& call) {
 }
 
 /// With n = (x - mean) rstd and g = dy gain:  dx = rstd (g - average(g) - n average(g n)). RMS norm has no mean, and
-/// its gradient no average(g). `adds`: also sum = dx + added, for the gradient of a residual; dx is then written only
-/// if something may read it.
+/// its gradient no average(g). With `adds`, the kernel also computes sum = dx + added, for the gradient of a residual.
+/// It then writes dx only if `keeps_dx`.
 template <bool adds>
 struct GradientInput {
   Reals dy;
@@ -200,8 +200,8 @@ void gradient_input(const KernelCall& call) {
                                    .width = width});
 }
 
-/// A norm's gradient followed by a sum that overwrites one of its operands; the gradient is the other operand. Each
-/// element is written by the thread that has read it.
+/// Fuses a norm's gradient dx with the sum dx + other, if the sum overwrites dx or other. The thread that has read an
+/// element of these two writes it.
 std::optional<FusedArguments> gradient_and_sum(const PreparedKernel& gradient, const PreparedKernel& add) {
   const TensorView& dx = gradient.outputs.front();
   const TensorView& sum = add.outputs.front();
@@ -220,7 +220,7 @@ std::optional<FusedArguments> gradient_and_sum(const PreparedKernel& gradient, c
   return made;
 }
 
-/// dgain[e] = sum over rows of dy (x - mean) rstd.
+/// The terms of dgain[e] = sum over rows of dy (x - mean) rstd.
 struct GainTerm {
   Reals dy;
   Reals x;

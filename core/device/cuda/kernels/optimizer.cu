@@ -218,8 +218,8 @@ void adamw(const KernelCall& call) {
   all_floats ? adamw_of<Floats::pack, Floats>(call) : adamw_of<pack_size, Reals>(call);
 }
 
-/// v = momentum v + g, p = p - rate v, where g has decay p added (Sutskever et al. 2013, "On the importance of
-/// initialization and momentum", section 2, with the rate outside the velocity).
+/// v = momentum v + g and p = p - rate v, where g = scale * gradient + decay p. Sutskever et al. 2013, "On the
+/// importance of initialization and momentum", section 2, with the rate outside the velocity.
 struct Sgd {
   Reals parameter;
   Reals velocity;
@@ -275,7 +275,7 @@ void sgd(const KernelCall& call) {
                         .guard = call.scalars.guard});
 }
 
-/// Fuses AdamW with the cast that makes the parameter's copy for products. It must not overlap what the update reads.
+/// Fuses AdamW with the cast that makes the parameter's bfloat16 copy, if that copy overlaps no operand of the update.
 std::optional<FusedArguments> adamw_and_cast(const PreparedKernel& adamw, const PreparedKernel& cast) {
   const TensorView& copy = cast.outputs.front();
   const auto is_apart = [&](const TensorView& input) { return !overlap(copy.data, copy.bytes(), input); };

@@ -59,9 +59,9 @@ void write_pages(const KernelCall& call) {
 }
 
 /// softmax(q K^T scale) V over the positions that a query sees. Vaswani et al. 2017, arXiv:1706.03762, equation 1. A
-/// block has one head of one query. It goes through the positions in tiles: each thread computes the scores of some
-/// positions, then threads share the width, and groups of them the positions. It keeps the largest score so far, and
-/// rescales its sums when that grows. The order of all sums follows from the positions that the query sees.
+/// block has one head of one query and loops over tiles of positions. Each thread computes the scores of some of them.
+/// Then each group of threads adds the values of some of them. The block keeps the largest score so far, and rescales
+/// its sums when that grows. The positions that the query sees alone decide the order of all sums.
 template <int pack>
 struct AttendPages {
   static constexpr int tile = 512;  ///< positions

@@ -9,7 +9,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// Where the windows of an element lie.
+/// Finds the elements of the operand that an element of the result reads.
 struct Pool {
   Taps down;
   Taps across;

@@ -43,7 +43,7 @@ struct MatrixProduct {
   std::int64_t inner;
   bool accumulate;
 
-  /// A tile of an operand: how it is read from global memory into registers, and stored in shared memory.
+  /// A tile of an operand. It is read from global memory into registers, and then stored in shared memory.
   template <bool inner_last>
   struct Tile {
     static constexpr int lines = inner_last ? size : depth;

@@ -11,17 +11,17 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// How a reduction reads its operand.
+/// Says how a reduction reads its operand.
 struct Nest {
   Nest(const TensorView& x, std::span<const std::int64_t> dims)
       : loops(x, dims), results(loops.others.total()), length(loops.chosen.total()) {}
 
-  /// Whether consecutive results read consecutive elements, while the elements of one result are apart.
+  /// Whether consecutive results read consecutive elements, while one result reads elements that are not consecutive.
   [[nodiscard]] bool has_columns() const {
     return loops.chosen.consecutive() == 1 && loops.others.consecutive() > 1 && length > 1;
   }
-  /// The number of parts into which the elements of each result are divided, unless they are columns. A block loads a
-  /// part of 8,192 elements at once: four packs per thread.
+  /// The number of parts into which the elements of each result are divided, unless has_columns(). A block loads 8,192
+  /// elements at once, which is four packs per thread.
   [[nodiscard]] std::int64_t parts() const {
     constexpr std::int64_t elements_of_part = 8192;
     return length <= 2 * elements_of_part

@@ -5,14 +5,14 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// Rotates pair i of each row at position p by the angle p / base^(2i / E), or back. Su et al. 2021, arXiv:2104.09864,
-/// equation 34. Frequencies and angles are float32. A block computes the rows of one position, which share their
-/// cosines and sines.
+/// Rotates pair i of each row at position p by the angle p / base^(2i / E), or back, and multiplies it by `factor`.
+/// Su et al. 2021, arXiv:2104.09864, equation 34. Frequencies and angles are float32. A block computes the rows of one
+/// position, which share their cosines and sines.
 /// x, y: [K, positions, M, E]
 struct Rope {
   Reals x;
   Reals y;
-  const std::int32_t* places;  ///< positions [K, positions] in place of indices; null: none
+  const std::int32_t* places;  ///< positions [K, positions], used instead of indices; null: indices are used
   std::int64_t positions;
   std::int64_t first;  ///< the position of index 0
   std::int64_t middle;
@@ -29,7 +29,7 @@ struct Rope {
     const Shared<float> sines = block.shared<float>(half);
     const std::int64_t position = first + (places != nullptr ? places[block.index()] : block.index() % positions);
     for (int i = block.thread(); i < half; i += block.threads()) {
-      // Reduced to half a turn in double precision, so that far positions have exact angles.
+      // The angle is reduced to half a turn in double precision, so that far positions lose no digits.
       constexpr double turn = 6.283185307179586;
       const float share = static_cast<float>(2 * i) / static_cast<float>(2 * half);
       const float frequency =

@@ -16,7 +16,7 @@ class AttentionShapes {
  public:
   explicit AttentionShapes(const FusedAttention& of) : of_(of) {}
 
-  /// A tensor of shape [B, heads, rows, D] that lies in memory as [B, rows, heads, D].
+  /// A tensor of shape [B, heads, rows, D] that lies in memory as [B, rows, heads, D], with `row` elements per row.
   [[nodiscard]] CudnnTensor rows_of(std::int64_t heads, std::int64_t rows, std::int64_t row) const {
     return {.dtype = CUDNN_DATA_BFLOAT16,
             .shape = {of_.batch, heads, rows, of_.width},
@@ -44,8 +44,8 @@ CudnnTensor transposed(CudnnTensor tensor) {
 
 CudnnTensor one_value() { return {.shape = {1, 1, 1, 1}, .is_by_value = true}; }
 
-/// Adds the tensors that attention and its gradient both have, with the numbers 1 to 7. `v`: in the layout by which the
-/// graph multiplies.
+/// Adds the tensors that attention and its gradient both have, with the numbers 1 to 7. `v` has the layout by which the
+/// graph multiplies with v.
 void add_operands(CudnnGraph& graph, const AttentionShapes& shapes, const CudnnTensor& v) {
   for (const CudnnTensor& each :
        {shapes.q(), transposed(shapes.k()), v, shapes.out(), shapes.log_sum_exp(), one_value(), one_value()}) {
@@ -57,7 +57,7 @@ std::int64_t add_scaled(CudnnGraph& graph, const Extents& shape, std::int64_t x)
   return add_pointwise(graph, {.mode = CUDNN_POINTWISE_MUL, .x = x, .b = Numbers::scale}, add_virtual(graph, shape));
 }
 
-/// Sets the scores of keys that come after the query to `unseen`.
+/// Adds operations that set the scores of keys after the query to `unseen`. Returns the number of their result.
 std::int64_t add_causal_mask(CudnnGraph& graph, const Extents& shape, std::int64_t scores) {
   const auto index = [&](std::int64_t axis) {
     return add_pointwise(graph, {.mode = CUDNN_POINTWISE_GEN_INDEX, .x = scores, .axis = axis},
@@ -73,7 +73,7 @@ std::int64_t add_causal_mask(CudnnGraph& graph, const Extents& shape, std::int64
                        add_virtual(graph, shape));
 }
 
-/// Adds the product of x transposed, in bfloat16, and `by`.
+/// Adds the product of x, transposed and rounded to bfloat16, with `by`. Sums the heads that share a head of keys.
 void add_transposed_product(CudnnGraph& graph, const AttentionShapes& shapes, std::int64_t x, std::int64_t by,
                             std::int64_t to) {
   CudnnTensor turned = {.dtype = CUDNN_DATA_BFLOAT16, .shape = shapes.scores(), .is_virtual = true};

@@ -19,11 +19,11 @@ constexpr std::string_view separate_gradient = "scaled_dot_product_attention_gra
 
 std::int64_t up_to(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/// Workspace in bytes that engines need for everything else.
+/// Bytes of workspace that engines need besides those of large_workspace_of().
 constexpr std::int64_t other_workspace = 4096;
 
-/// For the gradient, engines store the probabilities of whole tiles in bfloat16, which lets them sum each dq in one
-/// order. If there are groups, they also store dk and dv of all heads of queries.
+/// Bytes of workspace for large tensors. For the gradient, engines store the probabilities of whole tiles in bfloat16,
+/// so that they can sum each dq in one order. If there are groups, they also store dk and dv of all heads of queries.
 std::int64_t large_workspace_of(const FusedAttention& of) {
   if (!of.is_gradient) {
     return 0;
@@ -46,8 +46,8 @@ bool has_types(const graph::OpShape& shape, std::size_t log_sum_exp) {
   return floats == 1 && statistics.dtype == DType::f32;
 }
 
-/// The whole op as attention that cuDNN supports. Nothing if it has a mask, a window or dropout, or if the shard has only
-/// a part of a group of heads.
+/// The whole op as attention that cuDNN supports. Nothing if the op has a mask tensor, a window, dropout or other
+/// types, or if the shard has only a part of a group of heads.
 std::optional<FusedAttention> whole_of(std::string_view op, const graph::OpShape& shape) {
   if (shape.attributes.real("dropout") != 0) {
     return std::nullopt;

@@ -37,7 +37,7 @@ std::int64_t copy_bytes(Sizes sizes, DType dtype) {
 }
 
 /// Bytes of workspace. Engines on tensor cores copy x, w and y to another layout, and sum parts in float32. Engines
-/// that multiply float32 exactly need little or none of this. It is enough for cuDNN 9.19's first choice for each
+/// that multiply float32 exactly need little or none. The bytes are enough for cuDNN 9.19's first choice for each
 /// convolution of ResNet-50 (tests/unit/device/true_cudnn_convolutions.cpp).
 std::int64_t workspace_of(const Convolution& of) {
   constexpr std::int64_t least = std::int64_t{64} << 10;

@@ -10,8 +10,8 @@
 #include "core/device/cuda/runtime/product_steps.h"
 #include "core/graph/op.h"
 
-/// How cuDNN computes a convolution or one of its gradients: in parts of some images, each cast first if types are
-/// mixed. Shapes and types alone decide this, so memory can be planned without the library and without a GPU.
+/// cuDNN computes a convolution or one of its gradients in parts of some images, which are cast first if types are
+/// mixed. Shapes and types alone decide the parts, so memory can be planned without the library and without a GPU.
 namespace shardrun::device::cuda {
 
 /// A convolution y of x with w, or one of its gradients; `Makes` says which of the three tensors is computed. All have
@@ -20,7 +20,7 @@ struct Convolution {
   enum class Makes { y, x, w };
   Makes makes = Makes::y;
   graph::DType dtype = graph::DType::f32;
-  /// Whether all elements are bfloat16 values, which tensor cores multiply exactly. They would round other numbers.
+  /// Whether all elements are bfloat16 values, which tensor cores multiply exactly. Tensor cores round other numbers.
   bool is_bfloat = false;
   std::array<std::int64_t, 4> x = {};
   std::array<std::int64_t, 4> w = {};
@@ -40,11 +40,11 @@ struct ConvolutionSteps {
   Convolution whole;  ///< the convolution of all images
   /// Images that the library computes at a time; the last part may have fewer. Weight gradients of parts are summed.
   std::int64_t images = 0;
-  /// x and y are bfloat16, but the gradient of the weights is float32. So both are cast to float32 in the scratch.
+  /// x and y are bfloat16, and the gradient of the weights or its sum is float32. So x and y are cast in the scratch.
   bool casts = false;
   /// The gradient of the weights is bfloat16. The parts are summed in float32 in the scratch, and rounded once.
   bool sums = false;
-  // Places in the scratch, which is used from its first multiple of ProductSteps::alignment on.
+  // Sizes and places in bytes. Places count from the first multiple of ProductSteps::alignment in the scratch.
   std::size_t workspace_bytes = 0;
   std::int64_t cast_x = 0;
   std::int64_t cast_y = 0;
@@ -61,8 +61,8 @@ inline constexpr std::int64_t most_convolution_bytes = std::int64_t{256} << 20;
 /// Whether the op is `conv` or a gradient of it.
 [[nodiscard]] bool is_convolution(std::string_view op);
 
-/// Returns nothing if our own kernels must compute it: its types are mixed in another way, or a tensor is empty.
-/// REQUIRES: is_convolution(op).
+/// Returns nothing if our own kernels must compute the op: a tensor is empty, or the types are not all float32 or all
+/// bfloat16. A gradient of weights can be float32 with bfloat16 operands. REQUIRES: is_convolution(op).
 [[nodiscard]] std::optional<ConvolutionSteps> convolution_steps(std::string_view op, const graph::OpShape& shape,
                                                                 std::int64_t most_bytes = most_convolution_bytes);
 

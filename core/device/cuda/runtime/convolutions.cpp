@@ -41,7 +41,7 @@ void BoundParts::operator()(const KernelCall& call) const {
   }
 }
 
-/// Whether no image is split: the library's windows reach over whole images.
+/// Whether the tensors have whole images. The library's windows reach over whole images.
 bool has_whole_images(const std::vector<TensorView>& tensors) {
   return std::ranges::all_of(tensors, [](const TensorView& tensor) {
     for (std::uint32_t d = 2; d < tensor.rank; ++d) {
@@ -84,7 +84,7 @@ TensorView cast_of(const TensorView& tensor, graph::DType dtype, void* data) {
   return cast;
 }
 
-/// Binds the parts, which run one after the other, to their memory. Returns none if the library lacks one of them.
+/// Binds the parts, which run one after the other, to their memory. Returns no parts if the library lacks one of them.
 BoundParts bind(const FindConvolution& find, const ConvolutionSteps& steps, const OpToPrepare& op) {
   const Tensors tensors(op, steps.whole.makes);
   std::byte* const scratch = op.scratch_at(ProductSteps::alignment, steps.scratch_bytes);

@@ -12,7 +12,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// The first version with kernels for compute capability 9.0.
+/// The oldest version that is used: the first of libcublasLt.so.12, with kernels for compute capability 9.0.
 constexpr std::size_t oldest_cublaslt = 120000;
 
 /// Finds the library's functions. Throws an Error that says what the library lacks.

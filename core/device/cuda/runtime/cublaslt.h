@@ -29,7 +29,7 @@ struct CublasLt {
 /// Whether and how this process uses cuBLASLt.
 struct FoundCublasLt {
   bool is_used = false;
-  bool is_asked_for = false;   ///< the variable asks for it; otherwise our own kernels multiply if it does not start
+  bool is_asked_for = false;   ///< a variable asks for it; otherwise our own kernels multiply if it does not start
   bool fuses = true;           ///< a product's epilogue computes the ops after it (products.cpp)
   std::string timed_products;  ///< the file of TimedProducts; empty: products are not timed
   CublasLt functions;

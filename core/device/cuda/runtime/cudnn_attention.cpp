@@ -61,7 +61,7 @@ AttentionRun find(Plans& plans, const FusedAttention& attention, float scale, co
       is_any ? "cuDNN in a fixed order" : "our own kernel");
 }
 
-/// The bytes of the sums of dq, up to the next aligned address.
+/// The bytes of the sums of dq, rounded up to a multiple of the alignment.
 std::size_t bytes_of_sums(const FusedAttention& attention) {
   const std::size_t bytes = static_cast<std::size_t>(attention.rows() * attention.width) * sizeof(float);
   return (bytes + AttentionSteps::alignment - 1) / AttentionSteps::alignment * AttentionSteps::alignment;

@@ -69,7 +69,7 @@ std::vector<cudnnBackendNumericalNote_t> refused_notes(const Convolution& of) {
   return refused;
 }
 
-/// The largest power of two that divides an address, up to the largest that is useful.
+/// The largest power of two that divides an address, up to 16, which is the largest that is useful.
 std::int64_t alignment_of(const void* data) {
   constexpr std::uint64_t most = 16;
   const std::uint64_t bits = most | reinterpret_cast<std::uintptr_t>(data);

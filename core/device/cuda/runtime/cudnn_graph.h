@@ -44,7 +44,7 @@ struct CudnnError : Error {
 };
 
 /// A cuDNN descriptor. Its attributes are set, then it is finalized and never changed. Descriptors that it names must
-/// outlive it. All members throw CudnnError.
+/// outlive it. All members that call cuDNN throw CudnnError.
 class CudnnDescriptor {
  public:
   CudnnDescriptor(const CudnnFunctions& library, cudnnBackendDescriptorType_t type);
@@ -64,7 +64,7 @@ class CudnnDescriptor {
   }
   CudnnDescriptor& finalize();
 
-  /// Reads up to `values.size()` elements and returns their number. If `values` is empty, returns the largest possible.
+  /// Reads up to `values.size()` elements and returns their number. If `values` is empty, returns how many there are.
   template <class Value>
   std::size_t read(cudnnBackendAttributeName_t name, std::span<Value> values) const {
     return read_raw(name, type_of<Value>(), values.size(), values.data());
@@ -119,16 +119,16 @@ enum class CudnnGpu : std::uint8_t {
 /// The GPU for which plans are made, and which runs them.
 class CudnnTarget {
  public:
-  /// `library` and `gpu` outlive this object. Throws Error{internal} if cuDNN does not start.
+  /// `library` and `gpu` outlive this object. Throws CudnnError if cuDNN does not start, and as Gpu::use() does.
   CudnnTarget(const CudnnFunctions& library, const Gpu& gpu);
-  /// A GPU described by cuDNN's own JSON. Plans can be made for it, but not run.
+  /// A GPU described by cuDNN's own JSON. Plans can be made for it, but not run. Throws CudnnError.
   CudnnTarget(const CudnnFunctions& library, std::string_view json);
 
   [[nodiscard]] const CudnnFunctions& library() const noexcept { return library_; }
   [[nodiscard]] const CudnnDescriptor& properties() const noexcept { return properties_; }
   /// Null if the GPU is described by JSON.
   [[nodiscard]] cudnnHandle_t handle() const noexcept { return handle_; }
-  /// Enqueues a plan. Any thread may call it.
+  /// Enqueues a plan. Any thread may call it. Throws CudnnError.
   void run(const CudnnDescriptor& plan, const CudnnDescriptor& memory, cudaStream_t stream);
 
  private:
@@ -175,7 +175,7 @@ using CudnnMemory = std::vector<std::pair<std::int64_t, void*>>;
 class CudnnPlan {
  public:
   /// Finds the first plan, in the order of cuDNN's heuristics, that meets the limits. Null: there is none. Throws
-  /// CudnnError. REQUIRES: the target has a handle, or `gpu` is by_properties.
+  /// CudnnError. REQUIRES: the target has a handle if `gpu` is by_handle.
   [[nodiscard]] static std::shared_ptr<const CudnnPlan> find(const CudnnTarget& target, CudnnGraph graph,
                                                              const CudnnLimits& limits,
                                                              CudnnGpu gpu = CudnnGpu::by_properties);

@@ -30,7 +30,7 @@ using ConvolutionRun = std::function<void(cudaStream_t stream)>;
 /// Returns a function that computes a convolution on this memory. Does not read or write the memory yet. `adds`: the
 /// function adds to its result. The plan is chosen once for these sizes, types and alignments, and its kernels are
 /// loaded. Returns an empty function if the library has no exact and reproducible plan, or its kernels cannot be
-/// loaded; stderr says which. Throws Error{internal}.
+/// loaded, which stderr tells. Throws Error{internal}.
 using FindConvolution =
     std::function<ConvolutionRun(const Convolution& convolution, bool adds, const ConvolutionMemory& memory)>;
 
@@ -57,9 +57,9 @@ struct AttentionMemory {
 /// name of the status, if the library refuses.
 using AttentionRun = std::function<void(cudaStream_t stream)>;
 
-/// Returns a function that computes attention on this memory. Does not read or write the memory yet. The plan is chosen
-/// once for all attention of these sizes, and its kernels are loaded. Returns an empty function if the library has no
-/// reproducible plan or its kernels cannot be loaded; stderr says which. Throws Error{internal}.
+/// Returns a function that computes attention on this memory. Does not access the memory yet. The plan is chosen once
+/// for all attention of these sizes, and its kernels are loaded. Returns an empty function for gradients above compute
+/// capability 9.0, and if there is no plan or its kernels cannot be loaded, which stderr tells. Throws Error{internal}.
 using FindAttention =
     std::function<AttentionRun(const FusedAttention& attention, float scale, const AttentionMemory& memory)>;
 

@@ -29,14 +29,14 @@ struct AttentionNumbers {
 /// The order in which the gradient adds up the parts of dq.
 enum class AttentionOrder : std::uint8_t {
   fixed,  ///< each dq is written once
-  any,    ///< blocks add to float32 sums as they come: faster, and its bits differ from run to run
+  any,    ///< blocks add to float32 sums in no fixed order, which is faster; the bits differ from run to run
 };
 
 /// Finds the first plan, in the order of cuDNN's heuristics, that needs no more workspace than allowed and, unless
 /// `order` is any, adds up in a fixed order. Null: there is none. Throws CudnnError.
 /// Attention: q, k, v -> out, log-sum-exp (natural logarithm) of the scaled scores.
 /// Gradient: q, k, v, out, log-sum-exp, dout -> dq, dk, dv, and the row sums of dout * out in float32. If `order` is
-/// any, also dq_sums: [batch, heads, queries, width] in float32, which need not be 0 before.
+/// any, also dq_sums: [batch, heads, queries, width] in float32, which the caller sets to 0 before each run.
 [[nodiscard]] std::shared_ptr<const CudnnPlan> find_attention_plan(const CudnnTarget& target,
                                                                    const FusedAttention& attention,
                                                                    std::size_t workspace_bytes,
@@ -47,7 +47,7 @@ enum class AttentionOrder : std::uint8_t {
 using ConvolutionAlignments = std::array<std::int64_t, 3>;
 
 /// Finds the first plan, in the order of cuDNN's heuristics, that multiplies exactly, sums in float32 in a fixed order,
-/// and needs no more workspace than allowed; null: none. Tensors x, w and y have the numbers 1, 2 and 3.
+/// and needs no more workspace than allowed. Null: there is none. Tensors x, w and y have the numbers 1, 2 and 3.
 /// Throws CudnnError.
 [[nodiscard]] std::shared_ptr<const CudnnPlan> find_convolution_plan(const CudnnTarget& target,
                                                                      const Convolution& convolution, bool adds,
@@ -68,9 +68,9 @@ class CudnnPlans {
   CudnnPlans(std::shared_ptr<CudnnTarget> target, const Gpu& gpu) : target_(std::move(target)), gpu_(gpu) {}
 
   /// Returns a function that enqueues the key's plan, bound to memory. Does not read or write that memory yet. Any
-  /// thread may call the function. Returns an empty one if `choose` finds no plan or its kernels cannot be loaded;
-  /// stderr then says so once per key, and names `otherwise`, which computes it instead. Throws Error{internal} whose
-  /// message begins with `name`, as the returned function does.
+  /// thread may call the function. This object outlives it. Returns an empty function if `choose` finds no plan or its
+  /// kernels cannot be loaded. stderr then says once per key that `otherwise` computes instead. Throws Error{internal}
+  /// whose message begins with `name`, as the returned function does.
   [[nodiscard]] Run find(const Key& key, const std::string& name, const Choose& choose, const Bind& bind,
                          const char* otherwise = "our own kernel") {
     gpu_.use();

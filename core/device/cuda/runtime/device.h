@@ -18,8 +18,8 @@ namespace shardrun::device::cuda {
 class CudaQueue;
 class LibraryProducts;
 
-/// The GPUs of this machine, of which a process uses one. The constructor calls no CUDA: the first call happens when
-/// units are listed or memory is allocated.
+/// The GPUs of this machine, of which a process uses one. The constructor makes no CUDA call. It throws Error{job} if a
+/// variable that chooses a library has an invalid value.
 class CudaDevice final : public DeviceApart {
  public:
   CudaDevice();
@@ -50,7 +50,7 @@ class CudaDevice final : public DeviceApart {
   [[nodiscard]] std::unique_ptr<const PreparedKernel> fuse(const PreparedKernel& first,
                                                            const PreparedKernel& next) const override;
 
-  /// The GPU that this process uses. Throws Error{job} as units() does.
+  /// The GPU that use_unit() has chosen, or the first. Throws Error{job} as units() does.
   [[nodiscard]] const Gpu& gpu() const;
   [[nodiscard]] bool is_pinned(const void* memory, std::size_t bytes) const;
 
@@ -60,21 +60,21 @@ class CudaDevice final : public DeviceApart {
     StreamValue wait = nullptr;
     StreamValue write = nullptr;
   };
-  /// Null if the driver lacks them.
+  /// Each is null if the driver lacks it.
   [[nodiscard]] StreamValues stream_values() const;
 
-  /// The library's products. Null: our own kernels multiply. Throws Error{internal} if it was asked for and
-  /// does not start.
+  /// The library's products. Null: our own kernels multiply. If the library was asked for, throws as LibraryProducts'
+  /// constructor does. Throws Error{job} as find_cublaslt() does.
   [[nodiscard]] LibraryProducts* products() const;
-  /// Null: our own kernels compute attention. Throws Error{internal} as start_cudnn() does.
+  /// Null: our own kernels compute attention. Throws as start_cudnn() does.
   [[nodiscard]] const FindAttention* attention() const;
-  /// Null: our own kernels compute convolutions. Throws Error{internal} as start_cudnn() does.
+  /// Null: our own kernels compute convolutions. Throws as start_cudnn() does.
   [[nodiscard]] const FindConvolution* convolutions() const;
 
   void add(CudaQueue* queue) const;
   void remove(CudaQueue* queue) const;
   /// Call it after a failure, with which CUDA drops the work of all streams. Abandons the copies of the host, and makes
-  /// the dropped calls (Queue::call), because transports wait for these before they end a transfer.
+  /// the dropped calls (Queue::call), because transports wait for these calls before they end a transfer.
   void end_dropped_work() const;
   /// For finished work of all queues, stores the times and answers where the host asked for them.
   void deliver() const;

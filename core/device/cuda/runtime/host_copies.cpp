@@ -42,7 +42,7 @@ void HostCopies::prepare(const Gpu& gpu, cudaStream_t main) {
 HostCopies::~HostCopies() {
   abandon();
   if (host_ != nullptr) {
-    static_cast<void>(cudaStreamSynchronize(host_));  // functions may be left of a copy that failed midway
+    static_cast<void>(cudaStreamSynchronize(host_));  // a copy that failed midway may have left functions
     static_cast<void>(cudaStreamDestroy(host_));
   }
   for (const Buffer& buffer : buffers_) {

@@ -23,13 +23,13 @@ class HostCopies {
   /// REQUIRES: the main stream is done, or the GPU has failed.
   ~HostCopies();
 
-  /// Pins the buffers and makes the host's stream. `main`: the stream in whose order copies are made.
+  /// Pins the buffers and makes the host's stream. `main`: the stream in whose order copies are made. Throws Error.
   void prepare(const Gpu& gpu, cudaStream_t main);
 
   [[nodiscard]] cudaError_t read(const std::byte* from, std::span<std::byte> to);
   [[nodiscard]] cudaError_t write(std::span<const std::byte> from, std::byte* to);
 
-  /// After a failure, ends all copies given so far. Their memory may be freed afterwards. Any thread may call it.
+  /// Drops all copies after a failure, and waits for running ones. Memory can then be freed. Any thread may call it.
   void abandon() noexcept;
 
  private:

@@ -25,8 +25,8 @@ struct OpToPrepare {
 
   [[nodiscard]] std::vector<graph::TensorType> input_types() const;
   [[nodiscard]] std::vector<graph::TensorType> output_types() const;
-  /// The first address in the scratch that is a multiple of `alignment`. Throws Error{internal} if fewer than `needed`
-  /// bytes are left from there.
+  /// The first address in the scratch that is a multiple of `alignment`. Throws Error{internal} if the scratch has
+  /// fewer than `needed` bytes, which include the bytes that the alignment skips.
   [[nodiscard]] std::byte* scratch_at(std::size_t alignment, std::size_t needed) const;
 };
 

@@ -22,7 +22,7 @@ using Gelu = Epilogue::Gelu;
 /// The alignments of a, b, c, and of the epilogue's matrix, vector and operand.
 using Alignments = std::array<std::uint32_t, 6>;
 
-/// The largest power of two that divides the addresses of all matrices of a batch.
+/// The largest power of two, up to 256, that divides the addresses of all matrices of a batch.
 std::uint32_t alignment_of(const void* data, std::int64_t batch, std::int64_t batch_stride, graph::DType dtype) {
   constexpr std::uint64_t most = 256;  // the library does not profit from more
   const std::uint64_t bytes =
@@ -93,7 +93,7 @@ class CublasLtProduct final : public LibraryProduct {
     cublasLtMatmulPreference_t made = nullptr;
     check(library_.preference_create(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference{made, library_.preference_destroy};
-    // Only algorithms that sum parts of k in float32 and in a fixed order, so that the bits are always the same.
+    // Algorithms must sum parts of k in float32 and in a fixed order, so that the bits are always the same.
     const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
     set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -221,7 +221,7 @@ std::vector<std::int64_t> key_of(const ProductStep& step, const ProductMemory& m
   return key;
 }
 
-/// Memory like a product's, for timing trials.
+/// Memory for timing trials of a product: buffers as large and as aligned as those of the product itself.
 class Trial {
  public:
   /// Throws Error{io} if the GPU does not have so much memory.

@@ -48,7 +48,7 @@ class LibraryProduct {
   virtual ~LibraryProduct() = default;
   /// Enqueues the product. `memory` has the bias and the GELU operand with which the product was made.
   /// Throws Error{internal}, with sizes and the name of the status, if the library refuses.
-  /// REQUIRES: `accumulate` only without an epilogue.
+  /// REQUIRES: the product has no epilogue if `accumulate` is true.
   virtual void run(const ProductMemory& memory, bool accumulate, cudaStream_t stream) const = 0;
   /// A copy of this product with the bias and the GELU operand of another epilogue of the same kind and alignment.
   [[nodiscard]] virtual std::shared_ptr<const LibraryProduct> with(const Epilogue& epilogue) const = 0;
@@ -63,12 +63,12 @@ class LibraryProducts {
 
   [[nodiscard]] bool fuses() const noexcept { return found_.fuses; }
 
-  /// Returns a product for this memory, which it does not read or write yet. The algorithm is chosen once for all steps
-  /// of these sizes, types, layouts, alignments and epilogues, and its kernels are loaded. Products that are timed use
-  /// the algorithm in the file, or are timed now in memory allocated for that; if there is not enough, they use the
-  /// library's first algorithm, and stderr says so.
-  /// Returns null if the library has no algorithm or its kernels cannot be loaded; stderr says which. Other failures
-  /// give null, too, with an epilogue; without one they throw Error{internal}. Throws Error{job} as TimedProducts does.
+  /// Returns a product for this memory. Does not read or write the memory yet. The algorithm is chosen once for all
+  /// steps of these sizes, types, layouts, alignments and epilogues, and its kernels are loaded. A timed product uses
+  /// the algorithm in the file, or is timed now in memory allocated for that. If timing fails, it uses the library's
+  /// first algorithm, and stderr says so. Returns null if the library has no algorithm, or if its kernels cannot be
+  /// loaded, which stderr tells. Other failures throw Error{internal}, or Error{job} as TimedProducts does. With an
+  /// epilogue they give null instead, and stderr tells them.
   [[nodiscard]] std::shared_ptr<const LibraryProduct> find(const ProductStep& step, const ProductMemory& memory);
 
  private:

@@ -11,14 +11,14 @@
 namespace shardrun::device::cuda {
 
 /// A block of a GPU's memory that transports can register for their fastest paths: physical memory that other processes
-/// and network cards may map. A switch that sums (NVLink SHARP) cannot map the memory of cudaMalloc.
+/// and network cards can map. A switch that sums (NVLink SHARP) cannot map the memory of cudaMalloc.
 class VirtualMemory {
  public:
   /// Returns nothing if the driver or the GPU has no virtual memory that processes can share.
   [[nodiscard]] static std::optional<VirtualMemory> of(const Gpu& gpu);
 
-  /// Allocates at least `bytes`, in multiples of the GPU's granularity. If memory that network cards can reach is
-  /// refused for another reason than lack of memory, allocates memory that they cannot reach.
+  /// Allocates at least `bytes`, in multiples of the GPU's granularity. Returns the driver's result. If memory that
+  /// network cards can reach is refused, but not for lack of memory, allocates memory that they cannot reach.
   [[nodiscard]] CUresult allocate(std::uint64_t bytes);
   /// Frees the allocated memory. REQUIRES: no work uses it.
   void free() noexcept;
@@ -54,9 +54,9 @@ class VirtualMemory {
   bool is_mapped_ = false;
 };
 
-/// An arena in a GPU's memory: virtual memory if the GPU supports and grants it, else memory of cudaMalloc. It is
-/// filled with a pattern that is NaN in every type, so that written pages can be counted and reads of
-/// unwritten memory show.
+/// An arena in a GPU's memory: virtual memory if the GPU supports and grants it, else memory of cudaMalloc. The
+/// constructor fills the arena with a pattern that is NaN in every floating-point type, so that written pages can be
+/// counted and reads of unwritten memory show.
 class CudaMemory final : public Memory {
  public:
   /// `gpu` outlives it. Throws Error{io} if the GPU does not have so much memory.

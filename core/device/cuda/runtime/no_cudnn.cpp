@@ -2,7 +2,7 @@
 #include "core/device/cuda/runtime/cudnn_library.h"
 #include "core/device/cuda/runtime/shared_library.h"
 
-// The functions of cudnn.h for builds without cuDNN's header.
+// The functions of cudnn.h and cudnn_library.h, for builds without cuDNN's header.
 
 namespace shardrun::device::cuda {
 

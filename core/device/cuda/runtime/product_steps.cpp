@@ -27,8 +27,8 @@ class ProductScratch {
   std::int64_t end_ = 0;
 };
 
-/// Limits the workspace to the largest size that NVIDIA recommends (for Hopper). It holds the sums of parts of k, each
-/// as large as the result in float32. The library splits k if the result alone does not keep a GPU busy.
+/// Bytes of workspace, at most the largest size that NVIDIA recommends (for Hopper). The workspace holds the sums of
+/// parts of k, each as large as the result in float32. The library splits k if the result alone leaves a GPU idle.
 std::int64_t workspace_of(const ProductStep& step) {
   constexpr std::int64_t most = std::int64_t{32} << 20;
   constexpr std::int64_t most_parts = 16;
@@ -67,7 +67,7 @@ bool has_unaligned_rows(const Operand& operand) {
   return operand.stride * bytes_of(operand.dtype) % row_alignment != 0;
 }
 
-/// An operand as it is stored: its rows, its columns, and where the part from (row, column) of the matrix on begins.
+/// The rows and columns of an operand as it is stored. byte_of() says where element (row, column) of the matrix lies.
 struct Stored {
   Stored(const Operand& operand, std::int64_t rows, std::int64_t columns)
       : height(operand.transposed ? columns : rows), width(operand.transposed ? rows : columns) {}
@@ -78,9 +78,9 @@ std::int64_t byte_of(const Operand& operand, std::int64_t row, std::int64_t colu
   return (operand.transposed ? column * operand.stride + row : row * operand.stride + column) * bytes_of(operand.dtype);
 }
 
-/// A product with aligned rows: operands whose rows are not aligned are copied to the scratch, and such a result is
-/// copied back from there. The result is computed in parts, by rows or by columns, so that the copies take little
-/// memory.
+/// A product with aligned rows. Operands whose rows are not aligned are copied to the scratch. A result whose rows are
+/// not aligned is copied back from the scratch. The result is computed in parts, by rows or by columns, so that the
+/// copies take little memory.
 class PaddedProduct {
  public:
   /// `tensors`: which tensors of the op are a, b and c.
@@ -127,7 +127,7 @@ class PaddedProduct {
  private:
   static constexpr std::int64_t part_multiple = 128;
 
-  /// A part of an operand that goes with some rows or columns of the result. For the other operand it is the whole.
+  /// The part of an operand that belongs to some rows or columns of the result. For one operand it is always the whole.
   struct Part {
     std::int64_t byte = 0;  ///< where it begins in the operand
     Stored stored;

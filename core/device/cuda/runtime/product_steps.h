@@ -11,8 +11,8 @@
 #include "core/device/matrices.h"
 #include "core/graph/op.h"
 
-/// How a library of matrix products computes an op: as a list of copies and products. Shapes and types alone decide
-/// this, so memory can be planned without the library and without a GPU.
+/// A library of matrix products computes an op as a list of copies and products. Shapes and types alone decide the
+/// list, so memory can be planned without the library and without a GPU.
 namespace shardrun::device::cuda {
 
 /// A byte offset in a tensor of the op, or in its scratch.
@@ -31,7 +31,7 @@ struct CopyStep {
   std::vector<std::int64_t> shape = {};
   std::vector<std::int64_t> from_strides = {};  ///< in elements
   std::vector<std::int64_t> to_strides = {};
-  bool only_adding = false;  ///< only if the op adds to its result
+  bool only_adding = false;  ///< copies only if the op adds to its result
 };
 
 /// c = a b, or c += a b if the op adds to its result, for each index of a batch.
@@ -63,8 +63,8 @@ struct Padding {
 /// Whether the op is `matmul`, `matmul_gradient_weights` or `einsum`.
 [[nodiscard]] bool is_product(std::string_view op);
 
-/// Returns nothing if a library cannot compute it: its types are mixed, a tensor is empty, or it is not a product of
-/// matrices. REQUIRES: is_product(op).
+/// Returns nothing if a library cannot compute the op: types do not fit, a tensor is empty, or an einsum is no product
+/// of matrices or needs more than 64 launches. REQUIRES: is_product(op).
 [[nodiscard]] std::optional<ProductSteps> product_steps(std::string_view op, const graph::OpShape& shape,
                                                         const Padding& padding = {});
 

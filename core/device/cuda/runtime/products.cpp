@@ -44,8 +44,8 @@ bool is_bias(const TensorView& tensor, const TensorView& result, std::int64_t co
          std::ranges::equal(std::span(tensor.shape).first(tensor.rank), last);
 }
 
-/// Whether the product can write to this memory while it runs: it neither reads it nor uses it as scratch. The plan may
-/// give the next op's result memory that is free only after the product.
+/// Whether the product can write to this memory while it runs, because neither its operands nor its scratch lie there.
+/// The plan may give the next op's result memory that is free only after the product.
 bool is_free(const TensorView& memory, const PreparedKernel& product) {
   return !overlap(product.scratch.data(), product.scratch.size(), memory) &&
          std::ranges::none_of(product.inputs,
@@ -84,11 +84,11 @@ std::optional<Epilogue> with_gelu(Epilogue epilogue, Gelu gelu, const TensorView
 }
 
 /// The product with `next` in its epilogue, or nothing if an epilogue cannot compute `next`. `step` is the only step of
-/// `product`, with the epilogue so far. Everything that both would write must be written, because any of it may be read
-/// later:
+/// `product`, and `epilogue` its epilogue so far. Everything that both ops would write must be written, because later
+/// ops may read it. An epilogue can compute:
 ///  - `add` in place of the product's result. The other operand is a vector for each row, or a tensor like the result.
-///  - `gelu`, form tanh, with bfloat16 results. If it is not in place, the product's result is kept as its operand.
-///  - `gelu_gradient`, likewise, in place.
+///  - `gelu`, form tanh, with bfloat16 results. If it is not in place, the product's result is kept as GELU's operand.
+///  - `gelu_gradient`, form tanh, with bfloat16 results, in place.
 std::optional<Fusion> fusion_of(const ProductStep& step, const Epilogue& epilogue, const PreparedKernel& product,
                                 const PreparedKernel& next) {
   const TensorView& sums = product.outputs.front();
@@ -171,7 +171,7 @@ using Memories = std::array<std::byte*, 4>;
 
 std::byte* at(const Memories& memories, const Place& place) { return memories[place.tensor] + place.byte; }
 
-/// Binds the steps to memory. Returns none if the library lacks a product.
+/// Binds the steps to memory. Returns no steps if the library lacks a product.
 BoundSteps bind(LibraryProducts& library, const ProductSteps& of, const Memories& memories) {
   BoundSteps bound;
   const std::span<std::byte> workspace = {at(memories, of.workspace), of.workspace_bytes};

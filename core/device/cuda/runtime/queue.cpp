@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t flags = 256;
 constexpr std::size_t events_at_once = 64;
-/// More runs of kernels than the host is ever ahead of a GPU.
+/// The number of remembered runs of kernels. The host is never so many runs ahead of a GPU.
 constexpr std::size_t remembered_runs = 1U << 14U;
 constexpr unsigned until_at_least = 0;  ///< CU_STREAM_WAIT_VALUE_GEQ
 
@@ -32,7 +32,7 @@ std::int64_t now() {
 
 struct CudaQueue::Pinned {
   alignas(64) std::uint32_t gate;      ///< the low 32 bits of a number: gates up to it are open
-  alignas(64) std::uint32_t progress;  ///< runs that are known to be done
+  alignas(64) std::uint32_t progress;  ///< the low 32 bits of the number of runs that are known to be done
   alignas(64) std::array<std::int32_t, flags> finite;
 };
 
@@ -108,12 +108,12 @@ void CudaQueue::try_stream_values() {
 
 CudaQueue::~CudaQueue() {
   static_cast<void>(cudaSetDevice(gpu_.number()));
-  // Not an error here: the code that uses the results has waited for them, and got the error.
+  // No error is thrown here, because the code that uses the results has waited for them, and got the error.
   const bool has_failed = cudaStreamSynchronize(stream_) != cudaSuccess;
   try {
     deliver();
   } catch (...) {
-    // Not an error here, for the same reason.
+    // No error is thrown here, for the same reason.
   }
   cuda_.remove(this);
   if (has_failed) {
@@ -378,7 +378,7 @@ void CudaQueue::deliver() {
       timers_.push_back(done.event);
       continue;
     }
-    // Measured from the event before, because CUDA gives a difference as a float, in milliseconds.
+    // The time is measured from the event before, because CUDA's float of milliseconds has few digits for long times.
     float milliseconds = 0;
     if (cudaEventElapsedTime(&milliseconds, last_, done.event) == cudaSuccess) {
       last_time_ += static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6);
@@ -461,7 +461,7 @@ void CudaQueue::call(void (*act)(void* argument), void* argument) {
   if (result != cudaSuccess) {
     const std::lock_guard lock(calls_->mutex);
     if (calls_->waiting.empty() || calls_->waiting.back().number != number) {
-      return;  // a failure has dropped this call and made it; the queue's next user gets the error
+      return;  // a failure has dropped this call, and make_next_call() has made it; a later call throws the error
     }
     calls_->waiting.pop_back();
   }

@@ -56,13 +56,13 @@ class Ring {
 ///   (host_copies.h).
 /// - When the host finishes an event of any queue, it gets the times and the answers of check_finite() so far.
 /// - A gate makes the stream wait for a word in pinned memory; no thread of CUDA blocks. If the driver lacks or refuses
-///   such waits, only add_gate() fails. If it refuses such writes, progress is not recorded.
+///   such waits, only add_gate() fails. If it lacks or refuses writes of such words, progress is not recorded.
 /// - Events and memory for pending work are made when there is more pending work than ever before, and then kept.
 class CudaQueue final : public Queue {
  public:
   enum class Use : std::uint8_t { kernels, transfers };
 
-  /// `device` and `threads` outlive it.
+  /// `device` and `threads` outlive it. Throws as Gpu::check() does.
   CudaQueue(const CudaDevice& device, Threads& threads, Use use);
   ~CudaQueue() override;
 
@@ -121,7 +121,7 @@ class CudaQueue final : public Queue {
   void note_run(const PreparedKernel& kernel);
   /// Like Gpu::check(), but names also the ops whose earlier work may have caused the error.
   void check(cudaError_t result, std::string_view attempted);
-  /// Called before an error is thrown, because the error's handler may free host memory that is being copied.
+  /// Call it before an error is thrown, because the error's handler may free host memory that is being copied.
   void handle_failure();
   /// Chooses the GPU for the calling thread.
   void use();

@@ -35,10 +35,10 @@ struct OpenedLibrary {
 /// The variable's value, or "" if it is not set. Throws Error{job} if it is none of `values`.
 [[nodiscard]] std::string_view chosen_by_variable(const LibraryChoice& choice);
 
-/// Opens the first file that exists and that `take` accepts. It is never closed, because its kernels may run until the
-/// process ends. `take` finds the library's functions and returns its name and version, or throws an Error that says
-/// what the library lacks. Throws Error{job} as chosen_by_variable() does, or if the variable asks for a library that
-/// cannot be used.
+/// Opens the first file that exists and that `take` accepts. The file is never closed, because its kernels can run
+/// until the process ends. `take` finds the library's functions and returns the library's name and version, or throws
+/// an Error that says what the library lacks. Throws Error{job} as chosen_by_variable() does, or if the variable asks
+/// for a library that cannot be used.
 [[nodiscard]] OpenedLibrary open_library(const LibraryChoice& choice, const std::function<std::string(void*)>& take);
 
 template <class Function>

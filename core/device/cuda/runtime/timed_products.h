@@ -25,7 +25,7 @@ class TimedProducts {
   using Times = std::vector<double>;
 
   /// Creates the file if it does not exist. `library`: "cuBLASLt 13.1.0". Throws Error{job} if the file is for another
-  /// library or GPU, or has another format. Throws Error{io}.
+  /// library or GPU, or has another format, and Error{io} if the system refuses to open, lock, read or write it.
   TimedProducts(std::filesystem::path path, const std::string& library, const std::string& gpu);
 
   /// The index of the proposal to use, less than `proposals`: the one in the file, or else the fastest, which is then
