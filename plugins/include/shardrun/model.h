@@ -186,10 +186,10 @@ typedef struct sr_function_writer {
   int32_t (*set_layer)(void* self, int32_t layer, sr_error* error);
   /// Puts `scope/` before the names of the following nodes and cut points; NULL: nothing.
   int32_t (*set_scope)(void* self, const char* scope, sr_error* error);
-  /// Sets the state's value after the function. Each state is written at most once.
+  /// Sets the state's value after the function. Each state is written at most once, and not by a repeated function.
   int32_t (*write)(void* self, const char* state, uint32_t value, sr_error* error);
-  /// Names a value that the host reads after a call. A run saves the f32 outputs of `iterate` as outputs/NAME.npy at
-  /// its end, and whenever it saves the fields. The name must not be that of a state.
+  /// Names an f32 value that the host reads after a call. A run saves the outputs of `iterate` as outputs/NAME.npy at
+  /// its end, and whenever it saves the fields. NAME has no `/`, does not begin with `.`, and is no state's name.
   int32_t (*output)(void* self, const char* name, uint32_t value, sr_error* error);
   /// For the function `loss`: sets the losses of its samples, [batch] or [batch, ...], the same number for each sample.
   /// The loss of a step is their mean over the whole batch.
@@ -355,8 +355,8 @@ typedef struct sr_config_reader {
   void* self;
   /// Sets an option of the model, as the job file would.
   int32_t (*set_option)(void* self, const char* name, const char* value, sr_error* error);
-  /// Says that the model knows this key: options follow from it, or it changes nothing. The host refuses a config.json
-  /// with a key that the model does not know.
+  /// Says that the model knows this key, because options follow from the key or because it changes nothing. The host
+  /// refuses a config.json with a key that the model does not know.
   int32_t (*know)(void* self, const char* key, sr_error* error);
 } sr_config_reader;
 #define SR_CONFIG_READER_SIZE_1_9 UINT32_C(32)
@@ -370,7 +370,7 @@ typedef struct sr_config_writer {
 } sr_config_writer;
 #define SR_CONFIG_WRITER_SIZE_1_9 UINT32_C(24)
 
-/// A part of a tensor along one dimension: `size` indices from `first` on. A size of 0 means all of it.
+/// A part of a tensor along one dimension: `size` indices from `first` on. If both are 0, it is the whole tensor.
 typedef struct sr_part {
   uint32_t struct_size; /* this struct is part of another, so its size never changes */
   uint32_t dim;

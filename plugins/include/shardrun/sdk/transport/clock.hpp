@@ -18,16 +18,16 @@ namespace shardrun::sdk {
       .count();
 }
 
-/// The longest time that the clock advances between two readings. A thread that waits for a deadline reads it at least
-/// this often. So a longer gap means that the process did not run (it or the machine was suspended), or that nothing
-/// waited; the clock leaves the gap out. A wait inside another plugin reads that plugin's clock and not this one, so
-/// such waits are cut into slices, too.
+/// The longest time that the clock advances between two readings. A thread that waits for a deadline reads the clock at
+/// least this often. So a longer gap means that the process did not run (it or the machine was suspended), or that
+/// nothing waited; the clock leaves out the rest of the gap. A wait inside another plugin reads that plugin's clock and
+/// not this one, so such waits are cut into slices, too.
 inline constexpr std::chrono::nanoseconds longest_gap = std::chrono::milliseconds(100);
 
 namespace detail {
 
-/// Nanoseconds of `Source` without the gaps between readings. Never goes backwards. Any thread may use it. Only tests
-/// use a source other than monotonic_now().
+/// Nanoseconds of `Source` without the long gaps between readings. Never goes backwards. Any thread may use it. Only
+/// tests use a source other than monotonic_now().
 template <class Source>
 class RunningClock {
  public:
@@ -47,7 +47,7 @@ class RunningClock {
     return note();
   }
 
-  /// The nanoseconds by which it is behind its source.
+  /// The nanoseconds by which this clock is behind its source.
   [[nodiscard]] std::int64_t behind() noexcept {
     static_cast<void>(now());
     return behind_.load();
@@ -96,9 +96,9 @@ inline auto& running_clock() noexcept {
 
 }  // namespace detail
 
-/// A time of this plugin's clock by which something is due: CLOCK_MONOTONIC without the gaps between readings. It falls
-/// behind CLOCK_MONOTONIC whenever the process is suspended, so a wait of the operating system cannot take it as a
-/// number. Wait in slices:
+/// A time of this plugin's clock by which something is due. The clock is CLOCK_MONOTONIC without long gaps between
+/// readings. It falls behind whenever the process is suspended, so a wait of the operating system must not be given
+/// such a time. Wait in slices:
 ///
 ///     while (!is_done && !deadline.passed()) {
 ///       changed.wait_for(lock, deadline.slice());

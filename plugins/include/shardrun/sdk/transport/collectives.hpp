@@ -13,7 +13,7 @@
 ///     gather, scatter     every member and the root at once          B/n; (n-1)/n B at the root
 ///     barrier             dissemination                              log2(n) bytes  log2(n)
 ///
-/// One member reduces each element of a result, and the others copy it. So all have the same bits.
+/// Each element of a result is reduced by one member, and the others copy it. So all have the same bits.
 ///
 /// Ops that reduce can also run **in order**: the member that reduces a block receives it from all and adds in the
 /// order of the members, ((0 + 1) + 2) + …. The bits then do not depend on an element's position or on the transport.
@@ -87,7 +87,7 @@ struct Pieces {
   std::uint64_t elements = 0;  ///< of each piece except the last
 };
 
-/// Writes a member's schedule. Regions without elements are left out; both sides know them.
+/// Writes a member's schedule. Leaves out regions without elements, as the other side of such a message does.
 class Scheduler {
  public:
   Scheduler(const OpSpec& op, std::uint32_t rank, std::uint32_t n) : op_(op), rank_(rank), n_(n) {
@@ -353,8 +353,8 @@ class Scheduler {
     }
   }
 
-  /// Member i receives block_of(i) from every member and reduces it, piece by piece. `largest`: elements of the largest
-  /// one.
+  /// Member i receives block_of(i) from every member and reduces the blocks, piece by piece. `largest`: elements of the
+  /// largest block.
   template <class BlockOf>
   void exchange_and_reduce(BlockOf block_of, const BufferRegion& result, std::uint64_t largest) {
     const Pieces pieces(op_.dtype, largest);
@@ -452,7 +452,7 @@ class Scheduler {
   return n == 1 ? scheduler.write() : scheduler.write_in_order();
 }
 
-/// Whether an op that reduces uses the schedule in order.
+/// Whether schedule_of() makes the schedule in order: for small ops, and for those with wide partial results.
 [[nodiscard]] inline bool runs_in_order(const OpSpec& op, std::uint32_t n) {
   return has_wide_partials(op, n) || detail::is_small(op, n);
 }

@@ -20,7 +20,7 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// Integers wrap around: they are added and multiplied as unsigned numbers wide enough to avoid promotion.
+/// Integers wrap around, because they are added and multiplied as unsigned numbers that are never promoted to int.
 template <class T>
 struct Sum {
   T operator()(T a, T b) const noexcept {
@@ -43,7 +43,7 @@ struct Product {
   }
 };
 
-/// A NaN differs from itself, and all its comparisons are false: so if `a` is NaN, `a` is kept.
+/// Keeps a NaN. Comparisons with a NaN are false, so a NaN in `a` stays; `b != b` takes a NaN in `b`.
 template <class T>
 struct Min {
   T operator()(T a, T b) const noexcept { return b < a || b != b ? b : a; }
