@@ -19,7 +19,7 @@ using graph::ValueId;
 
 namespace {
 
-/// Finds an op that every model may call, or one that this model brings.
+/// Finds an op that every model may call, or one that this model brings. Throws Error{plugin} if there is none.
 const graph::Op& op_from(const std::string& name, const std::string& model) {
   if (const graph::Op* const own = graph::find_op_of(model, name)) {
     return *own;
@@ -48,7 +48,7 @@ StateId known_state(const graph::Graph& graph, const std::string& name) {
   return id;
 }
 
-/// Stands in for functions of the table that gradients of ops must not use.
+/// Refuses the call. It replaces functions of the table that gradients of ops must not use.
 template <class... Arguments>
 std::int32_t refuse_function(void* self, Arguments... arguments) {
   sr_error* const error = std::get<sizeof...(Arguments) - 1>(std::tuple(arguments...));

@@ -34,11 +34,11 @@
 namespace shardrun::plugins {
 namespace {
 
-// The end of the output of a child that succeeded. If it is missing, the child was ended.
+// A child that succeeds ends its output with the first text; one that fails writes the second and the error.
 constexpr std::string_view went_well = "\nshardrun: it went well\n";
 constexpr std::string_view threw = "\nshardrun: it threw: ";
 
-/// Keeps the end of what was written to a pipe, up to a limit.
+/// Reads a pipe, and keeps the last 4 KiB.
 class LastWords {
  public:
   /// Returns false at the end of the pipe.
@@ -114,10 +114,10 @@ bool await_end(pid_t process, int pipe, LastWords& words, std::chrono::milliseco
   return true;
 }
 
-/// Runs `act` first in a child process, with nothing on its standard streams, so that a plugin which ends its process
-/// ends only the child. Throws Error{plugin} with what `act` threw. If the child ended, or did not finish within
-/// `limit`, the error names `plugin` and says so. On return the child and everything it started in its process group
-/// have ended. REQUIRES: no other thread holds a lock that `act` may need, and no plugin is open in this process.
+/// Runs `act` in a child process, so that a plugin that ends its process ends only the child. The child's standard
+/// input and output are /dev/null. Throws Error{plugin} with the text of what `act` threw, or with the cause if the
+/// child ended or did not finish within `limit`. On return all of the child's process group has ended. REQUIRES: no
+/// other thread holds a lock that `act` may need, and no plugin is open in this process.
 void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const std::function<void()>& act) {
   std::array<int, 2> ends = {-1, -1};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
@@ -165,7 +165,7 @@ void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const s
                                                 : fmt::format("exited with code {}", WEXITSTATUS(status))));
 }
 
-/// Opens the plugin in a forked copy of this process, where it affects no other plugin. Fills in the rest of `info`.
+/// Sets the ABI and version of `info`. Opens the plugin in a forked process, where it affects no other. Throws Error.
 void try_out(const Candidate& file, PluginInfo& info) {
   files::require_trusted(file.path);
   const sr_manifest raw = read_manifest(file.path);
