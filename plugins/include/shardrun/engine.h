@@ -81,7 +81,7 @@ typedef struct sr_ranks {
   int32_t (*wait)(void* self, uint64_t message, sr_error* error);
   /// Receives the next message from a rank: the first one that no earlier start_receive or receive takes.
   int32_t (*receive)(void* self, uint32_t from, const sr_array_maker* result, sr_error* error);
-  /// Joins the arrays of all ranks along the axis. Their sizes may differ along this axis only.
+  /// Joins the arrays of all ranks along the axis. The arrays' sizes can differ along this axis only.
   int32_t (*all_gather)(void* self, const sr_array* array, uint32_t axis, const sr_array_maker* result,
                         sr_error* error);
   /// Reduces the arrays of all ranks elementwise. `reduction`: SR_RANKS_...

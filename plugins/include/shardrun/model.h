@@ -37,7 +37,7 @@ typedef struct sr_model_job {
 /// The shape of a tensor on the one giant device. `axes` names each dimension. Strategies place tensors by these names.
 /// The operands of an op use the same name for a dimension that they share. An axis "heads/3" has one index for three
 /// indices of "heads". If "heads" is split, a rank has the indices of "heads/3" that its part of "heads" needs, and
-/// several ranks may have the same one.
+/// several ranks can have the same one.
 typedef struct sr_tensor_type {
   uint32_t struct_size;
   uint32_t element; /* SR_ELEMENT_... */
@@ -232,7 +232,7 @@ typedef struct sr_kernel_call {
   uint64_t scratch_bytes;
   void* self;
   /// Calls body(argument, begin, end) for ranges that together cover [0, count), on the threads of this rank, and
-  /// returns when all calls have ended. The size of each range, except the last, is a multiple of `grain`. Ranges may
+  /// returns when all calls have ended. The size of each range, except the last, is a multiple of `grain`. Ranges can
   /// depend on the number of threads; results must not. NULL if `data` of the tensors is NULL.
   void (*split)(void* self, int64_t count, int64_t grain, void (*body)(void* argument, int64_t begin, int64_t end),
                 void* argument);
@@ -280,7 +280,7 @@ typedef struct sr_attribute_spec {
 
 /// An op that the model brings. Only this model can call it, by its name.
 ///
-/// `rule` says which loops (factors) the op has, and so how it may be split: "b t k, k n -> b t n; reduced k" is a
+/// `rule` says which loops (factors) the op has, and so how it can be split: "b t k, k n -> b t n; reduced k" is a
 /// product of matrices. The names before the arrow are the factors of each operand's dimensions, those after it the
 /// factors of each result's; a scalar is ".". "b*" stands for any number of dimensions: those that the first operand
 /// with "b*" has in addition to its named ones. A factor that is split has one of these classes:
@@ -294,7 +294,7 @@ typedef struct sr_attribute_spec {
 /// The factor is pass-through. If an operand has the factor without a window, that gives its size. Otherwise the size
 /// follows from the operand's dimension, which has as many indices as y, 2y or y / 2. A kernel gets the indices that
 /// its results read, except those outside of the whole operand.
-/// Kernels get shards, with the place of each in its whole tensor. A shard may be empty. If a reduced factor is empty,
+/// Kernels get shards, with the place of each in its whole tensor. A shard can be empty. If a reduced factor is empty,
 /// the results must be the value that changes no sum, maximum or minimum: 0, -infinity or infinity.
 ///
 /// The kernels, `scratch_bytes` and `gradient` are pure: they depend on their arguments alone, and free what they
@@ -307,7 +307,7 @@ typedef struct sr_model_op {
   const char* rule;
   const sr_operand* operands; /* as many as `rule` has */
   /// The element types of results: SR_ELEMENT_...; 0: the type of the first operand with real numbers, which in mixed
-  /// precision may have fewer bits outside of the op. NULL: 0 for all.
+  /// precision can have fewer bits outside of the op. NULL: 0 for all.
   const uint32_t* result_elements;
   const sr_attribute_spec* attributes;
   uint32_t operand_count;
@@ -381,7 +381,7 @@ typedef struct sr_part {
 #define SR_NAME_TRANSPOSED UINT32_C(1) /* the tensor's part has two dimensions, which are swapped */
 
 /// The name that a state, or a part of one, has in a folder of Hugging Face's libraries. The elements of `part` of the
-/// folder's tensor (transposed, if `flags` say so) are those of `state_part`, in row-major order. Shapes may differ.
+/// folder's tensor (transposed, if `flags` say so) are those of `state_part`, in row-major order. Shapes can differ.
 typedef struct sr_tensor_name {
   uint32_t struct_size;
   uint32_t flags;       /* SR_NAME_... */

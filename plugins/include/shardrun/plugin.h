@@ -44,7 +44,7 @@ extern "C" {
 #define SR_PENDING INT32_C(1)        /* not complete yet */
 #define SR_INVALID INT32_C(-1)       /* the request is impossible: the job has to change */
 #define SR_INTERNAL INT32_C(-2)      /* the callee failed */
-#define SR_UNIMPLEMENTED INT32_C(-3) /* the callee does not offer this; the caller may have another way */
+#define SR_UNIMPLEMENTED INT32_C(-3) /* the callee does not offer this; the caller can try another way */
 #define SR_TIMEOUT INT32_C(-4)       /* the deadline passed */
 #define SR_ABORTED INT32_C(-5)       /* something ended it on purpose */
 #define SR_PEER_LOST INT32_C(-6)     /* a peer has ended or cannot be reached */
@@ -136,7 +136,7 @@ typedef struct sr_option {
 #define SR_OPTION_SIZE_1_0 UINT32_C(96)
 
 /// An option's value. The host passes every declared option, with its default if the job file does not set it. Only an
-/// option without a default may be missing.
+/// option without a default can be missing.
 typedef struct sr_option_value {
   uint32_t struct_size;
   uint32_t type;

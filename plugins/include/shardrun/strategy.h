@@ -121,7 +121,7 @@ typedef struct sr_graph {
 } sr_graph;
 #define SR_GRAPH_SIZE_1_0 UINT32_C(72)
 
-/// The `dim` of a split, only in sr_plan_writer.place_tensor, that splits the tensor's elements in row-major order. If
+/// A split with this `dim`, which only sr_plan_writer.place_tensor takes, splits the elements in row-major order. If
 /// dimensions are split too, it splits the elements that those splits leave to a rank. Each rank gets a contiguous run;
 /// sizes of runs differ by at most one element. Since 1.3; older hosts refuse it.
 #define SR_DIM_FLAT UINT32_MAX
@@ -141,7 +141,7 @@ typedef struct sr_split {
 /// what comes after them.
 typedef struct sr_chunk {
   uint32_t struct_size;
-  uint32_t first_layer; /* its layers end where the next chunk begins; it may have none */
+  uint32_t first_layer; /* the chunk's layers end where the next chunk begins; a chunk can have none */
   uint32_t stage;       /* the coordinate along the pipeline's mesh axis */
   uint32_t reserved;    /* zero */
 } sr_chunk;
@@ -183,7 +183,7 @@ typedef struct sr_hook_group {
   uint32_t struct_size;
   uint32_t hook;     /* SR_HOOK_... */
   uint64_t elements; /* float32 elements of all tensors, on this rank; at least 1, the same on every member */
-  uint32_t members;  /* ranks along the hook's mesh axis; may be 1 since 1.8 */
+  uint32_t members;  /* ranks along the hook's mesh axis; since 1.8 also 1 */
   uint32_t states;   /* number of states that the hook has declared */
   const sr_hook_tensor* tensors;
   uint32_t tensor_count;
@@ -224,8 +224,8 @@ typedef struct sr_hook_writer {
 } sr_hook_writer;
 #define SR_HOOK_WRITER_SIZE_1_1 UINT32_C(40)
 
-/// A call of a hook's function. The function may change only the buffers, and must keep no other data: one instance may
-/// be called for several ranks in turn.
+/// A call of a hook's function. The function may change only the buffers, and must keep no other data, because the host
+/// can call one instance for several ranks in turn.
 typedef struct sr_hook_call {
   uint32_t struct_size;
   uint32_t call; /* the number given to add_call */
@@ -236,7 +236,7 @@ typedef struct sr_hook_call {
   const uint64_t* elements; /* of each buffer */
   int64_t step;             /* from 0 */
   uint64_t samples;         /* in a step, over all ranks */
-  uint64_t own_samples;     /* those from which the gradients at this coordinate of the mesh axis come; may be 0 */
+  uint64_t own_samples;     /* those from which the gradients at this coordinate of the mesh axis come; can be 0 */
   const sr_job* job;        /* the one that make_plan got */
 } sr_hook_call;
 #define SR_HOOK_CALL_SIZE_1_1 UINT32_C(72)

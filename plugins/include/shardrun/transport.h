@@ -7,8 +7,8 @@
 /// cannot find each other otherwise; `open`; `mem_register` and `group_create`; the functions of ops; `group_destroy`
 /// and `mem_deregister`; `close`; sr_plugin::close. It calls `props` and `op_query` at any time after `configure`.
 ///
-/// An op is prepared once and started many times: prepare, (start, wait)*, free. It is complete on a rank when its
-/// result is there and no peer accesses that rank's buffers for it any more.
+/// An op is prepared once and started many times: prepare, (start, wait)*, free. A started op is complete on a rank
+/// when its result is there and no peer accesses that rank's buffers for this op any more.
 ///
 /// Deadlines are absolute, in nanoseconds of CLOCK_MONOTONIC; INT64_MAX is never. A wait that ends with SR_TIMEOUT
 /// leaves the op running. An op past its own deadline fails its group.
@@ -45,9 +45,9 @@ extern "C" {
 #define SR_DTYPE_I64 UINT32_C(9)
 #define SR_DTYPE_U64 UINT32_C(10)
 
-/// Sums and products of F16 and BF16 are computed in float32: elements are widened, every partial result is a float32,
-/// and the result is rounded once to the dtype, to nearest with ties to even. A transport that does so sets
-/// SR_OP_INFO_ROUNDED_ONCE. Over two members there is a single sum and a single rounding in any case.
+/// An op with SR_OP_INFO_ROUNDED_ONCE computes sums and products of F16 and BF16 in float32: it widens the elements,
+/// every partial result is a float32, and the result is rounded once to the dtype, to nearest with ties to even. Over
+/// two members there is a single sum and a single rounding in any case.
 #define SR_REDUCE_SUM UINT32_C(1)
 #define SR_REDUCE_PRODUCT UINT32_C(2)
 #define SR_REDUCE_MIN UINT32_C(3) /* MIN and MAX give NaN where any member's element is NaN */
@@ -196,8 +196,8 @@ typedef struct sr_transport_stats {
 typedef struct sr_op_times {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
-  int64_t begun;     /* when the transport began to work on it; may be after its start */
-  int64_t ended;     /* when it was complete; may be long before its wait */
+  int64_t begun;     /* when the transport began to work on it, which can be after its start */
+  int64_t ended;     /* when it was complete, which can be long before its wait */
   /* Since 1.9, in nanoseconds; 0 if not known */
   int64_t starved; /* time in which a thread of the transport could have worked on the op and had no core */
   int64_t yielded; /* time in which the calling thread gave its core to others, because the op waited for other ranks */
@@ -223,7 +223,7 @@ typedef struct sr_transport_host {
   int64_t (*now)(void* self);
   /// Non-zero once the job is ending. Every wait should then give up with SR_ABORTED.
   uint32_t (*aborted)(void* self);
-  /// Sets a key of the store that all ranks share, once for each key. Ranks find each other by such small values.
+  /// Sets a key in the store by which ranks find each other. A key can be set only once. Values must be few and small.
   int32_t (*store_set)(void* self, const char* key, const void* value, uint64_t bytes, sr_error* error);
   /// Waits until the key is set, or fails with SR_TIMEOUT at `deadline`. The end of the job does not always end the
   /// wait. So a transport should wait for a short time, check `aborted`, and wait again. `*bytes` is the capacity of

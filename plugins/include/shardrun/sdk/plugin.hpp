@@ -19,7 +19,7 @@
 
 namespace shardrun::sdk {
 
-/// A plugin throws it if the job asks for something that it cannot do. The user sees the message: say what to change.
+/// A plugin throws this if it cannot do what the job asks for. The user sees the message, which says what to change.
 class InvalidJob : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -119,7 +119,7 @@ struct Option {
   return option;
 }
 
-/// Adds the option's names in other programs, split by spaces. An error about one suggests the option. Since ABI 1.3.
+/// Adds the option's names in other programs, separated by spaces. Errors about them suggest the option. Since ABI 1.3.
 [[nodiscard]] inline Option also_called(Option option, std::string aliases) {
   option.aliases = std::move(aliases);
   return option;

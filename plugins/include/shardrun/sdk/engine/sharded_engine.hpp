@@ -67,7 +67,7 @@ class EngineRank {
     detail::call_host([&](sr_error* error) { return ranks_->barrier(ranks_->self, error); });
   }
 
-  /// Sends an array to a rank. It can wait until that rank receives.
+  /// Sends an array to a rank. The call can wait until that rank has begun to receive the array.
   template <class T>
   void send(int dst, const BasicArray<T>& src) {
     Future(ranks_, {start_send(src, dst)}).wait();
@@ -297,8 +297,8 @@ class ShardedEngine : public InferenceEngine<float> {
 /// constructor, with state() and sharded_state(), and has
 ///     void start();                  // may be left out: sets the states to the values with which a run begins
 ///     void step(std::int64_t step);  // counted from 0; computes the next values of the states, in place
-/// A step depends on the states alone, because a run may continue from saved ones. Any other ShardedEngine with such a
-/// `step` can iterate, too.
+/// A step depends on the states alone, because a run can continue from saved states. An InferenceEngine or a
+/// ShardedEngine with such a `step` can iterate, too.
 class IteratedEngine : public EngineRank {
  public:
   using EngineRank::EngineRank;

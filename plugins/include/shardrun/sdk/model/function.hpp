@@ -393,7 +393,7 @@ class Function {
   std::int64_t rows_;
   std::int64_t length_;
   bool training_;
-  std::vector<std::weak_ptr<Value::Node>> sums_;  ///< sums whose nodes may not be made yet
+  std::vector<std::weak_ptr<Value::Node>> sums_;  ///< sums whose nodes are perhaps not made yet
 };
 
 inline Dims Value::dims() const { return function().dims_of(*this); }

@@ -157,7 +157,7 @@ struct Attention {
   double dropout = 0;
   std::string stream = "attention";  ///< of dropout's random numbers
   /// The number of query heads that share one head of keys and values, if queries are [batch, seq, heads, head_dim]:
-  /// see Dim::grouped. Such heads may be split anywhere. 0: queries have a dimension of their own for the group.
+  /// see Dim::grouped. Such heads can be split anywhere. 0: queries have a dimension of their own for the group.
   std::int64_t group = 0;
 };
 

@@ -17,8 +17,8 @@
 ///
 /// Ops that reduce can also run **in order**: the member that reduces a block receives it from all and adds in the
 /// order of the members, ((0 + 1) + 2) + …. The bits then do not depend on an element's position or on the transport.
-/// A member sends as many bytes as in a ring or tree. Blocks of more than 256 KiB go in up to 64 pieces, one or more
-/// stages for each: a piece is reduced while the next one arrives. The scratch is n-1 blocks, or 2 (n-1) pieces.
+/// A member sends as many bytes as in a ring or tree. Blocks of more than 256 KiB go in up to 64 pieces, with a stage
+/// for each, so that a piece is reduced while the next one arrives. The scratch is n-1 blocks, or 2 (n-1) pieces.
 ///
 /// Sums and products of f16 and bf16 over more than two members always run in order: a ring would round them at each
 /// hop. In order, their partial results are floats, and only the result is rounded (Reducer).
@@ -185,8 +185,8 @@ class Scheduler {
     }
   }
 
-  // In trees, members are numbered from the root. The parent of a member has the same number without its lowest set
-  // bit. Its children have one more bit, below that one.
+  // In trees, members are numbered from the root. The parent of a member has the member's number without its lowest set
+  // bit. The children of a member have the member's number with one more bit, below its lowest set bit.
   [[nodiscard]] std::uint32_t from_root() const noexcept { return (rank_ + n_ - op_.peer) % n_; }
   [[nodiscard]] std::uint32_t lowest_bit() const noexcept {
     std::uint32_t bit = 1;

@@ -142,7 +142,7 @@ class TransportHost {
     }
   }
 
-  /// Makes the transport `name`, for a transport that wraps it. It is configured and not yet opened.
+  /// Makes the transport `name`, for a transport that wraps it. The new one is configured, and not yet opened.
   [[nodiscard]] const sr_plugin& open_transport(const std::string& name) const {
     const sr_plugin* plugin = nullptr;
     detail::call_transport(

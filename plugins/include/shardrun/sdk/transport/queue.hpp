@@ -1,6 +1,6 @@
 #pragma once
 
-/// sr_queue as C++ values: a device's queue, into which a transport orders its ops, and gates at which the queue waits.
+/// sr_queue as C++ values: a device's queue, in which a transport orders its ops, and gates at which the queue waits.
 
 #include <shardrun/sdk/transport/op.hpp>
 #include <shardrun/transport.h>

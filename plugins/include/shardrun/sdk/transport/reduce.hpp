@@ -158,7 +158,7 @@ enum class Vectors : std::uint32_t { baseline, avx2, avx512 };
 }
 
 /// Reduces `count` elements of a and b into `to`, and also into `also` unless it is null. A target is a or b itself, or
-/// overlaps neither. Addresses may have any alignment.
+/// overlaps neither. Addresses can have any alignment.
 using Reduction = void (*)(void* to, void* also, const void* a, const void* b, std::uint64_t count) noexcept;
 
 namespace detail {
@@ -290,7 +290,7 @@ class Reducer {
   }
   static void* to(void* base, std::uint64_t offset) noexcept { return static_cast<unsigned char*>(base) + offset; }
 
-  /// Reads each source before it writes a target that may share the source's memory.
+  /// Reads each source before it writes a target that can share the source's memory.
   template <class SourceOf, class TargetOf>
   void run_tile(std::size_t sources, SourceOf source_of, std::size_t targets, TargetOf target_of,
                 std::uint64_t count) const noexcept {

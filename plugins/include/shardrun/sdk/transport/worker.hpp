@@ -144,7 +144,7 @@ class Worker {
     changed_.wait(lock, [&] { return !is_under_way(task); });
   }
 
-  /// Runs pending clean-ups. A task that waits calls it now and then, so that they need not wait for its end.
+  /// Runs pending clean-ups. A task that waits calls this now and then, so that clean-ups need not wait for the task.
   void clean_up_meanwhile() noexcept {
     std::unique_lock lock(mutex_);
     while (Task* const task = clean_ups_.pop()) {
@@ -290,7 +290,7 @@ class Worker {
     changed_.notify_all();
   }
 
-  /// Whether there is something to do. The first task may still have to wait for its queue.
+  /// Whether the thread has something to do. A first task that its queue has not reached does not count.
   [[nodiscard]] bool has_work() const noexcept {
     const bool is_held = tasks_.first != nullptr && tasks_.first->is_held_ && !failure_;
     return stopping_ || clean_ups_.first != nullptr || (tasks_.first != nullptr && !is_held);
