@@ -100,7 +100,7 @@ struct EngineParameter {
   std::string name;
   std::vector<std::int64_t> whole;
   std::vector<std::int64_t> origin;
-  std::vector<std::int64_t> shape;  ///< shape of the part; it may have no elements
+  std::vector<std::int64_t> shape;  ///< shape of the part; the part can have no elements
   bool decay = false;
   bool is_normal = false;
   double initial = 0;
@@ -150,7 +150,7 @@ class Engine {
 };
 
 /// A rank's engine. Each call throws Invalid if the job has to change, and Error{plugin} if the engine fails. If a
-/// function of EngineRanks or EngineRecords failed within the call, the call throws an Error with that one's code.
+/// function of EngineRanks or EngineRecords failed within the call, the call throws an Error with that failure's code.
 class EngineInstance {
  public:
   EngineInstance(const EngineInstance&) = delete;

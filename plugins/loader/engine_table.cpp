@@ -84,7 +84,7 @@ MakeArray maker_from(const sr_array_maker* given, std::string_view what) {
   };
 }
 
-/// Converts an array. Throws Error{plugin} if it has elements and no memory for them, like array_from() otherwise.
+/// Like array_from(), but also throws Error{plugin} if the array has elements and no memory for them.
 static ArrayView filled_array(const sr_array* given) {
   ArrayView array = array_from(given, "the array");
   if (array.address == nullptr && array.elements() > 0) {

@@ -84,7 +84,7 @@ class Walk {
     return folders;
   }
 
-  /// The path that an entry of a search path, or a name with a slash, stands for. Throws Error{plugin} if not trusted.
+  /// Expands an entry of a search path, or a name with a slash. Throws Error{plugin} unless the path is trusted.
   static path trusted_folder(const path& file, const path& origin, std::string_view entry) {
     const std::string folder = with_origin(entry, origin);
     if (folder.empty()) {
@@ -129,7 +129,7 @@ class Walk {
     visit(need, need.parent_path(), *library, inherited);
   }
 
-  /// Visits the folders for processors' variants in `folder`.
+  /// Visits the folders in `folder` for variants of the processor, which the dynamic linker searches before `folder`.
   void visit_variants(const path& by, const path& folder, const std::string& name, const std::vector<path>& inherited) {
     for (const char* variants : {"glibc-hwcaps", "tls", "haswell", "xeon_phi", "avx512_1", "x86_64", "aarch64"}) {
       std::error_code none;

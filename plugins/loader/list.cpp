@@ -34,7 +34,7 @@
 namespace shardrun::plugins {
 namespace {
 
-// A child that succeeds ends its output with the first text; one that fails writes the second and the error.
+// A child whose function succeeded writes the first text at its end. One whose function threw writes the second.
 constexpr std::string_view went_well = "\nshardrun: it went well\n";
 constexpr std::string_view threw = "\nshardrun: it threw: ";
 
@@ -93,7 +93,7 @@ void write_words(int file, std::string_view first, std::string_view second) {
 
 /// Reads the child's output until it ends. Returns false if the child did not end in time.
 bool await_end(pid_t process, int pipe, LastWords& words, std::chrono::milliseconds limit) {
-  // An old kernel has no such descriptor. Then the child counts as ended when the pipe has no writer left.
+  // An old kernel has no pidfd. Then the child counts as ended when the pipe has no writer left.
   const files::FileDescriptor watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
   const auto end = std::chrono::steady_clock::now() + limit;
   for (bool is_open = true; is_open || watched.is_open();) {
