@@ -320,7 +320,7 @@ typedef struct sr_model_op {
   uint32_t reserved;           /* zero */
   const sr_attribute* example; /* for checks: a value of each attribute */
   const char* sizes;           /* for checks: sizes of factors, as "c=3 k=8"; a check chooses the others; may be NULL */
-  /// Returns the bytes of `scratch` that a kernel needs for these tensors, whose `data` is NULL. NULL: 0.
+  /// Returns the bytes of `scratch` that a kernel needs for these tensors, whose `data` is NULL. NULL: it needs none.
   uint64_t (*scratch_bytes)(void* self, const sr_kernel_call* call);
   /// Computes the results in float32. Writes every element, with the same bits for any number of threads.
   int32_t (*kernel)(void* self, const sr_kernel_call* call, sr_error* error);

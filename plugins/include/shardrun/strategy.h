@@ -59,7 +59,7 @@ typedef struct sr_axis {
 #define SR_AXIS_SIZE_1_0 UINT32_C(24)
 
 /// A tensor of the graph's state, with its global shape. A parameter's gradient and optimizer state are not separate
-/// tensors here: they are roles of it. A strategy skips kinds that it does not know.
+/// tensors here: they are roles of the parameter. A strategy skips kinds that it does not know.
 typedef struct sr_tensor {
   uint32_t struct_size;
   uint32_t kind; /* SR_TENSOR_... */

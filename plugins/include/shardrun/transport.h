@@ -214,7 +214,7 @@ typedef struct sr_arrivals {
 } sr_arrivals;
 #define SR_ARRIVALS_SIZE_1_9 UINT32_C(24)
 
-/// What the host provides to an opened transport until its close returns. Every function is ANY.
+/// What the host provides to a transport, from `configure` until `close` returns. Every function is ANY.
 typedef struct sr_transport_host {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
@@ -291,7 +291,7 @@ typedef struct sr_group {
 typedef struct sr_transport {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
-  /// ANY, also before open.
+  /// ANY, also before open. Says what the transport can do.
   int32_t (*props)(void* self, sr_transport_props* props, sr_error* error);
   /// ANY, also before open. Pure. Says what the op needs in a group of that size. Buffers need not have data. If it
   /// returns SR_UNIMPLEMENTED, the host builds the op from SEND and RECV, which are mandatory, in another group of the
@@ -306,7 +306,7 @@ typedef struct sr_transport {
   /// INIT. Concerns this rank alone. The memory stays valid until it is deregistered, after its ops have been freed.
   int32_t (*mem_register)(void* self, const sr_memory* memory, uint64_t* registration, sr_error* error);
   int32_t (*mem_deregister)(void* self, uint64_t registration, sr_error* error);
-  /// INIT. Every member calls it. Groups that share members are created in the same order on all of them.
+  /// INIT. Connects a group. Called on every member. Groups that share members are created in the same order on all.
   int32_t (*group_create)(void* self, const sr_group* group, uint64_t* handle, sr_error* error);
   /// ANY. Returns SR_OK, or why the group failed.
   int32_t (*group_error)(void* self, uint64_t group, sr_error* error);

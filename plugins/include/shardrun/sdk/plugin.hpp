@@ -192,7 +192,7 @@ class OptionValues {
     });
   }
 
-  /// Whether the option has a value. Only one that is declared optional may have none.
+  /// Whether the option has a value. Only one that is declared optional can have none.
   [[nodiscard]] bool has(std::string_view name) const noexcept {
     for (const Value& value : values_) {
       if (value.name == name) {

@@ -31,7 +31,7 @@ class Decoding {
 
   /// The tokens that the call adds: i32 [batch, seq].
   [[nodiscard]] const Value& tokens() const noexcept { return tokens_; }
-  /// Their positions in their sequences: i32 [batch, seq]; -1: there is no token.
+  /// The positions of the tokens in their sequences: i32 [batch, seq]; -1: there is no token.
   [[nodiscard]] const Value& positions() const noexcept { return positions_; }
 
   /// Adds keys and values to the caches NAME/keys and NAME/values. Returns causal attention of q to all that they hold,

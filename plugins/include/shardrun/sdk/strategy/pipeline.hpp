@@ -247,8 +247,8 @@ inline constexpr std::int64_t default_chunks = 2;
           "pipeline_model_parallel_layout split_points layers_per_stage")};
 }
 
-/// Throws InvalidJob if `chunks` has another value than the schedule requires. The default value is accepted, because
-/// it cannot be distinguished from the same value in the job file.
+/// Throws InvalidJob if `chunks` is not its default although the schedule does not use it. With the default, nothing
+/// tells whether the job file sets it.
 inline void check_pipeline_options(const Job& job) {
   const std::string schedule = job.options.text("schedule");
   const std::int64_t chunks = job.options.integer("chunks");

@@ -33,8 +33,8 @@ inline void place_axes(const AxisRules& rules, PlanWriter& plan) {
   }
 }
 
-/// Splits every cut point along the sequence (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2), and its batch
-/// over the mesh axes `batch`. Throws InvalidJob if no cut point has a sequence axis.
+/// Splits every cut point that has the axis seq along it (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2), and
+/// its batch over the mesh axes `batch`. Throws InvalidJob if no cut point has the axis seq.
 inline void place_sequence(const Graph& graph, const std::string& mesh_axis, const std::vector<std::string>& batch,
                            PlanWriter& plan) {
   bool any = false;

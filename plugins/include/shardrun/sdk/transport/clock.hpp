@@ -65,7 +65,7 @@ class RunningClock {
   static constexpr std::int64_t never = INT64_MIN;
   static constexpr std::int64_t worth_noting = 1'000'000;
 
-  /// Whether a deadline is never, or a time before any process: such a deadline is the same by every clock.
+  /// Whether a deadline is INT64_MAX (never) or at most 0 (past). Such a deadline is the same by every clock.
   static bool is_fixed(std::int64_t deadline) noexcept { return deadline == INT64_MAX || deadline <= 0; }
 
   /// Changes the clock. It changes only here, under the lock, so that no thread leaves out time that another has read.
@@ -124,7 +124,7 @@ class Deadline {
   [[nodiscard]] std::chrono::nanoseconds left() const noexcept {
     return *this == never() ? std::chrono::nanoseconds::max() : *this - std::min(*this, now());
   }
-  /// The longest time that a single wait for it may take.
+  /// The longest time that a single wait for this deadline may take.
   [[nodiscard]] std::chrono::nanoseconds slice() const noexcept { return std::min(left(), longest_gap / 2); }
 
   /// Adding nanoseconds::max() gives never.

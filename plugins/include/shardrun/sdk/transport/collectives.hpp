@@ -39,7 +39,7 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// Whether an op takes one stage, because a message costs more than its bytes. All members get the same answer.
+/// Whether an op takes one stage, because each message costs more than its bytes. The same on all members.
 [[nodiscard]] inline bool is_small(const OpSpec& op, std::uint32_t n) {
   constexpr std::uint32_t most_members = 16;
   constexpr std::uint64_t most_bytes_of_message = 8192;

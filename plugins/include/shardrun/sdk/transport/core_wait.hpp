@@ -35,7 +35,7 @@ class CoreWait {
     if (::pread(file_, text.data(), text.size() - 1, 0) <= 0) {
       return std::nullopt;
     }
-    // Nanoseconds in which the thread ran, those in which it waited, and how often.
+    // The file has the nanoseconds in which the thread ran, those in which it waited for a core, and how often it ran.
     char* after_first = nullptr;
     static_cast<void>(std::strtoll(text.data(), &after_first, 10));
     return std::strtoll(after_first, nullptr, 10);

@@ -90,8 +90,8 @@ class Worker {
     changed_.notify_all();
   }
 
-  /// Starts the task in a queue: the task, and those started after it, run once the queue has reached it. Its deadline
-  /// is `timeout` after that; nanoseconds::max() means none.
+  /// Starts the task in a queue. The task, and those started after it, run once the queue has reached it. The task's
+  /// deadline is `timeout` after that; nanoseconds::max() means none.
   void start_in(const Queue& queue, Task& task, std::chrono::nanoseconds timeout) {
     if (task.turn_ == nullptr) {
       task.turn_ = std::make_shared<PendingCall>([this, &task] { release(task); });
@@ -282,7 +282,7 @@ class Worker {
     return task.state_ == Task::State::done;
   }
 
-  /// Called when the queue has reached the task. Once this has unlocked, the task may be dropped.
+  /// Called when the queue has reached the task. Once this function has unlocked, the task may be dropped.
   void release(Task& task) {
     const std::lock_guard lock(mutex_);
     task.is_held_ = false;
