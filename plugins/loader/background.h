@@ -31,7 +31,7 @@ class Errand final : public sdk::Worker::Task {
 void run_in_background(const TransportState& transport, std::uint64_t op, sdk::Deadline deadline, sdk::Worker& worker,
                        const std::function<std::optional<sdk::TransportError>()>& failure);
 
-/// Frees one of the plugin's ops, on the thread that runs the ops of its group.
+/// Frees one of the plugin's ops. REQUIRES: the calling thread is the one that runs the ops of the op's group.
 void free_op(const TransportState& transport, std::uint64_t op) noexcept;
 
 }  // namespace shardrun::plugins

@@ -217,7 +217,7 @@ EngineInstance::~EngineInstance() {
   }
 }
 
-/// Calls the engine. If a collective failed within the call, its error is thrown, whatever the engine reports.
+/// Calls the engine. If a function of the ranks or the records failed meanwhile, throws an Error with that one's code.
 template <class Call>
 void EngineInstance::call(std::string_view function, Call call) {
   const auto fail_with_cause = [&] {

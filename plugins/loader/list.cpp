@@ -41,7 +41,7 @@ constexpr std::string_view threw = "\nshardrun: it threw: ";
 /// Reads a pipe, and keeps the last 4 KiB.
 class LastWords {
  public:
-  /// Returns false at the end of the pipe.
+  /// Returns false at the end of the pipe, or if there is nothing to read.
   bool take(int pipe) {
     std::array<char, 4096> bytes{};
     const ssize_t count = ::read(pipe, bytes.data(), bytes.size());

@@ -36,7 +36,7 @@ class Model {
   [[nodiscard]] const Manifest& manifest() const noexcept { return plugin_.manifest(); }
   [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept { return plugin_.options(); }
   [[nodiscard]] const std::string& help() const noexcept { return help_; }
-  /// SR_DATA_... bits: the kinds of data on which it can be trained.
+  /// SR_DATA_... bits: the kinds of data that the functions `loss` and `iterate` can take.
   [[nodiscard]] std::uint32_t data() const noexcept { return data_; }
   /// Whether the model has the function. The function's role is the one that shardrun/model.h gives for its name.
   [[nodiscard]] bool has(std::string_view function) const noexcept;
