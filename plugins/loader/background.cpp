@@ -8,7 +8,7 @@
 namespace shardrun::plugins {
 namespace {
 
-/// How often a wait asks whether to give up. It is short enough that the clock does not take the wait for a gap.
+/// How long one wait for an op lasts at most. It is shorter than longest_gap, so that the clock counts all of it.
 constexpr std::chrono::nanoseconds check_interval = sdk::longest_gap / 2;
 
 /// How far an op may exceed its deadline before the plugin counts as one that ignores deadlines.

@@ -12,7 +12,7 @@
 
 namespace shardrun::plugins {
 
-/// A short task for a worker whose end the caller waits for. `act` gets the task's deadline.
+/// A short task for a worker. The caller waits for the end of the task. `act` gets the task's deadline.
 template <class Act>
 class Errand final : public sdk::Worker::Task {
  public:
@@ -26,12 +26,12 @@ class Errand final : public sdk::Worker::Task {
   Act act_;
 };
 
-/// Runs one of the plugin's ops on a worker's thread: starts it, waits for it, and does clean-ups meanwhile. `failure`
-/// is asked now and then whether there is a reason to give up. Throws sdk::TransportError.
+/// Runs one of the plugin's ops on a worker's thread: starts the op, waits for it, and does the worker's clean-ups
+/// meanwhile. Asks `failure` now and then for a reason to give up. Throws that reason or the op's sdk::TransportError.
 void run_in_background(const TransportState& transport, std::uint64_t op, sdk::Deadline deadline, sdk::Worker& worker,
                        const std::function<std::optional<sdk::TransportError>()>& failure);
 
-/// Frees one of the plugin's ops, on the thread that runs the ops of its group.
+/// Frees one of the plugin's ops. REQUIRES: the calling thread is the one that runs the ops of the op's group.
 void free_op(const TransportState& transport, std::uint64_t op) noexcept;
 
 }  // namespace shardrun::plugins

@@ -58,12 +58,12 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  /// The first refusal, if there was one: an Error{job} as it was thrown, any other error as an Error{plugin} that
-  /// names the call.
+  /// The first refusal, if there was one: an Error{job} as it was thrown, Error{internal} if memory ran out, any other
+  /// error as an Error{plugin} that names the call.
   [[nodiscard]] const std::optional<Error>& refusal() const noexcept { return refusal_; }
 
-  /// Runs one of the writer's functions. `item`: what the call is about, or null. A failure is reported to the caller,
-  /// after the name of the function.
+  /// Runs `act`, which does what the writer's `function` does for `item` (or null). Returns SR_OK, or SR_INVALID with a
+  /// text in `error` that begins with the function and the item.
   template <class Act>
   std::int32_t recorded(sr_error* error, std::string_view function, const char* item, Act act) noexcept {
     try {

@@ -30,7 +30,7 @@ OpSpec transfer(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std:
   return op;
 }
 
-/// A member's part in an op, which may also be one side of a message.
+/// The schedule of a member for an op: a collective, a single send, or a single receive.
 sdk::Schedule part_in(const OpSpec& op, std::uint32_t rank, std::uint32_t members) {
   if (sdk::find_opcode(op.opcode)->collective) {
     return is_in_order(op) ? sdk::schedule_in_order_of(op, rank, members) : sdk::schedule_of(op, rank, members);
@@ -243,7 +243,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
                     op_.label);
   }
 
-  /// Adds one more message for each of a stage's sends or receives, which carries its hash.
+  /// Adds, for each of a stage's sends or receives, a second message that carries the hash of the first.
   void add_hashes(std::uint32_t opcode, const std::vector<sdk::Movement>& movements, std::vector<std::uint64_t>& hashes,
                   std::uint64_t id, std::vector<OpSpec>& batch) const {
     constexpr std::uint64_t tags_of_hashes = std::uint64_t{1} << 31U;
@@ -253,8 +253,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     }
   }
 
-  /// The hash of a message. A message of zeros does not hash to 0: if the message and its hash are lost, zeros arrive
-  /// for both, which must not match.
+  /// The hash of a message. It is not 0 for a message of zeros: if the message and its hash are lost, zeros can arrive
+  /// for both, and they must not match.
   [[nodiscard]] std::uint64_t hash_of(const sdk::BufferRegion& region) const {
     constexpr std::uint64_t of_nothing = 0x9E3779B97F4A7C15;
     return of_nothing +

@@ -15,8 +15,8 @@
 namespace shardrun::plugins {
 
 /// Runs collectives that a transport lacks, and checked ops, as sends and receives in the background. It has a second
-/// group of the plugin and a thread; only that thread calls the second group's functions. It fails together with
-/// `parent`, the group whose collectives it runs.
+/// group of the plugin and a thread; only that thread runs ops of the second group. It fails together with `parent`,
+/// the group whose collectives it runs.
 class ComposedGroup {
  public:
   /// `parent` outlives this object.
@@ -55,7 +55,7 @@ class ComposedGroup {
 [[nodiscard]] std::uint64_t composed_scratch_bytes(const sdk::OpSpec& op, std::uint32_t members);
 
 /// Prepares `op` as sends and receives. For a collective, waits for the other members, which prepare the same op. `op`
-/// has the scratch that it needs; `scratch` may own its memory. Throws Error, also if the members' ops do not match.
+/// has the scratch that it needs, whose memory `scratch` can own. Throws Error, also if the members' ops do not match.
 [[nodiscard]] std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group,
                                                              const sdk::OpSpec& op, std::vector<std::byte> scratch,
                                                              std::int64_t deadline);

@@ -88,7 +88,7 @@ EngineParameter parameter_from(const sr_engine_parameter* given) {
   return parameter;
 }
 
-/// Like array_from(), but -1 stands for any size.
+/// Like array_from(), but at most 6 dimensions, none of size 0; -1 stands for any size.
 ArrayView sample_from(const sr_array* given) {
   sr_array raw = read_struct<sr_array>(given, SR_ARRAY_SIZE_1_7, "the sample");
   if (raw.rank >= most_array_dimensions) {
@@ -217,7 +217,7 @@ EngineInstance::~EngineInstance() {
   }
 }
 
-/// Calls the engine. If a collective failed within the call, its error is thrown, whatever the engine reports.
+/// Calls the engine. If a function of the ranks or the records failed meanwhile, throws an Error with that one's code.
 template <class Call>
 void EngineInstance::call(std::string_view function, Call call) {
   const auto fail_with_cause = [&] {

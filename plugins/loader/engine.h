@@ -45,7 +45,7 @@ struct NamedArray {
 /// Makes memory for a result with the element type and shape of `like`, which has no address. Returns its address.
 using MakeArray = std::function<void*(const ArrayView& like)>;
 
-/// A rank's collectives for an engine: sr_ranks. Each function throws Error.
+/// A rank's collectives for an engine: sr_ranks. Functions that can fail throw Error.
 class EngineRanks {
  public:
   EngineRanks() = default;
@@ -66,7 +66,7 @@ class EngineRanks {
   virtual void reduce_scatter(const ArrayView& array, std::uint32_t axis, std::uint32_t reduction,
                               const MakeArray& make) = 0;
   virtual void all_to_all(const ArrayView& array, std::uint32_t axis, const MakeArray& make) = 0;
-  /// `array`: nothing if the engine passed none.
+  /// `array`: nothing if the engine passed null, as other ranks than the root may.
   virtual void broadcast(const std::optional<ArrayView>& array, std::uint32_t root, const MakeArray& make) = 0;
   /// Ends unfinished messages, with an error for the other ranks. Afterwards nothing uses the engine's memory, and no
   /// other function may be called.
@@ -100,7 +100,7 @@ struct EngineParameter {
   std::string name;
   std::vector<std::int64_t> whole;
   std::vector<std::int64_t> origin;
-  std::vector<std::int64_t> shape;  ///< shape of the part; it may have no elements
+  std::vector<std::int64_t> shape;  ///< shape of the part; the part can have no elements
   bool decay = false;
   bool is_normal = false;
   double initial = 0;
@@ -149,8 +149,8 @@ class Engine {
   std::uint32_t flags_ = 0;
 };
 
-/// A rank's engine. Each call throws Invalid if the job has to change, and Error{plugin} if the engine fails. If a call
-/// of EngineRanks failed within it, it throws that error.
+/// A rank's engine. Each call throws Invalid if the job has to change, and Error{plugin} if the engine fails. If a
+/// function of EngineRanks or EngineRecords failed within the call, the call throws an Error with that failure's code.
 class EngineInstance {
  public:
   EngineInstance(const EngineInstance&) = delete;
@@ -184,7 +184,7 @@ inline constexpr std::uint32_t most_array_dimensions = 7;
 /// Checks an array that a plugin gave, and converts it. Throws Error{plugin}.
 [[nodiscard]] ArrayView array_from(const sr_array* given, std::string_view what);
 
-/// The C form of an array, which points into `array`.
+/// The C form of an array. It points into `array`.
 [[nodiscard]] sr_array raw_array(const ArrayView& array);
 
 /// Converts a plugin's maker of results to a function.
@@ -204,7 +204,7 @@ class EngineInstance::Table {
   [[nodiscard]] sr_records records_table(EngineRecords& records);
 
  private:
-  /// Runs a function of a table. `act` takes this object. Returns SR_OK, or the error's status.
+  /// Runs a function of a table. `act` takes this object. Returns SR_OK, or SR_INTERNAL after any error.
   template <class Act>
   static std::int32_t run_any(void* self, sr_error* error, std::string_view function, Act act) noexcept;
   /// The same for an `act` that takes the ranks.

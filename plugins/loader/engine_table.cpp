@@ -84,7 +84,7 @@ MakeArray maker_from(const sr_array_maker* given, std::string_view what) {
   };
 }
 
-/// Converts an array, which must have elements in memory.
+/// Like array_from(), but also throws Error{plugin} if the array has elements and no memory for them.
 static ArrayView filled_array(const sr_array* given) {
   ArrayView array = array_from(given, "the array");
   if (array.address == nullptr && array.elements() > 0) {
@@ -94,7 +94,7 @@ static ArrayView filled_array(const sr_array* given) {
 }
 
 /// Runs a function of a table. A failure's text goes to the plugin; its code and rank are kept here. After a failure
-/// the engine frees the arrays of unfinished messages, so these are ended, and every later call fails, too.
+/// the engine frees the arrays of unfinished messages. So this ends those messages, and every later call fails, too.
 template <class Act>
 std::int32_t EngineInstance::Table::run_any(void* self, sr_error* error, std::string_view function, Act act) noexcept {
   Table& table = *static_cast<Table*>(self);

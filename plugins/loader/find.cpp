@@ -24,8 +24,8 @@ bool is_name(std::string_view name) {
   return !name.empty() && std::ranges::all_of(name, is_part);
 }
 
-/// Suggests which plugin the job may have meant by an unknown name: one with a similar name, or one that has the name
-/// as an alias in its manifest.
+/// Suggests a plugin for an unknown name, as text for an error: one with a similar name, or one that has the name as an
+/// alias in its manifest.
 std::string hint_for(const Directories& directories, PluginKind kind, std::string_view name,
                      const std::vector<std::string>& available) {
   if (const std::string_view near = nearest_name(name, available); folded(near) == folded(name) && !near.empty()) {

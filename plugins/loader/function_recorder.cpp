@@ -19,7 +19,7 @@ using graph::ValueId;
 
 namespace {
 
-/// Finds an op that every model may call, or one that this model brings.
+/// Finds an op that every model may call, or one that this model brings. Throws Error{plugin} if there is none.
 const graph::Op& op_from(const std::string& name, const std::string& model) {
   if (const graph::Op* const own = graph::find_op_of(model, name)) {
     return *own;
@@ -48,7 +48,7 @@ StateId known_state(const graph::Graph& graph, const std::string& name) {
   return id;
 }
 
-/// Stands in for functions of the table that gradients of ops must not use.
+/// Takes the place of functions of the table that gradients of ops must not use. Refuses every call.
 template <class... Arguments>
 std::int32_t refuse_function(void* self, Arguments... arguments) {
   sr_error* const error = std::get<sizeof...(Arguments) - 1>(std::tuple(arguments...));
@@ -254,7 +254,7 @@ void FunctionRecorder::write(const char* state, std::uint32_t number) {
     return;  // nothing to write: the state keeps its value
   }
   if (source.exists()) {
-    // A copy, because the source may be written in the same call, perhaps before this write.
+    // Copies the source, because the function can write the source, too, perhaps before this write.
     written = builder_.call("copy", {written}, {}, "copy/" + builder_.graph().states[source].name);
   }
   builder_.write(id, written, graph::StateWrite::Mode::assign);

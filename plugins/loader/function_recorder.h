@@ -51,7 +51,7 @@ class FunctionRecorder final : public Recorder {
 
   [[nodiscard]] graph::ValueId value(std::uint32_t number) const;
   [[nodiscard]] std::vector<graph::ValueId> values(const std::uint32_t* numbers, std::uint32_t count) const;
-  /// Throws Error{plugin} if a layer after the present one made the value: only gradients of training go backward.
+  /// Throws Error{plugin} if a forward node would read a value of a later layer than the one that is being written.
   void require_earlier(graph::ValueId read) const;
   void set_functions();
 

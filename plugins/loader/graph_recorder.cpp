@@ -13,7 +13,7 @@
 namespace shardrun::plugins {
 namespace {
 
-constexpr std::uint32_t most_dimensions = 8;  // that a device's tensor can have
+constexpr std::uint32_t most_dimensions = 8;  // a device's tensors have no more
 constexpr std::size_t longest_name = 200;
 
 graph::Initializer initializer_from(const sr_state& raw) {

@@ -15,8 +15,8 @@
 
 namespace shardrun::plugins {
 
-/// Checks a name that a model gives to something. It is shown to users, and is a key in files. Throws Error{plugin}
-/// that begins with `what`.
+/// Checks a name that a model gives to something: users see the name, and it is a key in files. Returns it. Throws
+/// Error{plugin}, whose message begins with `what`.
 [[nodiscard]] std::string name_from(const char* text, std::string_view what);
 
 /// Like name_from(), for a name that is also written in job files, patterns and on the command line: letters, digits

@@ -37,8 +37,8 @@ std::atomic<std::chrono::milliseconds::rep> limit_ms = 60'000;
 /// The innermost guard of this thread.
 thread_local const CallGuard* innermost = nullptr;
 
-// For plugins' own threads, which have no guard. A forked process inherits the parent's values, so the process id is
-// kept with them.
+// The number of guards and the latest one, for plugins' own threads, which have no guard. A forked process inherits the
+// parent's values, so the process id is kept with them.
 std::atomic<int> living = 0;
 std::atomic<const GuardNames*> latest = nullptr;
 std::atomic<pid_t> guarded_process = 0;
@@ -89,7 +89,7 @@ class SignalSafeLine {
   void write() noexcept {
     *this << "\n";
     for (std::size_t done = 0; done < size_;) {
-      // A write of this size either succeeds at once or fails, even if no one reads the other end.
+      // After POLLOUT, a write of this size to a pipe never blocks, even if no one reads the other end.
       static_assert(sizeof(bytes_) <= PIPE_BUF);
       constexpr int patience_ms = 1000;
       pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
@@ -109,8 +109,8 @@ class SignalSafeLine {
   std::size_t size_ = 0;
 };
 
-/// Writes the line "shardrun: PLUGIN, CALL: it DID". `what` writes the end. If the thread has no guard, it may or may
-/// not belong to the plugin, and the line says so.
+/// Writes the line "shardrun: PLUGIN, CALL: it DID". `what` writes the end. If this thread has no guard, the line
+/// says that another thread did it while the call ran.
 template <class What>
 void say(const Guarded& guard, What what) noexcept {
   SignalSafeLine line;
@@ -126,7 +126,7 @@ void say(const Guarded& guard, What what) noexcept {
   end_process(status != 0 ? status : exit_code(ErrorCode::plugin));
 }
 
-/// Whether the instruction that faulted runs again after the handler, and faults again.
+/// Whether an instruction raised the signal. It then runs again after the handler, and raises the signal again.
 bool comes_again(int signal, const siginfo_t& info) noexcept {
   const bool is_of_instruction = signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGFPE;
   return is_of_instruction && info.si_code > 0 && !(signal == SIGBUS && info.si_code == BUS_MCEERR_AO);
@@ -243,7 +243,7 @@ CallGuard::~CallGuard() {
 
 const GuardNames& CallGuard::names() const noexcept { return *names_; }
 
-/// Counts short waits instead of reading a clock: a stop of the process, however long, ends only one of them.
+/// Counts short waits instead of reading a clock, because a stop of the process, however long, ends only one of them.
 void CallGuard::end_late(std::chrono::milliseconds limit) {
   constexpr std::chrono::milliseconds tick{50};
   std::unique_lock lock(mutex_);

@@ -12,13 +12,13 @@
 
 namespace shardrun::plugins {
 
-/// Sets how long a plugin may take to load, to open, and to write a plan (SHARDRUN_PLUGIN_TIMEOUT), in this process.
+/// Sets how long a plugin may take to load, open, be configured, and write a plan or graph (SHARDRUN_PLUGIN_TIMEOUT).
 void set_call_limit(std::chrono::milliseconds limit) noexcept;
 [[nodiscard]] std::chrono::milliseconds call_limit() noexcept;
 
 struct GuardNames;
 
-/// Protects the process while a plugin's code runs, which could end it or never return. A process ends unexpectedly by
+/// Watches a call of a plugin's code, which could end the process or never return. The process ends unexpectedly by
 /// - a fault (SIGSEGV, SIGABRT, ...);
 /// - a call of exit, quick_exit or _exit;
 /// - exceeding `limit`; time in which the process was stopped does not count.
@@ -28,7 +28,7 @@ struct GuardNames;
 /// core/base ends the process without a line.
 class CallGuard {
  public:
-  /// `plugin`: "strategy 'rows' (/path)"; `call`: "make_plan". Without `limit` the call has a deadline of its own.
+  /// `plugin`: "strategy 'rows' (/path)"; `call`: "make_plan". Without `limit` the call can take any time.
   CallGuard(std::string_view plugin, std::string_view call,
             std::optional<std::chrono::milliseconds> limit = std::nullopt);
   CallGuard(const CallGuard&) = delete;

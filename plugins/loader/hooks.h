@@ -13,7 +13,7 @@
 
 namespace shardrun::plugins {
 
-/// A group in its C form. It points into the group, which must outlive it.
+/// The C form of a hook's group. It points into the group, which must outlive it.
 class HookTables {
  public:
   explicit HookTables(const plan::HookGroup& group);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint32_t most_dimensions_there = 8;
 
-/// A text from the plugin, which must not be empty.
+/// A text from the plugin, safe to print. Throws Error{plugin} if the text is empty.
 std::string text_from(const char* text, const char* what) {
   if (text == nullptr || *text == '\0') {
     refuse_with(fmt::format("{} is empty", what));
@@ -22,7 +22,7 @@ std::string text_from(const char* text, const char* what) {
   return printable(excerpt(text));
 }
 
-/// Requires words joined by dots. Words after the first may be indices of lists.
+/// Throws Error{plugin} unless the key is words joined by dots. Words after the first can be indices of lists.
 void require_key(const std::string& key) {
   constexpr std::size_t most_digits = 4;
   std::size_t begin = 0;

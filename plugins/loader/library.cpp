@@ -44,7 +44,7 @@ std::string with_origin(std::string_view name, const path& origin) {
   return text;
 }
 
-/// Visits a plugin and every library that is loaded with it.
+/// Checks each library that the dynamic linker can load for a plugin, outside of the system's folders.
 class Walk {
  public:
   /// `inherited`: folders of DT_RPATH, in which the dynamic linker also looks for what the needed libraries need.
@@ -84,7 +84,7 @@ class Walk {
     return folders;
   }
 
-  /// The folder to which an entry of a search path, or a name with a slash, refers.
+  /// Expands an entry of a search path, or a name with a slash. Throws Error{plugin} unless the path is trusted.
   static path trusted_folder(const path& file, const path& origin, std::string_view entry) {
     const std::string folder = with_origin(entry, origin);
     if (folder.empty()) {
@@ -129,7 +129,7 @@ class Walk {
     visit(need, need.parent_path(), *library, inherited);
   }
 
-  /// Visits folders for variants of the processor, which the dynamic linker searches first.
+  /// Visits the folders in `folder` for variants of the processor, which the dynamic linker searches before `folder`.
   void visit_variants(const path& by, const path& folder, const std::string& name, const std::vector<path>& inherited) {
     for (const char* variants : {"glibc-hwcaps", "tls", "haswell", "xeon_phi", "avx512_1", "x86_64", "aarch64"}) {
       std::error_code none;

@@ -34,14 +34,14 @@
 namespace shardrun::plugins {
 namespace {
 
-// The end of the output of a child that succeeded. If it is missing, the child was ended.
+// A child whose function succeeded writes the first text at its end. One whose function threw writes the second.
 constexpr std::string_view went_well = "\nshardrun: it went well\n";
 constexpr std::string_view threw = "\nshardrun: it threw: ";
 
-/// Keeps the end of what was written to a pipe, up to a limit.
+/// Reads a pipe, and keeps the last 4 KiB.
 class LastWords {
  public:
-  /// Returns false at the end of the pipe.
+  /// Returns false at the end of the pipe, or if there is nothing to read.
   bool take(int pipe) {
     std::array<char, 4096> bytes{};
     const ssize_t count = ::read(pipe, bytes.data(), bytes.size());
@@ -93,7 +93,7 @@ void write_words(int file, std::string_view first, std::string_view second) {
 
 /// Reads the child's output until it ends. Returns false if the child did not end in time.
 bool await_end(pid_t process, int pipe, LastWords& words, std::chrono::milliseconds limit) {
-  // An old kernel has no such descriptor. Then the child counts as ended when the pipe has no writer left.
+  // An old kernel has no pidfd. Then the child counts as ended when the pipe has no writer left.
   const files::FileDescriptor watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
   const auto end = std::chrono::steady_clock::now() + limit;
   for (bool is_open = true; is_open || watched.is_open();) {
@@ -114,10 +114,10 @@ bool await_end(pid_t process, int pipe, LastWords& words, std::chrono::milliseco
   return true;
 }
 
-/// Runs `act` first in a child process, with nothing on its standard streams, so that a plugin which ends its process
-/// ends only the child. Throws Error{plugin} with what `act` threw. If the child ended, or did not finish within
-/// `limit`, the error names `plugin` and says so. On return the child and everything it started in its process group
-/// have ended. REQUIRES: no other thread holds a lock that `act` may need, and no plugin is open in this process.
+/// Runs `act` in a child process, so that a plugin that ends its process ends only the child. The child's standard
+/// input and output are /dev/null. Throws Error{plugin} with the text of what `act` threw, or with the cause if the
+/// child ended or did not finish within `limit`. On return all of the child's process group has ended. REQUIRES: no
+/// other thread holds a lock that `act` may need, and no plugin is open in this process.
 void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const std::function<void()>& act) {
   std::array<int, 2> ends = {-1, -1};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
@@ -165,7 +165,7 @@ void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const s
                                                 : fmt::format("exited with code {}", WEXITSTATUS(status))));
 }
 
-/// Opens the plugin in a forked copy of this process, where it affects no other plugin. Fills in the rest of `info`.
+/// Sets the ABI and version of `info`. Opens the plugin in a forked process, where it affects no other. Throws Error.
 void try_out(const Candidate& file, PluginInfo& info) {
   files::require_trusted(file.path);
   const sr_manifest raw = read_manifest(file.path);

@@ -193,9 +193,9 @@ struct RawJob {
   sr_model_job job{};
 };
 
-/// Calls the model: `call` takes its table, the job and an sr_error*. If the host refused something in the call, that
-/// is reported before what the model says. A refusal counts as an error of the job if the model needs data and the job
-/// has none.
+/// Calls the model: `call` takes the model's table, the job and an sr_error*. Throws Error. If the host refused
+/// something in the call, the error is that refusal and not what the model says. A refusal counts as an error of the
+/// job if the model takes data and the job has none.
 template <class Recorder, class Call>
 void call_model(const Plugin& plugin, const ModelRequest& request, std::string_view function, Recorder& recorder,
                 Call call) {
@@ -225,7 +225,7 @@ void call_model(const Plugin& plugin, const ModelRequest& request, std::string_v
   }
 }
 
-/// Calls one of the model's functions for folders of other libraries, like call_model(), with a job or without.
+/// Like call_model(), for the model's functions that concern folders of other libraries. Not all of them take a job.
 template <class Recorder, class Call>
 void call_for_folders(const Plugin& plugin, std::string_view function, Recorder& recorder, Call call) {
   const std::string name = fmt::format("model '{}'", plugin.manifest().name);

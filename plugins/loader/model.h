@@ -36,9 +36,9 @@ class Model {
   [[nodiscard]] const Manifest& manifest() const noexcept { return plugin_.manifest(); }
   [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept { return plugin_.options(); }
   [[nodiscard]] const std::string& help() const noexcept { return help_; }
-  /// SR_DATA_... bits: the kinds of data on which it can be trained.
+  /// SR_DATA_... bits: the kinds of data that the functions `loss` and `iterate` can take.
   [[nodiscard]] std::uint32_t data() const noexcept { return data_; }
-  /// Whether the model has the function. Roles of functions are those that shardrun/model.h gives for their names.
+  /// Whether the model has the function. The function's role is the one that shardrun/model.h gives for its name.
   [[nodiscard]] bool has(std::string_view function) const noexcept;
   /// The ops that the model brings. They stay registered as long as the process runs.
   [[nodiscard]] const std::vector<std::shared_ptr<const ModelOp>>& ops() const noexcept { return ops_; }
@@ -59,8 +59,8 @@ class Model {
 
   /// Adds the model's states to the graph.
   void declare(graph::Graph& graph, const ModelRequest& request) const;
-  /// Writes a function. Returns the losses of the function `loss`, and no values for other functions. `length`: of
-  /// `decode`. REQUIRES: has(function).
+  /// Writes a function. Returns the losses of `loss`, and no values for other functions. `length`: the tokens that a
+  /// call of `decode` adds to a sequence. REQUIRES: has(function).
   graph::Losses write_function(graph::FunctionBuilder& builder, const ModelRequest& request, std::string_view function,
                                std::int64_t rows, bool training, std::int64_t length = 0) const;
 

@@ -175,7 +175,7 @@ std::map<std::string, std::int64_t> sizes_from(const char* text) {
   return sizes;
 }
 
-/// Throws if a factor that operands read only through windows gets different sizes.
+/// Throws Error{shape_mismatch} if a factor that operands read only through windows gets different sizes.
 void require_same_indices(const ModelOp& op, const ShardingRule& rule, const std::vector<TensorType>& operands) {
   for (const graph::WindowedDimension& each : rule.windows) {
     const graph::Factor& factor = rule.factors[rule.inputs[each.operand][each.dim]];
@@ -188,7 +188,7 @@ void require_same_indices(const ModelOp& op, const ShardingRule& rule, const std
   }
 }
 
-/// The sharding rule of the op for these operands.
+/// The sharding rule of the op for these operands. Throws Error{shape_mismatch} if the op cannot take them.
 ShardingRule rule_of(const ModelOp& op, const std::vector<TensorType>& operands) {
   const std::size_t most = op.operands.size();
   if (operands.size() < op.min_operands || operands.size() > most) {
@@ -215,8 +215,8 @@ ShardingRule rule_of(const ModelOp& op, const std::vector<TensorType>& operands)
   }
 }
 
-/// Estimates: one multiply-add for each index of the loops if the op sums, otherwise one operation. What a window reads
-/// counts as summed.
+/// Estimates the op's FLOPs: 2 for each index of the loops if the op sums, otherwise 1. Elements that a window reads
+/// count as summed.
 std::int64_t flops_of(const ModelOp& op, const graph::OpShape& shape) {
   const ShardingRule rule = graph::rule_from_text(op.rule, shape.inputs);
   std::vector<std::int64_t> sizes(rule.factors.size(), 1);

@@ -29,7 +29,7 @@ std::uint32_t element_of_op(graph::DType dtype) {
   }
 }
 
-/// The C form of a call. It points into the `tensors` of the latest fill and into the op's attributes.
+/// The C form of a call. It points into the tensors of the latest fill() and into the op's attributes.
 class RawCall {
  public:
   RawCall(const ModelOp& op, const graph::Attributes& attributes, std::size_t operands, std::size_t results)

@@ -52,7 +52,7 @@ class PlanRecorder final : public Recorder {
   const StrategyRequest& request_;
   sr_plan_writer writer_{};
   std::vector<plan::MeshAxis> mesh_;
-  // Indexed by position in the request, so that the plan does not depend on the order of the calls.
+  // The keys are positions in the request, so that the plan does not depend on the order of the calls.
   std::map<std::size_t, std::vector<std::string>> axes_;
   std::map<std::pair<std::size_t, plan::TensorRole>, plan::TensorPlacement> tensors_;
   std::map<std::size_t, plan::DimSplits> cut_points_;

@@ -21,7 +21,7 @@ namespace {
 /// The first ABI minor in which a hook's axis may have a single rank.
 constexpr std::uint32_t minor_of_single_members = 8;
 
-/// Removes hooks along mesh axes of one rank if the plugin's headers say that these are never called.
+/// Removes the hooks along mesh axes of one rank, with a notice. Older plugins do not expect to be called for these.
 void leave_out_single_members(plan::Plan& plan, const Manifest& manifest) {
   std::erase_if(plan.hooks, [&](const plan::Hook& hook) {
     const bool is_single = std::ranges::find(plan.mesh, hook.mesh_axis, &plan::MeshAxis::name)->size == 1;

@@ -36,8 +36,8 @@ class Strategy {
 
   [[nodiscard]] bool reads_sharding() const { return plugins::reads_sharding(plugin_); }
 
-  /// Throws Error{job} if the strategy cannot split this job, Error{plugin} if it fails or writes an invalid plan. Both
-  /// name the plugin and what is wrong.
+  /// Makes the plan. Throws Error{job} if the strategy cannot split this job, Error{plugin} if the strategy fails or
+  /// writes an invalid plan. Both name the plugin and what is wrong.
   [[nodiscard]] plan::Plan make_plan(const StrategyRequest& request) const;
 
   /// The hooks of the plan that the strategy wrote for this request. They keep the strategy open. Null for a plan

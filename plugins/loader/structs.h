@@ -13,8 +13,8 @@
 namespace shardrun::plugins {
 
 /// Copies a C struct that the other side wrote with its own struct_size. Fields that the writer did not know are zero.
-/// Fields unknown here are dropped. `room`: bytes until the next struct. Throws Error{plugin} if the source is null or
-/// smaller than in release 1.0.
+/// Fields unknown here are dropped. Throws Error{plugin} if the source is null, smaller than `size_1_0` (its size when
+/// it was introduced), or larger than `room`, the bytes until the next struct.
 template <class T>
 [[nodiscard]] T read_struct(const void* source, std::uint32_t size_1_0, std::string_view what,
                             std::uint32_t room = UINT32_MAX) {

@@ -32,7 +32,7 @@ bool is_complete(const sr_transport& all) noexcept {
          all.op_test != nullptr && all.op_wait != nullptr && all.op_free != nullptr;
 }
 
-/// The limit for a function with a deadline. A function that does not return soon after it is taken to hang.
+/// A CallGuard's limit for a function with a deadline: 5 s after the deadline. Nothing if that never passes.
 std::optional<std::chrono::milliseconds> limit_of(sdk::Deadline deadline) {
   constexpr std::chrono::seconds lateness{5};
   if (deadline == sdk::Deadline::never()) {
@@ -264,8 +264,8 @@ std::uint64_t Transport::register_memory(void* data, std::uint64_t bytes, int de
 TransportGroup Transport::group(const sdk::GroupSpec& spec) {
   auto state = std::make_shared<TransportGroup::State>(state_, spec);
   if (state_->setup.checked && spec.size() > 1) {
-    // Connected now: if a group connected later, members that prepare ops of several groups in different orders would
-    // wait for each other.
+    // The second group is connected now. If that came later, members that prepare ops of several groups in different
+    // orders would wait for each other.
     static_cast<void>(state->composing(spec.deadline.to_border()));
   }
   return TransportGroup(std::move(state));

@@ -21,7 +21,7 @@ struct TransportState;
 /// Bytes of the hashes that a member sends with an op over a transport whose messages are checked.
 [[nodiscard]] std::uint64_t hash_bytes(const sdk::OpSpec& op, std::uint32_t member, std::uint32_t members);
 
-/// What the host provides to a transport. It outlives the transport. Any thread may call it.
+/// Functions that the host provides to a transport. The object outlives the transport. Any thread may call them.
 class TransportHost {
  public:
   TransportHost() = default;
@@ -58,13 +58,13 @@ class TransportOp {
   TransportOp& operator=(TransportOp&& other) noexcept;
   ~TransportOp();
 
-  // The following throw Error{timeout, aborted, peer_lost, plugin}.
+  // The following throw Error{timeout, aborted, peer_lost, transport}.
   void start(std::int64_t deadline);
   /// Starts the op in a queue: see sr_transport::op_enqueue. If the transport does not support host queues, a thread of
   /// this process starts the op when the queue has reached it. Queues of other kinds need a transport that supports
   /// them. The queue outlives the op.
-  /// Among a group's ops that the transport offers, those started first begin first; the same holds among those that
-  /// are composed of sends and receives. An op of one sort does not wait for one of the other.
+  /// A group's ops that the transport offers begin in the order of their starts, and so do those that are composed of
+  /// sends and receives. An op of one sort does not wait for one of the other.
   /// `timeout`: nanoseconds after the queue has reached the op.
   /// REQUIRES, the first time in a group: all of its ops are prepared, and none is in progress.
   void enqueue(const TransportQueue& queue, std::int64_t timeout);
@@ -74,7 +74,7 @@ class TransportOp {
   [[nodiscard]] bool test();
   /// Returns false if `deadline` passed first; the op continues.
   [[nodiscard]] bool wait(std::int64_t deadline);
-  /// The times of a complete op. Nothing if the transport does not report them. Allocates nothing if it does.
+  /// The times of a complete op. Nothing if they are not known. Allocates nothing if they are.
   [[nodiscard]] std::optional<sdk::OpTimes> times();
 
   struct State;
@@ -128,23 +128,23 @@ class Transport {
   /// Error{transport} if the transport refuses the options.
   void configure(TransportSetup setup);
   [[nodiscard]] sdk::Props props() const;
-  /// What an op needs in a group of `members`; buffers may have no data. Every collective is available: if the
-  /// transport lacks it, or does not run it in the order that SR_OP_FLAG_IN_ORDER asks for, it is made of sends and
-  /// receives. Throws Error for an invalid op.
+  /// What an op needs in a group of `members`. Its buffers need no data. Every collective in host memory is available.
+  /// If the transport lacks it, or does not run it in the order that SR_OP_FLAG_IN_ORDER asks for, it is made of sends
+  /// and receives. Throws Error for an invalid op, and for one in device memory that the transport does not run.
   [[nodiscard]] sdk::OpInfo query(const sdk::OpSpec& op, std::uint32_t members) const;
 
   /// Whether ranks that another launcher started can use the transport to learn where rank 0 is.
   [[nodiscard]] bool shares_first() const noexcept;
-  /// Call it before `open`, on all ranks; it waits for all. On every rank `bytes` (at most 4096, the same number on
-  /// each) become rank 0's. Returns false if the transport, or one that it wraps, cannot do it.
+  /// Waits until all ranks have called it, and sets `bytes` (at most 4096, the same number on each rank) to rank 0's.
+  /// Returns false if a transport that this one wraps cannot do it. Throws Error. REQUIRES: shares_first(), not open.
   [[nodiscard]] bool share_first(std::uint32_t rank, std::uint32_t world_size, std::string& bytes);
-  /// Opens the transport. Fills in the options and the host of `config`.
+  /// Opens the transport. Fills in the options and the host of `config`. Throws Error, like the following.
   void open(sdk::Config config, TransportHost& host);
   /// `descriptor`: that of the memory's file, or -1. `kind`: SR_MEMORY_..., host memory by default; `device`: the
   /// device of CUDA memory.
   [[nodiscard]] std::uint64_t register_memory(void* data, std::uint64_t bytes, int descriptor, std::uint32_t kind = 1,
                                               std::uint32_t device = 0);
-  /// Connects a group. The spec's id is below 2^63.
+  /// Connects a group, and can wait for the other members. REQUIRES: the id is below 2^63.
   [[nodiscard]] TransportGroup group(const sdk::GroupSpec& spec);
   [[nodiscard]] std::uint64_t wire_bytes() const;
   /// See sr_transport::arrivals; no bytes if that is not known.

@@ -127,7 +127,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
   std::optional<sdk::OpTimes> times() override { return is_on_worker_ ? times_on_worker_ : native_times(); }
 
  private:
-  /// Whether the transport supports this queue. Throws if neither it nor this process does.
+  /// Whether the transport supports this queue. Throws Error if neither the transport nor this process does.
   [[nodiscard]] bool takes(const TransportQueue& queue) const {
     const std::uint32_t kind = queue.raw().kind;
     if (!props_.takes(kind) && kind != SR_QUEUE_HOST) {
@@ -189,7 +189,7 @@ void require_valid(const TransportGroup::State& group, const std::vector<sdk::Op
   }
 }
 
-/// Throws if an op needs scratch in device memory and brings none: the loader provides scratch only in host memory.
+/// Throws Error if an op needs scratch in device memory and brings too little: the loader provides only host memory.
 void require_device_scratch(const TransportGroup::State& group, const std::vector<sdk::OpSpec>& specs,
                             const std::vector<std::uint64_t>& needed) {
   for (std::size_t i = 0; i < specs.size(); ++i) {

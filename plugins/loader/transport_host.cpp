@@ -29,8 +29,8 @@ ErrorCode code_of(std::int32_t status) noexcept {
   }
 }
 
-/// Joins "WHAT: TEXT". If `text` begins with the end of `what`, such as an op that the transport names, too, that part
-/// appears once.
+/// Returns "WHAT: TEXT". If `text` begins with the last words of `what`, as when both name the op, these words appear
+/// only once.
 std::string joined(std::string_view what, std::string_view text) {
   constexpr std::string_view between = ", ";
   for (std::size_t at = what.find(between); at != std::string_view::npos; at = what.find(between, at + 1)) {

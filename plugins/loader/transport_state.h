@@ -62,8 +62,8 @@ struct TransportState {
   /// A text for messages: "transport NAME, DOING".
   [[nodiscard]] std::string what(std::string_view doing) const;
 
-  /// Calls one of the plugin's functions: `act` takes an sr_error* and returns a status. Throws Error. `limit`: for
-  /// functions that have no deadline.
+  /// Calls one of the plugin's functions: `act` takes an sr_error* and returns a status. Throws Error. `limit`: that of
+  /// the CallGuard.
   template <class Call>
   void call(std::string_view doing, Call act, std::optional<std::chrono::milliseconds> limit = std::nullopt) const {
     const CallGuard guard(label, doing, limit);
@@ -108,7 +108,7 @@ struct TransportState {
   sr_transport_host raw_host{};
   bool is_configured = false;
   TransportSetup setup;
-  std::size_t configuring = 0;  ///< depth of nested configure calls, each for a transport that the one before opened
+  std::size_t configuring = 0;  ///< depth of nested configure calls: each but the first is of a wrapped transport
   bool is_open = false;
   std::vector<std::uint64_t> registrations;
 };
@@ -131,7 +131,7 @@ struct TransportGroup::State {
   /// The same worker, but null before the first call of background(). Any thread may call it.
   [[nodiscard]] sdk::Worker* worker() const noexcept { return worker_.load(std::memory_order_acquire); }
 
-  /// Why one of the two workers failed. Any thread may call it.
+  /// Why one of the two workers failed; nothing if none has. Any thread may call it.
   [[nodiscard]] std::optional<sdk::TransportError> failure_of_workers() const;
   /// Fails the plugin's group. Any thread may call it.
   void abort_native(const std::string& reason) const noexcept;
@@ -162,7 +162,7 @@ struct TransportOp::State {
   [[nodiscard]] virtual std::optional<sdk::OpTimes> times() = 0;
 };
 
-/// Gives each op the `needed` bytes of scratch if it brings none, and returns the memory.
+/// Gives each op that brings less scratch than the `needed` bytes such scratch in host memory. Returns the memory.
 [[nodiscard]] std::vector<std::byte> provide_scratch(std::vector<sdk::OpSpec>& ops,
                                                      const std::vector<std::uint64_t>& needed);
 

@@ -37,13 +37,13 @@ typedef struct sr_named_array {
 } sr_named_array;
 #define SR_NAMED_ARRAY_SIZE_1_7 UINT32_C(24)
 
-/// Makes room for a result whose shape the caller does not know. The side that receives the result owns both.
+/// Makes memory for a result whose shape its receiver does not know. The receiver owns the maker and the memory.
 typedef struct sr_array_maker {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   void* self;
-  /// Makes memory for a result of the type and shape of `like`, which has no data. Stores its address in `*data`; the
-  /// other side fills it before it returns. Called at most once.
+  /// Makes memory for a result of the type and shape of `like`, which has no data, and stores the memory's address in
+  /// `*data`. The function that got the maker calls this at most once, and fills the memory before it returns.
   int32_t (*make)(void* self, const sr_array* like, void** data, sr_error* error);
 } sr_array_maker;
 #define SR_ARRAY_MAKER_SIZE_1_7 UINT32_C(24)
@@ -57,8 +57,8 @@ typedef struct sr_array_maker {
 ///
 /// All ranks call the collectives in the same order. Each collective first compares its arguments between the ranks. If
 /// they do not fit together, it fails on all ranks and names two ranks that differ. Every function has [job] timeout as
-/// its deadline, and returns SR_OK or an error with its reason. After an error every later call fails with it,
-/// unfinished messages end, and the job fails, whatever the engine returns.
+/// its deadline, and returns SR_OK or an error with its reason. After an error every later call fails with the same
+/// reason, unfinished messages end, and the job fails, whatever the engine returns.
 ///
 /// An array that is cut in parts along an axis has one part for each rank, in order. Sizes of parts differ by at most
 /// one index; the larger parts come first. With one rank every collective returns its array.
@@ -81,7 +81,7 @@ typedef struct sr_ranks {
   int32_t (*wait)(void* self, uint64_t message, sr_error* error);
   /// Receives the next message from a rank: the first one that no earlier start_receive or receive takes.
   int32_t (*receive)(void* self, uint32_t from, const sr_array_maker* result, sr_error* error);
-  /// Joins the arrays of all ranks along the axis. Their sizes may differ along this axis only.
+  /// Joins the arrays of all ranks along the axis. The arrays' sizes can differ along this axis only.
   int32_t (*all_gather)(void* self, const sr_array* array, uint32_t axis, const sr_array_maker* result,
                         sr_error* error);
   /// Reduces the arrays of all ranks elementwise. `reduction`: SR_RANKS_...
@@ -112,9 +112,9 @@ typedef struct sr_engine_job {
 } sr_engine_job;
 #define SR_ENGINE_JOB_SIZE_1_7 UINT32_C(48)
 
-/// What this rank holds of a parameter: a part, or the whole. In a job that iterates, it is a state. All are f32. Ranks
-/// that declare the same part hold copies of it, and must compute the same gradient for it. The parts of all ranks
-/// together cover the whole parameter; any two are equal or do not overlap.
+/// What this rank holds of a parameter: a part, or the whole. A job that iterates has states in place of parameters.
+/// All are f32. Ranks that declare the same part hold copies of it, and must compute the same gradient for it. The
+/// parts of all ranks together cover the whole parameter. Any two parts are equal or do not overlap.
 typedef struct sr_engine_parameter {
   uint32_t struct_size;
   uint32_t decay;        /* 1: weight decay applies */
@@ -122,7 +122,7 @@ typedef struct sr_engine_parameter {
   const int64_t* whole;  /* the shape of the whole parameter, the same on all ranks */
   const int64_t* origin; /* the index of the part's first element in the whole; NULL: zeros */
   const int64_t* shape;  /* of the part; NULL: the whole */
-  uint32_t rank;         /* dimensions: the length of the three */
+  uint32_t rank;         /* dimensions, 1 to 7: the length of the three arrays above */
   uint32_t normal;       /* 1: first values are normal draws of mean 0 and deviation `initial`, keyed by the seed, the
                             name and the index in the whole; 0: each is `initial` */
   double initial;
@@ -152,8 +152,8 @@ typedef struct sr_records {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   void* self;
-  /// Waits for the next record and gets what forward would get of it on this rank: [samples, ...], with the type and
-  /// shape of samples. `*found` becomes 1, or 0 at the end of the stream.
+  /// Waits for the next record and gets the input that forward would get for it on this rank: [samples, ...], with the
+  /// type and shape of samples. `*found` becomes 1, or 0 at the end of the stream.
   int32_t (*next)(void* self, const sr_array_maker* record, uint32_t* found, sr_error* error);
   /// Writes the predictions for the earliest record that has none yet, in the shape that this rank's forward returns.
   /// If the engine only infers, they are [samples, ...] of any type and shape. Waits until the stream has taken them.

@@ -37,7 +37,7 @@ typedef struct sr_model_job {
 /// The shape of a tensor on the one giant device. `axes` names each dimension. Strategies place tensors by these names.
 /// The operands of an op use the same name for a dimension that they share. An axis "heads/3" has one index for three
 /// indices of "heads". If "heads" is split, a rank has the indices of "heads/3" that its part of "heads" needs, and
-/// several ranks may have the same one.
+/// several ranks can have the same one.
 typedef struct sr_tensor_type {
   uint32_t struct_size;
   uint32_t element; /* SR_ELEMENT_... */
@@ -186,10 +186,10 @@ typedef struct sr_function_writer {
   int32_t (*set_layer)(void* self, int32_t layer, sr_error* error);
   /// Puts `scope/` before the names of the following nodes and cut points; NULL: nothing.
   int32_t (*set_scope)(void* self, const char* scope, sr_error* error);
-  /// Sets the state's value after the function. Each state is written at most once.
+  /// Sets the state's value after the function. Each state is written at most once, and not by a repeated function.
   int32_t (*write)(void* self, const char* state, uint32_t value, sr_error* error);
-  /// Names a value that the host reads after a call. A run saves the f32 outputs of `iterate` as outputs/NAME.npy at
-  /// its end, and whenever it saves the fields. The name must not be that of a state.
+  /// Names an f32 value that the host reads after a call. A run saves the outputs of `iterate` as outputs/NAME.npy at
+  /// its end, and whenever it saves the fields. NAME has no `/`, does not begin with `.`, and is no state's name.
   int32_t (*output)(void* self, const char* name, uint32_t value, sr_error* error);
   /// For the function `loss`: sets the losses of its samples, [batch] or [batch, ...], the same number for each sample.
   /// The loss of a step is their mean over the whole batch.
@@ -232,7 +232,7 @@ typedef struct sr_kernel_call {
   uint64_t scratch_bytes;
   void* self;
   /// Calls body(argument, begin, end) for ranges that together cover [0, count), on the threads of this rank, and
-  /// returns when all calls have ended. The size of each range, except the last, is a multiple of `grain`. Ranges may
+  /// returns when all calls have ended. The size of each range, except the last, is a multiple of `grain`. Ranges can
   /// depend on the number of threads; results must not. NULL if `data` of the tensors is NULL.
   void (*split)(void* self, int64_t count, int64_t grain, void (*body)(void* argument, int64_t begin, int64_t end),
                 void* argument);
@@ -280,7 +280,7 @@ typedef struct sr_attribute_spec {
 
 /// An op that the model brings. Only this model can call it, by its name.
 ///
-/// `rule` says which loops (factors) the op has, and so how it may be split: "b t k, k n -> b t n; reduced k" is a
+/// `rule` says which loops (factors) the op has, and so how it can be split: "b t k, k n -> b t n; reduced k" is a
 /// product of matrices. The names before the arrow are the factors of each operand's dimensions, those after it the
 /// factors of each result's; a scalar is ".". "b*" stands for any number of dimensions: those that the first operand
 /// with "b*" has in addition to its named ones. A factor that is split has one of these classes:
@@ -294,7 +294,7 @@ typedef struct sr_attribute_spec {
 /// The factor is pass-through. If an operand has the factor without a window, that gives its size. Otherwise the size
 /// follows from the operand's dimension, which has as many indices as y, 2y or y / 2. A kernel gets the indices that
 /// its results read, except those outside of the whole operand.
-/// Kernels get shards, with the place of each in its whole tensor. A shard may be empty. If a reduced factor is empty,
+/// Kernels get shards, with the place of each in its whole tensor. A shard can be empty. If a reduced factor is empty,
 /// the results must be the value that changes no sum, maximum or minimum: 0, -infinity or infinity.
 ///
 /// The kernels, `scratch_bytes` and `gradient` are pure: they depend on their arguments alone, and free what they
@@ -307,7 +307,7 @@ typedef struct sr_model_op {
   const char* rule;
   const sr_operand* operands; /* as many as `rule` has */
   /// The element types of results: SR_ELEMENT_...; 0: the type of the first operand with real numbers, which in mixed
-  /// precision may have fewer bits outside of the op. NULL: 0 for all.
+  /// precision can have fewer bits outside of the op. NULL: 0 for all.
   const uint32_t* result_elements;
   const sr_attribute_spec* attributes;
   uint32_t operand_count;
@@ -320,7 +320,7 @@ typedef struct sr_model_op {
   uint32_t reserved;           /* zero */
   const sr_attribute* example; /* for checks: a value of each attribute */
   const char* sizes;           /* for checks: sizes of factors, as "c=3 k=8"; a check chooses the others; may be NULL */
-  /// Returns the bytes of `scratch` that a kernel needs for these tensors, whose `data` is NULL. NULL: 0.
+  /// Returns the bytes of `scratch` that a kernel needs for these tensors, whose `data` is NULL. NULL: it needs none.
   uint64_t (*scratch_bytes)(void* self, const sr_kernel_call* call);
   /// Computes the results in float32. Writes every element, with the same bits for any number of threads.
   int32_t (*kernel)(void* self, const sr_kernel_call* call, sr_error* error);
@@ -355,8 +355,8 @@ typedef struct sr_config_reader {
   void* self;
   /// Sets an option of the model, as the job file would.
   int32_t (*set_option)(void* self, const char* name, const char* value, sr_error* error);
-  /// Says that the model knows this key: options follow from it, or it changes nothing. The host refuses a config.json
-  /// with a key that the model does not know.
+  /// Says that the model knows this key, because options follow from the key or because it changes nothing. The host
+  /// refuses a config.json with a key that the model does not know.
   int32_t (*know)(void* self, const char* key, sr_error* error);
 } sr_config_reader;
 #define SR_CONFIG_READER_SIZE_1_9 UINT32_C(32)
@@ -370,7 +370,7 @@ typedef struct sr_config_writer {
 } sr_config_writer;
 #define SR_CONFIG_WRITER_SIZE_1_9 UINT32_C(24)
 
-/// A part of a tensor along one dimension: `size` indices from `first` on. A size of 0 means all of it.
+/// A part of a tensor along one dimension: `size` indices from `first` on. If both are 0, it is the whole tensor.
 typedef struct sr_part {
   uint32_t struct_size; /* this struct is part of another, so its size never changes */
   uint32_t dim;
@@ -381,7 +381,7 @@ typedef struct sr_part {
 #define SR_NAME_TRANSPOSED UINT32_C(1) /* the tensor's part has two dimensions, which are swapped */
 
 /// The name that a state, or a part of one, has in a folder of Hugging Face's libraries. The elements of `part` of the
-/// folder's tensor (transposed, if `flags` say so) are those of `state_part`, in row-major order. Shapes may differ.
+/// folder's tensor (transposed, if `flags` say so) are those of `state_part`, in row-major order. Shapes can differ.
 typedef struct sr_tensor_name {
   uint32_t struct_size;
   uint32_t flags;       /* SR_NAME_... */

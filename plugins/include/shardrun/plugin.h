@@ -44,7 +44,7 @@ extern "C" {
 #define SR_PENDING INT32_C(1)        /* not complete yet */
 #define SR_INVALID INT32_C(-1)       /* the request is impossible: the job has to change */
 #define SR_INTERNAL INT32_C(-2)      /* the callee failed */
-#define SR_UNIMPLEMENTED INT32_C(-3) /* the callee does not offer this; the caller may have another way */
+#define SR_UNIMPLEMENTED INT32_C(-3) /* the callee does not offer this; the caller can try another way */
 #define SR_TIMEOUT INT32_C(-4)       /* the deadline passed */
 #define SR_ABORTED INT32_C(-5)       /* something ended it on purpose */
 #define SR_PEER_LOST INT32_C(-6)     /* a peer has ended or cannot be reached */
@@ -56,8 +56,8 @@ typedef struct sr_error {
   uint32_t struct_size;
   char text[508];
   uint32_t awaited; /* since 1.5: for a transport, 1 + the rank that is lost or was waited for; 0: not known */
-  char setting[64]; /* since 1.7: with a model's SR_INVALID, the setting of the job file at fault, as "model.width", or
-                       a section, as "data"; empty: not known. The host shows the place where it is set. */
+  char setting[64]; /* since 1.7: with SR_INVALID of a model or an engine, the setting at fault in the job file, as
+                       "model.width", or a section, as "data"; empty: not known. The host shows where it is set. */
 } sr_error;
 #define SR_ERROR_SIZE_1_0 UINT32_C(512)
 
@@ -108,8 +108,8 @@ typedef struct sr_alias {
 } sr_alias;
 #define SR_ALIAS_SIZE_1_7 UINT32_C(32)
 
-/// A key of the plugin's section in the job file. The host parses, checks and documents it. Bounds are inclusive. A
-/// minimum and a maximum that are both zero mean no bounds.
+/// A key of the plugin's section in the job file. The host parses, checks and documents it. Bounds are inclusive unless
+/// `flags` exclude them. A minimum and a maximum that are both zero mean no bounds.
 typedef struct sr_option {
   uint32_t struct_size;
   uint32_t type;           /* SR_OPTION_...; decides which fields below are used */
@@ -136,7 +136,7 @@ typedef struct sr_option {
 #define SR_OPTION_SIZE_1_0 UINT32_C(96)
 
 /// An option's value. The host passes every declared option, with its default if the job file does not set it. Only an
-/// option without a default may be missing.
+/// option without a default can be missing.
 typedef struct sr_option_value {
   uint32_t struct_size;
   uint32_t type;
@@ -148,7 +148,7 @@ typedef struct sr_option_value {
 } sr_option_value;
 #define SR_OPTION_VALUE_SIZE_1_0 UINT32_C(40)
 
-/// The element type of a tensor. A model sees real numbers as float32; [train] precision may store fewer bits.
+/// The element type of a tensor. A model sees real numbers as float32, even if the job stores them with fewer bits.
 #define SR_ELEMENT_F32 UINT32_C(1)
 #define SR_ELEMENT_I32 UINT32_C(2)
 #define SR_ELEMENT_F64 UINT32_C(3) /* since 1.7: in float64 kernels of ops; since 1.9: in arrays of engines */
@@ -159,8 +159,8 @@ typedef struct sr_option_value {
 #define SR_ELEMENT_U8 UINT32_C(7)
 
 #define SR_TENSOR_PARAMETER UINT32_C(1)
-#define SR_TENSOR_STATE UINT32_C(2) /* kept from step to step but not trained: a simulated field, a cache */
-#define SR_TENSOR_CACHE UINT32_C(3) /* since 1.9: keys or values of past tokens, in pages; strategies see a state */
+#define SR_TENSOR_STATE UINT32_C(2) /* kept from step to step but not trained, such as a simulated field */
+#define SR_TENSOR_CACHE UINT32_C(3) /* since 1.9: pages of keys or values of past tokens; strategies see ..._STATE */
 
 #define SR_LOG_INFO UINT32_C(1)
 #define SR_LOG_WARNING UINT32_C(2)
@@ -192,7 +192,7 @@ typedef struct sr_plugin {
 /// The two symbols that a plugin exports.
 SR_EXPORT extern const sr_manifest shardrun_manifest_v1;
 
-/// INIT. Makes an instance. Must be cheap and without side effects (no thread, file or socket), because listing the
+/// INIT. Makes an instance. It must be cheap and must not start a thread or open a file or socket, because listing the
 /// plugins opens all of them. `host` stays valid until close. On an error `*plugin` is left unchanged.
 SR_EXPORT int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin);
 

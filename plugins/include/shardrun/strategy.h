@@ -59,7 +59,7 @@ typedef struct sr_axis {
 #define SR_AXIS_SIZE_1_0 UINT32_C(24)
 
 /// A tensor of the graph's state, with its global shape. A parameter's gradient and optimizer state are not separate
-/// tensors here: they are roles of it. A strategy skips kinds that it does not know.
+/// tensors here: they are roles of the parameter. A strategy skips kinds that it does not know.
 typedef struct sr_tensor {
   uint32_t struct_size;
   uint32_t kind; /* SR_TENSOR_... */
@@ -121,7 +121,7 @@ typedef struct sr_graph {
 } sr_graph;
 #define SR_GRAPH_SIZE_1_0 UINT32_C(72)
 
-/// Given instead of a dimension in sr_plan_writer.place_tensor: splits the tensor's elements in row-major order. If
+/// A split with this `dim`, which only sr_plan_writer.place_tensor takes, splits the elements in row-major order. If
 /// dimensions are split too, it splits the elements that those splits leave to a rank. Each rank gets a contiguous run;
 /// sizes of runs differ by at most one element. Since 1.3; older hosts refuse it.
 #define SR_DIM_FLAT UINT32_MAX
@@ -141,7 +141,7 @@ typedef struct sr_split {
 /// what comes after them.
 typedef struct sr_chunk {
   uint32_t struct_size;
-  uint32_t first_layer; /* its layers end where the next chunk begins; it may have none */
+  uint32_t first_layer; /* the chunk's layers end where the next chunk begins; a chunk can have none */
   uint32_t stage;       /* the coordinate along the pipeline's mesh axis */
   uint32_t reserved;    /* zero */
 } sr_chunk;
@@ -183,7 +183,7 @@ typedef struct sr_hook_group {
   uint32_t struct_size;
   uint32_t hook;     /* SR_HOOK_... */
   uint64_t elements; /* float32 elements of all tensors, on this rank; at least 1, the same on every member */
-  uint32_t members;  /* ranks along the hook's mesh axis; may be 1 since 1.8 */
+  uint32_t members;  /* ranks along the hook's mesh axis; since 1.8 also 1 */
   uint32_t states;   /* number of states that the hook has declared */
   const sr_hook_tensor* tensors;
   uint32_t tensor_count;
@@ -218,14 +218,14 @@ typedef struct sr_hook_writer {
   /// Adds a buffer for this hook and group. It is valid from the hook's first call to its last. Its content is
   /// undefined at first.
   int32_t (*add_buffer)(void* self, uint32_t element /* SR_ELEMENT_... */, uint64_t elements, sr_error* error);
-  /// Calls the hook's function here, with this number.
+  /// Adds a call of the hook's function, which gets this number.
   int32_t (*add_call)(void* self, uint32_t call, sr_error* error);
   int32_t (*add_exchange)(void* self, const sr_exchange* exchange, sr_error* error);
 } sr_hook_writer;
 #define SR_HOOK_WRITER_SIZE_1_1 UINT32_C(40)
 
-/// A call of a hook's function. The function may change only the buffers, and must keep no other data: one instance may
-/// be called for several ranks in turn.
+/// A call of a hook's function. The function may change only the buffers, and must keep no other data, because the host
+/// can call one instance for several ranks in turn.
 typedef struct sr_hook_call {
   uint32_t struct_size;
   uint32_t call; /* the number given to add_call */
@@ -236,7 +236,7 @@ typedef struct sr_hook_call {
   const uint64_t* elements; /* of each buffer */
   int64_t step;             /* from 0 */
   uint64_t samples;         /* in a step, over all ranks */
-  uint64_t own_samples;     /* those from which the gradients at this coordinate of the mesh axis come; may be 0 */
+  uint64_t own_samples;     /* those from which the gradients at this coordinate of the mesh axis come; can be 0 */
   const sr_job* job;        /* the one that make_plan got */
 } sr_hook_call;
 #define SR_HOOK_CALL_SIZE_1_1 UINT32_C(72)
@@ -251,9 +251,9 @@ typedef struct sr_hook_call {
 /// Globs: `*` matches any run of characters, `?` matches one, and the pattern must match the whole name. A tensor or
 /// cut point that matches is placed as if it had been named. A pattern that matches nothing is refused.
 ///
-/// A later call replaces an earlier one about the same thing. What is not placed is replicated, or follows from what is
-/// placed: a tensor's placement counts before a cut point's, and that before an axis's. No mesh axis may split two
-/// dimensions of one value.
+/// A later placement, gather, list of actions or bucket size replaces an earlier one for the same thing. What is not
+/// placed is replicated, or follows from what is placed: a tensor's placement takes precedence over a cut point's, and
+/// a cut point's over an axis's. No mesh axis may split two dimensions of one value.
 ///
 /// Every function is INIT, returns SR_OK or an error with its reason, and copies its arguments. After an error the plan
 /// is refused, whatever make_plan returns.
@@ -283,13 +283,13 @@ typedef struct sr_plan_writer {
   /// 1: then they stay from their first use in a call to the last. Without this call they are gathered once per call,
   /// at their first use, and stay. In a pipeline nothing stays.
   int32_t (*gather_at_use)(void* self, const char* glob, const char* unit, uint32_t keep, sr_error* error);
-  /// Since 1.1. Splits the layers into chunks, in their order, along a pipeline's mesh axis, which must split nothing
-  /// else. A parameter is placed on the stage that uses it. If several stages use it, the first of them updates it.
+  /// Since 1.1, called once. Splits the layers into chunks, in order, along a pipeline's mesh axis, which must split
+  /// nothing else. A parameter is placed on the stage that uses it; if several stages use it, the first updates it.
   int32_t (*place_layers)(void* self, const char* mesh_axis, const sr_chunk* chunks, uint32_t chunk_count,
                           uint32_t chunk_stride, sr_error* error);
-  /// Since 1.1. Sets the work of one pipeline stage in one optimizer step before the update, in order: for each of its
-  /// chunks and each microbatch forward, then backward, as one action or in its two parts. The host derives sends and
-  /// receives. It refuses lists that leave something out or wait for each other.
+  /// Since 1.1. Sets the work of one pipeline stage in one optimizer step before the update, in order. The list has,
+  /// for each chunk of the stage and each microbatch, a forward and then a backward, as one action or as its two parts.
+  /// The host derives sends and receives. It refuses lists that lack something or wait for each other.
   int32_t (*set_actions)(void* self, uint32_t stage, const sr_action* actions, uint32_t action_count,
                          uint32_t action_stride, sr_error* error);
   /// Since 1.1. Each hook is set once, for one mesh axis, which must not be a pipeline's. Since 1.8 a hook also runs if
@@ -306,9 +306,9 @@ typedef struct sr_plan_writer {
   /// It runs after every `every` steps and after the last step, also if a signal made it the last. Tensors that do not
   /// vary over the axis must be the same on every member before and after it.
   int32_t (*after_step)(void* self, const char* glob, const char* mesh_axis, uint32_t every, sr_error* error);
-  /// Since 1.1. Gives the hook (SR_HOOK_...) a state for each of its tensors, kept from step to step. The state has the
-  /// shape of the part that the hook gets, and each rank has its own. Its first value (SR_HOOK_STATE_...) is zero or
-  /// the tensor. The state of TENSOR is called NAME/TENSOR.
+  /// Since 1.1. Gives the hook (SR_HOOK_...), which is set before, a state for each of its tensors, kept from step to
+  /// step. The state has the shape of the part that the hook gets, and each rank has its own. Its first value
+  /// (SR_HOOK_STATE_...) is zero or the tensor. The state of TENSOR is called NAME/TENSOR; `name` has no `/`.
   int32_t (*add_hook_state)(void* self, uint32_t hook, const char* name, uint32_t begins, sr_error* error);
   /// Since 1.1. Lets the tensors that `glob` matches, their gradients and their optimizer state differ along the mesh
   /// axis: each rank continues from its own values. Neither a split of these tensors nor a pipeline may use the axis. A
@@ -318,7 +318,7 @@ typedef struct sr_plan_writer {
 } sr_plan_writer;
 #define SR_PLAN_WRITER_SIZE_1_0 UINT32_C(56)
 
-#define SR_STRATEGY_READS_SHARDING UINT32_C(1) /* the job may have a section [sharding]; otherwise it is refused */
+#define SR_STRATEGY_READS_SHARDING UINT32_C(1) /* without it, a job with a section [sharding] is refused */
 
 /// The functions of a plugin of SR_KIND_STRATEGY.
 typedef struct sr_strategy {

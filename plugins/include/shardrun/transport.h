@@ -3,24 +3,26 @@
 /// A transport moves bytes between the ranks of a job. The host allocates all memory and decides what moves and when.
 /// The transport connects ranks into groups and runs ops on them.
 ///
-/// Lifetime: shardrun_open_v1; `configure`; `props` and `op_query` at any time; `open`, once on every rank of the
-/// world; `mem_register`, `group_create`; ops; the counterparts in reverse order; `close`; sr_plugin::close.
+/// The host calls, in this order: shardrun_open_v1; `configure`; `share_first`, if ranks that another launcher started
+/// cannot find each other otherwise; `open`; `mem_register` and `group_create`; the functions of ops; `group_destroy`
+/// and `mem_deregister`; `close`; sr_plugin::close. It calls `props` and `op_query` at any time after `configure`.
 ///
-/// An op is prepared once and started many times: prepare, (start, wait)*, free. It is complete on a rank when its
-/// result is there and no peer accesses that rank's buffers for it any more.
+/// An op is prepared once and started many times: prepare, (start, wait)*, free. A started op is complete on a rank
+/// when its result is there and no peer accesses that rank's buffers for this op any more.
 ///
 /// Deadlines are absolute, in nanoseconds of CLOCK_MONOTONIC; INT64_MAX is never. A wait that ends with SR_TIMEOUT
 /// leaves the op running. An op past its own deadline fails its group.
 ///
-/// A failed group stays failed. Each of its ops, pending or new, ends with an error within a second: SR_ABORTED where
-/// the group was aborted, SR_PEER_LOST or SR_TIMEOUT if that was the cause.
+/// A group can fail on one rank and not on another. On a rank where it has failed it stays failed: each of its ops
+/// there, pending or new, ends with an error within a second. The error is SR_ABORTED if the group was aborted, and
+/// SR_PEER_LOST or SR_TIMEOUT if that was the cause.
 ///
-/// If a member's process ends, every op that waits for it fails with SR_PEER_LOST, long before its deadline, and the
-/// error names the rank. Members that wait only for others are aborted by their hosts. Ops without it continue.
+/// If a member's process ends, every op that waits for that member fails with SR_PEER_LOST, long before the op's
+/// deadline, and the error names the member's rank. On members that wait only for others, the hosts abort the group.
+/// Until then, ops that do not need the lost member continue.
 ///
-/// An error with SR_PEER_LOST or SR_TIMEOUT names, in sr_error::awaited, the rank of the world that is lost or was
-/// waited for, if the transport knows it. If there are several, it names one of them. The host uses it to decide which
-/// rank failed first.
+/// With SR_PEER_LOST or SR_TIMEOUT, sr_error::awaited names a rank of the world that is lost or was waited for, if the
+/// transport knows one. The host uses it to decide which rank failed first.
 
 #include <shardrun/plugin.h>
 
@@ -43,12 +45,12 @@ extern "C" {
 #define SR_DTYPE_I64 UINT32_C(9)
 #define SR_DTYPE_U64 UINT32_C(10)
 
-/// Sums and products of F16 and BF16 are computed in float32: elements are widened, every partial result is a float32,
-/// and the result is rounded once to the dtype, to nearest with ties to even. A transport that does so sets
-/// SR_OP_INFO_ROUNDED_ONCE. Over two members there is a single sum and a single rounding in any case.
+/// An op with SR_OP_INFO_ROUNDED_ONCE computes sums and products of F16 and BF16 in float32: it widens the elements,
+/// every partial result is a float32, and the result is rounded once to the dtype, to nearest with ties to even. Over
+/// two members there is a single sum and a single rounding in any case.
 #define SR_REDUCE_SUM UINT32_C(1)
 #define SR_REDUCE_PRODUCT UINT32_C(2)
-#define SR_REDUCE_MIN UINT32_C(3) /* for both: NaN where any member's element is NaN */
+#define SR_REDUCE_MIN UINT32_C(3) /* MIN and MAX give NaN where any member's element is NaN */
 #define SR_REDUCE_MAX UINT32_C(4)
 
 /// Opcodes. n is the size of the group. Blocks are in the order of the group's members, one after the other.
@@ -63,22 +65,22 @@ extern "C" {
 #define SR_OP_RECV UINT32_C(2)             /* count elements from peer into recv */
 #define SR_OP_BARRIER UINT32_C(3)          /* no buffer; no member leaves before every member has entered */
 #define SR_OP_BROADCAST UINT32_C(4)        /* count elements of peer's send into every recv, peer's too */
-#define SR_OP_REDUCE UINT32_C(5)           /* the reduction of every send, count elements, into peer's recv */
+#define SR_OP_REDUCE UINT32_C(5)           /* reduces the sends of all members, count elements, into peer's recv */
 #define SR_OP_ALL_REDUCE UINT32_C(6)       /* the same into every recv, with the same bits on every member */
 #define SR_OP_ALL_GATHER UINT32_C(7)       /* count elements of every send, in order, into every recv of n * count */
 #define SR_OP_ALL_GATHERV UINT32_C(8)      /* the same, recv_counts[i] elements from member i */
-#define SR_OP_REDUCE_SCATTER UINT32_C(9)   /* block i, of count elements, of the reduction of the sends to member i */
+#define SR_OP_REDUCE_SCATTER UINT32_C(9)   /* reduces all sends; member i receives block i, of count elements */
 #define SR_OP_REDUCE_SCATTERV UINT32_C(10) /* the same, block i of recv_counts[i] elements */
-#define SR_OP_ALL_TO_ALL UINT32_C(11)  /* block i of send, of count elements, to member i; from i to block i of recv */
+#define SR_OP_ALL_TO_ALL UINT32_C(11)  /* sends block i of send, of count elements, to i; i's go into block i of recv */
 #define SR_OP_ALL_TO_ALLV UINT32_C(12) /* the same, send_counts[i] elements to and recv_counts[i] from member i */
 #define SR_OP_GATHER UINT32_C(13)      /* count elements of every send into peer's recv of n * count */
 #define SR_OP_SCATTER UINT32_C(14)     /* block i, of count elements, of peer's send into member i's recv */
 
 /// The caller waits right after starting, so background work gains nothing.
 #define SR_OP_FLAG_BLOCKING UINT32_C(1)
-/// Since 1.8; older transports ignore it. For an op that reduces: asks that its sum or product be SR_OP_INFO_STEPWISE
-/// and, for F16 and BF16, SR_OP_INFO_ROUNDED_ONCE. The flags from op_query say whether it is. If not, the host builds
-/// the op from SEND and RECV, if its buffers are host memory.
+/// Since 1.8; older transports ignore it. Asks that an op that reduces be SR_OP_INFO_STEPWISE and, if it adds or
+/// multiplies F16 or BF16, SR_OP_INFO_ROUNDED_ONCE. The flags from op_query say whether the op is. If it is not, the
+/// host builds the op from SEND and RECV, or refuses the op if its buffers are not host memory.
 #define SR_OP_FLAG_IN_ORDER UINT32_C(2)
 
 /// Memory that ops will use; usually an arena.
@@ -88,7 +90,7 @@ typedef struct sr_memory {
   void* data;
   uint64_t bytes;
   uint64_t descriptor_offset;
-  int32_t descriptor; /* of a file that others may map, whose bytes from descriptor_offset on are this memory; or -1 */
+  int32_t descriptor; /* of a file for others to map; its bytes from descriptor_offset on are this memory; -1: none */
   uint32_t device;    /* for SR_MEMORY_CUDA: its ordinal */
 } sr_memory;
 #define SR_MEMORY_SIZE_1_0 UINT32_C(40)
@@ -98,8 +100,8 @@ typedef struct sr_memory {
 
 /// Since 1.6. A queue of a device: work that is done in the order in which it is given, while the host continues. The
 /// host provides it. It stays valid until the ops that were enqueued in it or joined into it are freed. None of its
-/// functions waits. Each call that it was asked for is made, also after an error of its work and after the op has been
-/// freed, but before the transport is unloaded.
+/// functions waits. Each call that it was asked for is made, even after an error of its work or after the op has been
+/// freed. The plugin's code is still loaded then.
 typedef struct sr_queue {
   uint32_t struct_size;
   uint32_t kind;     /* SR_QUEUE_... */
@@ -107,10 +109,10 @@ typedef struct sr_queue {
   uint32_t reserved; /* zero */
   void* self;
   void* native; /* for SR_QUEUE_CUDA: its CUstream, which is cudaStream_t; otherwise NULL */
-  /// During op_enqueue and op_join. Makes the queue call `run(argument)` once its earlier work is done: on any thread,
-  /// perhaps before this returns. `run` must return soon. The only host function that it may call is open_gate.
+  /// Only for use within op_enqueue and op_join. Makes the queue call `run(argument)` once its earlier work is done, on
+  /// any thread, perhaps before this returns. `run` must return soon, and call no host function except open_gate.
   int32_t (*call)(void* self, void (*run)(void* argument), void* argument, sr_error* error);
-  /// During op_enqueue and op_join. Makes work that is given later wait until the gate is open.
+  /// Only for use within op_enqueue and op_join. Makes work that is given later wait until the gate is open.
   int32_t (*add_gate)(void* self, uint64_t* gate, sr_error* error);
   /// ANY, once for each gate. Opens a gate. It calls no function of the transport.
   void (*open_gate)(void* self, uint64_t gate);
@@ -155,8 +157,8 @@ typedef struct sr_op {
  * of F16 and BF16 are rounded to float32 instead, and the last one to the dtype; a host counts them as stepwise only
  * with SR_OP_INFO_ROUNDED_ONCE. All transports with this flag give the same bits. */
 #define SR_OP_INFO_STEPWISE UINT32_C(8)
-/* Since 1.6: F16 and BF16 are reduced in float32 and rounded once (see SR_REDUCE_SUM). If a sum or product of more
- * than two members lacks the flag, the host builds the op from SEND and RECV, if its buffers are host memory. */
+/* Since 1.6: F16 and BF16 are reduced in float32 and rounded once (see SR_REDUCE_SUM). If such a sum or product of
+ * more than two members lacks the flag, the host builds it from SEND and RECV, if its buffers are host memory. */
 #define SR_OP_INFO_ROUNDED_ONCE UINT32_C(16)
 
 typedef struct sr_op_info {
@@ -169,9 +171,8 @@ typedef struct sr_op_info {
 #define SR_TRANSPORT_SAME_HOST UINT32_C(1) /* reaches only ranks of one machine */
 /* since 1.2: opens only in ranks that a launcher of its own (mpirun) started */
 #define SR_TRANSPORT_OWN_LAUNCHER UINT32_C(2)
-/* since 1.9: the host may choose this transport for jobs with transport = auto, if it reaches the ranks and moves their
- * memory. The host prefers transports that move a device's memory, then transports within one machine. It never
- * chooses a transport that opens another one. */
+/* since 1.9: transport = auto can choose this transport if it reaches the ranks, moves their memory and opens no other
+ * transport. Transports that move a device's memory come first, then those within one machine. */
 #define SR_TRANSPORT_AUTOMATIC UINT32_C(4)
 
 /// What a transport can do; known before it is opened.
@@ -195,25 +196,25 @@ typedef struct sr_transport_stats {
 typedef struct sr_op_times {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
-  int64_t begun;     /* when the transport began to work on it; may be after its start */
-  int64_t ended;     /* when it was complete; may be long before its wait */
+  int64_t begun;     /* when the transport began to work on it, which can be after its start */
+  int64_t ended;     /* when it was complete, which can be long before its wait */
   /* Since 1.9, in nanoseconds; 0 if not known */
-  int64_t starved; /* for which a thread of the transport could have worked on it and had no core */
-  int64_t yielded; /* for which the calling thread gave its core to others, because the op waited for other ranks */
+  int64_t starved; /* time in which a thread of the transport could have worked on the op and had no core */
+  int64_t yielded; /* time in which the calling thread gave its core to others, because the op waited for other ranks */
 } sr_op_times;
 #define SR_OP_TIMES_SIZE_1_2 UINT32_C(24)
 
-/// How fast long messages came in from another rank, over all groups since open. Since 1.9. A message counts from the
-/// first of its bytes that this rank had until it was whole. One that came at once does not count.
+/// How fast long messages came in from another rank, over all groups since open. Since 1.9. The time of a message is
+/// that from the arrival of its first bytes to that of its last. A message of which all came at once does not count.
 typedef struct sr_arrivals {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   uint64_t bytes;
-  uint64_t nanoseconds; /* in which they came */
+  uint64_t nanoseconds; /* the sum of the messages' times */
 } sr_arrivals;
 #define SR_ARRIVALS_SIZE_1_9 UINT32_C(24)
 
-/// What the host provides to an opened transport until its close returns. Every function is ANY.
+/// What the host provides to a transport, from `configure` until `close` returns. Every function is ANY.
 typedef struct sr_transport_host {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
@@ -222,8 +223,7 @@ typedef struct sr_transport_host {
   int64_t (*now)(void* self);
   /// Non-zero once the job is ending. Every wait should then give up with SR_ABORTED.
   uint32_t (*aborted)(void* self);
-  /// A key-value store that all ranks share, through which they find each other. For few and small values. A key can be
-  /// set only once.
+  /// Sets a key in the store by which ranks find each other. A key can be set only once. Values must be few and small.
   int32_t (*store_set)(void* self, const char* key, const void* value, uint64_t bytes, sr_error* error);
   /// Waits until the key is set, or fails with SR_TIMEOUT at `deadline`. The end of the job does not always end the
   /// wait. So a transport should wait for a short time, check `aborted`, and wait again. `*bytes` is the capacity of
@@ -262,7 +262,7 @@ typedef struct sr_transport_config {
 #define SR_TRANSPORT_CONFIG_SIZE_1_0 UINT32_C(72)
 
 /// Since 1.2. What is known of a job before any of its processes runs, for `configure`. Read only during the call,
-/// except `host`. It provides `now`, `open_transport` and `transport_options` from here on, the rest from `open` on.
+/// except `host`, whose `now`, `open_transport` and `transport_options` work from here on, the rest from `open` on.
 typedef struct sr_transport_setup {
   uint32_t struct_size;
   uint32_t world_size; /* 0: not known */
@@ -291,13 +291,13 @@ typedef struct sr_group {
 typedef struct sr_transport {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
-  /// ANY, also before open.
+  /// ANY, also before open. Says what the transport can do.
   int32_t (*props)(void* self, sr_transport_props* props, sr_error* error);
-  /// ANY, also before open. Pure. Says what the op needs in a group of that size; its buffers may have no data. If it
+  /// ANY, also before open. Pure. Says what the op needs in a group of that size. Buffers need not have data. If it
   /// returns SR_UNIMPLEMENTED, the host builds the op from SEND and RECV, which are mandatory, in another group of the
   /// same members. The host creates that group when it first prepares such an op of a group.
   int32_t (*op_query)(void* self, const sr_op* op, uint32_t group_size, sr_op_info* info, sr_error* error);
-  /// INIT. Every rank of the world calls it. It may wait for the others.
+  /// INIT. Called once on every rank of the world. It can wait for the other ranks.
   int32_t (*open)(void* self, const sr_transport_config* config, sr_error* error);
   /// INIT. Ends everything that remains, without waiting for any peer.
   int32_t (*close)(void* self, sr_error* error);
@@ -306,7 +306,7 @@ typedef struct sr_transport {
   /// INIT. Concerns this rank alone. The memory stays valid until it is deregistered, after its ops have been freed.
   int32_t (*mem_register)(void* self, const sr_memory* memory, uint64_t* registration, sr_error* error);
   int32_t (*mem_deregister)(void* self, uint64_t registration, sr_error* error);
-  /// INIT. Every member calls it. Groups that share members are created in the same order on all of them.
+  /// INIT. Connects a group. Called on every member. Groups that share members are created in the same order on all.
   int32_t (*group_create)(void* self, const sr_group* group, uint64_t* handle, sr_error* error);
   /// ANY. Returns SR_OK, or why the group failed.
   int32_t (*group_error)(void* self, uint64_t group, sr_error* error);
@@ -316,9 +316,9 @@ typedef struct sr_transport {
   /// INIT. The group's ops have been freed before. Does not wait for peers.
   int32_t (*group_destroy)(void* self, uint64_t group, sr_error* error);
   /// GROUP. Prepares ops that are started, waited for and freed together, in no particular order: one collective, or
-  /// several sends and receives. Members prepare their collectives in the same order, and the call may wait for them.
-  /// If their ops do not match, it returns SR_INVALID on all of them, and the group stays usable. A send matches the
-  /// receive with the same id and the same index among the ops with that id between these two members.
+  /// several sends and receives. Members prepare their collectives in the same order, and the call can wait for the
+  /// other members. If their ops do not match, it returns SR_INVALID on every member, and the group stays usable. A
+  /// send matches the receive with the same id and the same index among the ops with that id between the two members.
   int32_t (*op_prepare)(void* self, uint64_t group, const sr_op* ops, uint32_t op_count, uint32_t op_stride,
                         int64_t deadline, uint64_t* handle, sr_error* error);
   /// GROUP. Returns at once. `queue`: NULL, or until 1.5 a CUstream that orders the op. Members start the ops of a
@@ -339,13 +339,13 @@ typedef struct sr_transport {
   /// refuses invalid options with SR_INVALID, before any process of the job starts. A transport that wraps another
   /// opens it here; the inner one is configured when open_transport returns.
   int32_t (*configure)(void* self, const sr_transport_setup* setup, sr_error* error);
-  /// INIT, before open; since 1.2, NULL if it is not offered. Tells ranks that another launcher (mpirun, srun) started
-  /// where to meet, before there is a store. Every rank of the world calls it, and it waits for all ranks. On return
-  /// `data` holds, on each rank, what rank 0 passed in. `bytes` is the same on all ranks, at most 4096.
+  /// INIT, after configure; since 1.2, NULL if it is not offered. Tells ranks that another launcher (mpirun, srun)
+  /// started where to meet, before there is a store. Called on every rank, it waits for all ranks, and fills `data` on
+  /// each with rank 0's. `bytes` is the same on all, at most 4096. The host need not open this instance afterwards.
   int32_t (*share_first)(void* self, uint32_t rank, uint32_t world_size, void* data, uint64_t bytes, sr_error* error);
   /// GROUP. Since 1.6; may be NULL; then op_join must be NULL, too. Starts an op in a queue: it begins once the queue's
-  /// earlier work is done. The call does not wait for that work; it may wait until the members have connected, in their
-  /// first op. Work that the queue gets later need not wait for the op; op_join makes it wait. Ops of a group begin in
+  /// earlier work is done. The call does not wait for that work. In the group's first op it can wait until the members
+  /// have connected. Work that the queue gets later waits for the op only after op_join. Ops of a group begin in
   /// the order in which they were started or enqueued, whatever their queues. `timeout`: nanoseconds that the op may
   /// take after the queue has reached it; INT64_MAX: no limit. Returns SR_INVALID for a queue not of `queue_kinds`.
   int32_t (*op_enqueue)(void* self, uint64_t op, const sr_queue* queue, int64_t timeout, sr_error* error);

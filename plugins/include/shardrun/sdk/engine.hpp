@@ -20,8 +20,8 @@
 ///
 /// ShardedEngine takes samples of float. InferenceEngine<In, Out> takes any type and is not trained. IteratedEngine
 /// only has steps. The constructor declares parameters and computes nothing. The host also runs it to learn the
-/// parameters of other ranks; the parameters then have no elements. shardrun/engine.h has the rules. InvalidJob is for
-/// a job that has to change; every other exception fails the job.
+/// parameters of other ranks; the data() of parameters is null then. shardrun/engine.h has the rules.
+/// InvalidJob is for a job that has to change; every other exception fails the job as an error of the plugin.
 
 #include <shardrun/engine.h>
 #include <shardrun/sdk/engine/array_calls.hpp>

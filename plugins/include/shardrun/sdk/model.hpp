@@ -11,7 +11,7 @@
 ///     };
 ///     SHARDRUN_EXPORT_MODEL(Wave, "wave", "1.0")
 ///
-/// A class has at least one of these functions:
+/// A class has `loss` or `iterate`, or both, and any of the other functions:
 ///
 ///     Value loss(const ModelJob& job, Function& f) const;    // trained; the class says which kinds of data it takes:
 ///                                                            // static constexpr std::uint32_t data = SR_DATA_TOKENS;
@@ -30,8 +30,8 @@
 ///     void write_config(const ModelJob& job, ConfigOutput& config) const;
 ///     void name_tensors(const ModelJob& job, TensorNames& names) const;
 ///
-/// shardrun/model.h says what each has to write. All are pure and deterministic. What they throw becomes the job's
-/// error: InvalidJob if the job has to change. The ops are in model/math.hpp.
+/// shardrun/model.h says what each function has to write. All are pure and deterministic. They throw InvalidJob if the
+/// job has to change; other exceptions fail the job as errors of the plugin. The ops are in model/math.hpp.
 
 #include <shardrun/model.h>
 #include <shardrun/sdk/model/decoding.hpp>

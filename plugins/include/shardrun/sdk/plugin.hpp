@@ -1,7 +1,7 @@
 #pragma once
 
-/// What the SDK offers to plugins of every kind: options, log lines, and a safe way across the C interface. Header-only
-/// C++20 over shardrun/plugin.h. A plugin may also use that header alone.
+/// What the SDK offers to plugins of every kind: options, log lines, and the conversion of exceptions to statuses of
+/// the C interface. It is C++20 in headers alone. A plugin can also use shardrun/plugin.h without the SDK.
 
 #include <shardrun/plugin.h>
 
@@ -19,11 +19,11 @@
 
 namespace shardrun::sdk {
 
-/// The job asks for something that this plugin cannot do. The message says what to change. The user sees it unchanged.
+/// A plugin throws this if it cannot do what the job asks for. The user sees the message, which says what to change.
 class InvalidJob : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-  /// For models. `setting` names the setting at fault, such as "model.width", or a section, such as "data".
+  /// For models and engines. `setting` names the setting at fault, such as "model.width", or a section, such as "data".
   InvalidJob(const std::string& message, std::string setting)
       : std::runtime_error(message), setting_(std::move(setting)) {}
 
@@ -39,7 +39,7 @@ class Refused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The element types SR_ELEMENT_...
+/// The element types that models and buffers of hooks can have.
 enum class Element : std::uint32_t { f32 = SR_ELEMENT_F32, i32 = SR_ELEMENT_I32 };
 
 /// A name that an option, or one of its choices, has in another program. Since ABI 1.7.
@@ -119,13 +119,13 @@ struct Option {
   return option;
 }
 
-/// Adds names of the option in other programs, separated by spaces. Errors about such a key suggest it. Since ABI 1.3.
+/// Adds the option's names in other programs, separated by spaces. Errors about them suggest the option. Since ABI 1.3.
 [[nodiscard]] inline Option also_called(Option option, std::string aliases) {
   option.aliases = std::move(aliases);
   return option;
 }
 
-/// The same, for names that need a note. Since ABI 1.7.
+/// The same, with names that need a note or stand for a choice. Since ABI 1.7.
 [[nodiscard]] inline Option also_called(Option option, std::string aliases, std::vector<OtherName> other_names) {
   option.other_names = std::move(other_names);
   return also_called(std::move(option), std::move(aliases));
@@ -192,7 +192,7 @@ class OptionValues {
     });
   }
 
-  /// Whether the option has a value. Only one that is declared optional may have none.
+  /// Whether the option has a value. Only one that is declared optional can have none.
   [[nodiscard]] bool has(std::string_view name) const noexcept {
     for (const Value& value : values_) {
       if (value.name == name) {
@@ -202,7 +202,7 @@ class OptionValues {
     return false;
   }
 
-  // The following throw std::logic_error if no option of that name and type is declared.
+  // The following throw std::logic_error if no option of that name and type is declared, or if it has no value.
   [[nodiscard]] bool boolean(std::string_view name) const { return at(name, SR_OPTION_BOOLEAN).integer != 0; }
   [[nodiscard]] std::int64_t integer(std::string_view name) const { return at(name, SR_OPTION_INTEGER).integer; }
   [[nodiscard]] double number(std::string_view name) const { return at(name, SR_OPTION_NUMBER).number; }

@@ -9,11 +9,11 @@
 ///     };
 ///     SHARDRUN_EXPORT_STRATEGY(Rows, "rows", "1.0")
 ///
-/// A class does in hooks what a plan cannot express: strategy/hooks.hpp. A class that reads the job's section
-/// [sharding] declares `static constexpr bool reads_sharding = true;`. The class is constructed without arguments or
-/// from a Host. make_plan is pure and deterministic (see shardrun/strategy.h). What it throws becomes the job's error;
-/// it throws InvalidJob if the user has to change the job. strategy/placements.hpp and strategy/pipeline.hpp have parts
-/// to combine.
+/// Hooks do what a plan cannot express (strategy/hooks.hpp). A class that reads the job's section [sharding] declares
+/// `static constexpr bool reads_sharding = true;`. The class is constructed without arguments or from a Host. make_plan
+/// is pure and deterministic (see shardrun/strategy.h). It throws InvalidJob if the user has to change the job; other
+/// exceptions fail the job as errors of the plugin. strategy/placements.hpp and strategy/pipeline.hpp have functions
+/// from which make_plan can be built.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/sdk/strategy/border.hpp>

@@ -257,7 +257,7 @@ struct TransportTable {
     });
   }
 
-  /// Throws if the transport does not support queues of this kind.
+  /// Throws TransportError{SR_INVALID} if the transport does not support queues of this kind.
   static Queue queue_of(void* self, const sr_queue* queue) {
     if (!self_of(self).props().takes(queue->kind)) {
       throw TransportError(SR_INVALID, "queues of kind " + std::to_string(queue->kind) + " are not offered");

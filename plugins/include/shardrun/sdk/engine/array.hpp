@@ -133,7 +133,7 @@ class BasicArray {
   [[nodiscard]] T& operator[](std::int64_t index) noexcept { return data_[index]; }
   [[nodiscard]] const T& operator[](std::int64_t index) const noexcept { return data_[index]; }
 
-  /// A copy of the indices in `part` of one dimension.
+  /// A copy of the indices in `part` of one dimension. Throws std::invalid_argument if there are no such indices.
   [[nodiscard]] BasicArray slice(std::size_t axis, Part part) const {
     if (axis >= shape_.size() || part.begin < 0 || part.size < 0 || part.begin + part.size > shape_[axis]) {
       throw std::invalid_argument("slice: indices " + std::to_string(part.begin) + " to " +

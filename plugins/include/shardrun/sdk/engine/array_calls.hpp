@@ -76,14 +76,14 @@ class Maker {
 
 }  // namespace detail
 
-/// A started message. Movable. If it is destroyed before wait(), the message continues until the job ends.
+/// Messages that have been started, at most two. Movable. If it is destroyed before wait(), they continue.
 class Future {
  public:
   Future(const sr_ranks* ranks, std::vector<std::uint64_t> messages) : ranks_(ranks), messages_(std::move(messages)) {}
   Future(Future&&) = default;
   Future& operator=(Future&&) = default;
 
-  /// Whether wait() would return at once.
+  /// Whether wait() would return at once. Throws Refused if a message has failed, as wait() does.
   [[nodiscard]] bool ready() {
     while (!messages_.empty()) {
       std::int32_t status = SR_OK;

@@ -189,7 +189,7 @@ template <class T>
     }
     return size;
   };
-  // A matrix product for each index of the batch: [left, added] · [added, right], either of which may be transposed.
+  // Computes a matrix product for each index of the batch: [left, added] · [added, right]. Either can be transposed.
   BasicArray<T> own_a;
   BasicArray<T> own_b;
   const auto take = [&](const Lettered<T>& operand, const std::string& straight, const std::string& turned,

@@ -180,7 +180,7 @@ template <class T>
   return a.slice(detail::axis_in("slice", a.shape(), axis), {begin, end - begin});
 }
 
-/// Joins the arrays along a dimension. Their sizes may differ in this dimension only.
+/// Joins the arrays along a dimension. The arrays' sizes can differ in this dimension only.
 template <class T>
 [[nodiscard]] BasicArray<T> concatenate(const std::vector<BasicArray<T>>& arrays, std::int64_t axis = 0) {
   if (arrays.empty()) {

@@ -67,7 +67,7 @@ class EngineRank {
     detail::call_host([&](sr_error* error) { return ranks_->barrier(ranks_->self, error); });
   }
 
-  /// Sends an array to a rank. It may return only after that rank has begun to receive it.
+  /// Sends an array to a rank. The call can wait until that rank has begun to receive the array.
   template <class T>
   void send(int dst, const BasicArray<T>& src) {
     Future(ranks_, {start_send(src, dst)}).wait();
@@ -90,9 +90,9 @@ class EngineRank {
   template <class T>
   Future send_async(const BasicArray<T>&& src, int target_device_id) = delete;
 
-  /// As above, in a pattern in which every rank sends: `dst` receives an array from `source_device_id`. By default that
-  /// is the rank as far behind this one as the target is ahead (2 * device_id - target_device_id, modulo num_devices).
-  /// If target and source are both this rank, `dst` becomes a copy.
+  /// As above, for a pattern in which every rank also receives: `dst` receives an array of its own shape from
+  /// `source_device_id`. The default source is the rank as far behind this one as the target is ahead (2 * device_id -
+  /// target_device_id, modulo num_devices). If target and source are both this rank, `dst` becomes a copy of `src`.
   template <class T>
   [[nodiscard]] Future send_async(const BasicArray<T>& src, BasicArray<T>& dst, int target_device_id,
                                   std::optional<int> source_device_id = std::nullopt) {
@@ -108,7 +108,7 @@ class EngineRank {
     detail::call_host([&](sr_error* error) {
       return ranks_->start_receive(ranks_->self, static_cast<std::uint32_t>(source), &to, &received, error);
     });
-    // The future waits for the last one first: a rank that waits to receive lets others send to it.
+    // The future waits for the last message first, which is the one to receive, so that the sender is not held up.
     return {ranks_, {sent, received}};
   }
 
@@ -258,8 +258,8 @@ class EngineRank {
   std::list<Array> parameters_;
 };
 
-/// The base of an engine that only predicts ([job] task = infer), from samples of type `In`, values of type `Out`. Its
-/// constructor declares what a sample is by set_sample<In>(shape).
+/// The base of an engine that only predicts ([job] task = infer): values of type `Out` from samples of type `In`. The
+/// derived class's constructor declares the shape of a sample by set_sample<In>(shape).
 template <class In, class Out = float>
 class InferenceEngine : public EngineRank {
  public:
@@ -297,8 +297,8 @@ class ShardedEngine : public InferenceEngine<float> {
 /// constructor, with state() and sharded_state(), and has
 ///     void start();                  // may be left out: sets the states to the values with which a run begins
 ///     void step(std::int64_t step);  // counted from 0; computes the next values of the states, in place
-/// A step depends on the states alone, because a run may continue from saved ones. Any other ShardedEngine with such a
-/// `step` can iterate, too.
+/// A step depends on the states alone, because a run can continue from saved states. An InferenceEngine or a
+/// ShardedEngine with such a `step` can iterate, too.
 class IteratedEngine : public EngineRank {
  public:
   using EngineRank::EngineRank;

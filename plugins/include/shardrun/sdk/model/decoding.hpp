@@ -31,11 +31,11 @@ class Decoding {
 
   /// The tokens that the call adds: i32 [batch, seq].
   [[nodiscard]] const Value& tokens() const noexcept { return tokens_; }
-  /// Their positions in their sequences: i32 [batch, seq]; -1: there is no token.
+  /// The positions of the tokens in their sequences: i32 [batch, seq]; -1: there is no token.
   [[nodiscard]] const Value& positions() const noexcept { return positions_; }
 
-  /// Adds keys and values to the caches NAME/keys and NAME/values. Returns attention of q to all of them.
-  /// q: [batch, seq, heads, head_dim]   k, v: [batch, seq, heads / group, head_dim]   `how`: causal, without dropout
+  /// Adds keys and values to the caches NAME/keys and NAME/values. Returns causal attention of q to all that they hold,
+  /// without dropout. q, result: [batch, seq, heads, head_dim]   k, v: [batch, seq, heads / group, head_dim]
   [[nodiscard]] Value attend(const std::string& name, const Value& q, const Value& k, const Value& v,
                              const Attention& how = {}) const {
     Function& f = q.function();

@@ -31,9 +31,9 @@ struct Dim {
   std::string axis;
   std::int64_t size = 1;
 
-  /// A dimension with an index for each `group` indices of this one: heads of keys for heads of queries. Where a
-  /// strategy splits this one, a rank has the indices that its part needs, and several ranks may have one. REQUIRES:
-  /// `group` divides the size.
+  /// A dimension that has one index for each `group` indices of this one, such as heads of keys for heads of queries.
+  /// If a strategy splits this dimension, a rank has those indices of the result that its part needs, and several ranks
+  /// can have the same one. REQUIRES: `group` divides the size.
   [[nodiscard]] Dim grouped(std::int64_t group) const {
     return {group == 1 ? axis : axis + "/" + std::to_string(group), size / group};
   }
@@ -266,7 +266,7 @@ class Function {
         [&](sr_error* error) { return writer_.set_layer(writer_.self, static_cast<std::int32_t>(layer), error); });
   }
 
-  /// Begins the names of the following nodes with `scope/`; "": with nothing.
+  /// Puts `scope/` before the names of the following nodes and cut points; "" puts nothing.
   void set_scope(const std::string& scope) {
     make_sums();
     detail::call_host([&](sr_error* error) {
@@ -280,7 +280,7 @@ class Function {
     detail::call_host([&](sr_error* error) { return writer_.write(writer_.self, state.c_str(), number, error); });
   }
 
-  /// Names a tensor that the host reads after a call. A run saves the outputs of `iterate` as outputs/NAME.npy.
+  /// Names an f32 tensor that the host reads after a call. A run saves the outputs of `iterate` as outputs/NAME.npy.
   void output(const std::string& name, const Value& value) {
     const std::uint32_t number = number_of(value);
     detail::call_host([&](sr_error* error) { return writer_.output(writer_.self, name.c_str(), number, error); });
@@ -393,7 +393,7 @@ class Function {
   std::int64_t rows_;
   std::int64_t length_;
   bool training_;
-  std::vector<std::weak_ptr<Value::Node>> sums_;  ///< sums whose nodes may not be made yet
+  std::vector<std::weak_ptr<Value::Node>> sums_;  ///< sums whose nodes are perhaps not made yet
 };
 
 inline Dims Value::dims() const { return function().dims_of(*this); }

@@ -209,7 +209,7 @@ class HubConfig {
     char text[64] = {};
     const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
     std::string all(text, end.ptr);
-    return all.find_first_not_of("-0123456789") == std::string::npos ? all + ".0" : all;  // not an integer
+    return all.find_first_not_of("-0123456789") == std::string::npos ? all + ".0" : all;  // a real number's form
   }
 
  private:
@@ -274,7 +274,7 @@ class ConfigOutput {
   const sr_config_writer& writer_;
 };
 
-/// Lists the names that the parameters have in such folders.
+/// Lists the names that the parameters have in folders of Hugging Face's libraries.
 class TensorNames {
  public:
   explicit TensorNames(const sr_tensor_namer& namer) : namer_(namer) {}
@@ -287,7 +287,7 @@ class TensorNames {
   void add(const std::string& state, const std::string& name, std::vector<std::int64_t> shape) const {
     add(TensorName{.state = state, .name = name, .shape = std::move(shape)});
   }
-  /// Names tensors that folders may contain and that the model does not need. `*` stands for any characters.
+  /// Names tensors that folders can contain and that the model does not need. `*` stands for any characters.
   void leave_out(const std::string& name) const { add(TensorName{.state = "", .name = name}); }
 
  private:

@@ -10,8 +10,8 @@
 
 namespace shardrun::sdk {
 
-/// How a window slides. Each list has one entry per sliding dimension; `padding` may have two, low and high. An empty
-/// list means: strides 1, or the pool's own size; padding 0; dilation 1.
+/// How a window slides. Each list has one entry per sliding dimension; `padding` can have two, low and high. An empty
+/// list means strides of 1, or of the pool's own size; padding of 0; dilation of 1.
 struct Sliding {
   std::vector<std::int64_t> strides = {};
   std::vector<std::int64_t> padding = {};

@@ -51,7 +51,7 @@ namespace shardrun::sdk {
   return qkv.function().call_all("attention", {qkv}, {{"dropout", dropout}, {"stream", stream}}, name).front();
 }
 
-/// The row at a position that the host sets before each call. x: [1, seq, embed]   result: [1, embed]
+/// The rows of x at a position that the host sets before each call. x: [batch, seq, embed]   result: [batch, embed]
 [[nodiscard]] inline Value take_position(const Value& x, const std::string& name = {}) {
   return x.function().call("take_position", {x}, {}, name);
 }
@@ -91,7 +91,7 @@ struct Boundary {
                            name);
 }
 
-/// softmax: exp(x) divided by its sum along the last dimension; log_softmax: the logarithm of that.
+/// softmax is exp(x) divided by its sum along the last dimension, and log_softmax is the logarithm of softmax.
 [[nodiscard]] inline Value softmax(const Value& x, const std::string& name = {}) {
   return x.function().call("softmax", {x}, {}, name);
 }
@@ -157,7 +157,7 @@ struct Attention {
   double dropout = 0;
   std::string stream = "attention";  ///< of dropout's random numbers
   /// The number of query heads that share one head of keys and values, if queries are [batch, seq, heads, head_dim]:
-  /// see Dim::grouped. Such heads may be split anywhere. 0: queries have a dimension of their own for the group.
+  /// see Dim::grouped. Such heads can be split anywhere. 0: queries have a dimension of their own for the group.
   std::int64_t group = 0;
 };
 

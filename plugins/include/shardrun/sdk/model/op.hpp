@@ -13,7 +13,7 @@
 ///       static Value gradient(Function& f, const GradientRequest& request);
 ///     };
 ///
-/// The model lists them: `static auto ops() { return own_ops<Swish>(); }`, and calls them: `f.call("swish", {x},
+/// The model lists its ops by `static auto ops() { return own_ops<Swish>(); }`, and calls one by `f.call("swish", {x},
 /// {{"slope", 2.0}})`. sr_model_op of shardrun/model.h says what rules, kernels and gradients are. These members may be
 /// left out:
 ///
@@ -69,7 +69,7 @@ struct OpAttribute {
   return {std::move(help), {std::move(name), std::move(example)}, 0, 0, std::move(choices)};
 }
 
-/// The attributes of a call of an op.
+/// The attributes of a call of an op. A name that the op does not declare throws std::logic_error.
 class OpAttributes {
  public:
   OpAttributes(const sr_attribute* attributes, std::uint32_t count, std::uint32_t stride)
@@ -179,7 +179,7 @@ struct GradientRequest {
   std::size_t operand = 0;  ///< the index of this operand
   std::vector<Value> operands;
   std::vector<Value> results;
-  std::vector<Value> result_gradients;  ///< a Value that does not exist (Value::exists): no gradient arrives there
+  std::vector<Value> result_gradients;  ///< one per result; without Value::exists() if nothing flows back into it
   OpAttributes attributes;
 };
 
@@ -226,7 +226,7 @@ struct OpFunctions {
     return guarded(error, [&] { Class::kernel(KernelCall<Real>(*call)); });
   }
 
-  /// Checks ask about tensors of both real types. A call without real tensors counts as float.
+  /// The host asks for both kernels, whose tensors have different real types. A call without real tensors is float's.
   static std::uint64_t scratch(void*, const sr_kernel_call* call) noexcept {
     if constexpr (HasScratch<Class>) {
       const auto is_double = [](const sr_tensor_view* views, std::uint32_t stride, std::uint32_t count) {
@@ -304,7 +304,7 @@ inline void add_operands(sr_model_op& op, OpLists& lists, const std::vector<OpOp
   op.operand_stride = sizeof(sr_operand);
 }
 
-/// For each operand that the rule names, one of real numbers.
+/// Declares as many operands as the rule has, all of real numbers.
 [[nodiscard]] inline std::vector<OpOperand> real_operands(const std::string& rule) {
   const auto arrow = rule.begin() + static_cast<std::ptrdiff_t>(std::min(rule.find("->"), rule.size()));
   return std::vector<OpOperand>(static_cast<std::size_t>(std::count(rule.begin(), arrow, ',')) + 1);

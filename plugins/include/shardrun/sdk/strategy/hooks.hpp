@@ -31,7 +31,7 @@ enum class Exchange : std::uint32_t {
 /// The first value of a hook state.
 enum class Begins : std::uint32_t { zero = SR_HOOK_STATE_ZERO, tensor = SR_HOOK_STATE_TENSOR };
 
-/// One of a group's tensors: this rank's part of it, which begins at element `first` of the group.
+/// This rank's part of one of a group's tensors. The part begins at element `first` of the group.
 struct HookTensor {
   std::string name;
   std::vector<std::int64_t> shape;
@@ -100,7 +100,7 @@ class HookCall {
   [[nodiscard]] std::vector<HookTensor> tensors() const { return detail::read(*call_.group).tensors; }
   [[nodiscard]] std::uint32_t member() const noexcept { return call_.member; }
   [[nodiscard]] std::int64_t step() const noexcept { return call_.step; }
-  /// The number of samples in the step over all ranks, and of those from which this rank's gradients come.
+  /// Samples in the step over all ranks, and those from which the gradients at this coordinate of the mesh axis come.
   [[nodiscard]] std::uint64_t samples() const noexcept { return call_.samples; }
   [[nodiscard]] std::uint64_t own_samples() const noexcept { return call_.own_samples; }
   [[nodiscard]] OptionValues options() const {

@@ -51,8 +51,8 @@ namespace detail {
 
 /// Finds the cut into chunks with the least value. `weigh` gives a chunk's weight from its cost, and `combine` adds a
 /// weight to the value of the chunks before it. Returns the value and the ends of the chunks. Among equal cuts it
-/// prefers more layers in earlier chunks, because a slow stage delays the stages before it when a step ends. A chunk of
-/// infinite weight is refused. `costs`: as relative_costs returns them.
+/// prefers more layers in earlier chunks, because a slow stage delays the stages before it when a step ends. It makes
+/// no chunk of infinite weight. `costs`: as relative_costs returns them.
 template <class Combine, class Weigh>
 [[nodiscard]] std::pair<double, std::vector<std::size_t>> best_cut(const std::vector<double>& costs,
                                                                    std::uint32_t chunks, Combine combine, Weigh weigh) {
@@ -131,7 +131,7 @@ template <class Combine, class Weigh>
   return result;
 }
 
-/// The chunks that the option `layers` describes; those of balanced_chunks if it is empty. Throws InvalidJob.
+/// The chunks that the option `layers` describes; if it is empty, those of balanced_chunks. Throws InvalidJob.
 [[nodiscard]] inline std::vector<Chunk> wanted_chunks(const Job& job, const Graph& graph, std::uint32_t chunks,
                                                       std::uint32_t stages) {
   const std::string text = job.options.text("layers");
@@ -247,8 +247,8 @@ inline constexpr std::int64_t default_chunks = 2;
           "pipeline_model_parallel_layout split_points layers_per_stage")};
 }
 
-/// Throws InvalidJob if `chunks` has another value than the schedule requires. The default value is accepted, because
-/// it cannot be distinguished from the same value in the job file.
+/// Throws InvalidJob if `chunks` is not its default although the schedule does not use it. With the default, nothing
+/// tells whether the job file sets it.
 inline void check_pipeline_options(const Job& job) {
   const std::string schedule = job.options.text("schedule");
   const std::int64_t chunks = job.options.integer("chunks");
@@ -260,7 +260,7 @@ inline void check_pipeline_options(const Job& job) {
   }
 }
 
-/// Uses lists of actions that the user wrote. They determine the number of chunks and the chunks' stages.
+/// Uses lists of actions that the user wrote. They set the number of chunks and the chunks' stages. Throws InvalidJob.
 inline void place_written_pipeline(const Job& job, const Graph& graph, const std::string& mesh_axis,
                                    std::uint32_t stages, std::string_view csv, PlanWriter& plan) {
   const std::vector<std::vector<Action>> actions = actions_from_csv(csv);
@@ -282,7 +282,7 @@ inline void place_written_pipeline(const Job& job, const Graph& graph, const std
   }
 }
 
-/// Splits the layers over a mesh axis and sets every stage's actions, following `pipeline_options`.
+/// Splits the layers over a mesh axis and sets every stage's actions by pipeline_options(). Throws InvalidJob.
 inline void place_pipeline(const Job& job, const Graph& graph, const std::string& mesh_axis, std::uint32_t stages,
                            PlanWriter& plan) {
   check_pipeline_options(job);

@@ -28,7 +28,7 @@ namespace detail {
   return error == std::errc();
 }
 
-/// Parses a cell. `where`: "line 2, cell 5".
+/// Parses a cell. `where`: "line 2, cell 5". Throws InvalidJob.
 [[nodiscard]] inline Action action_of_cell(std::string_view cell, const std::string& where) {
   constexpr std::string_view digits = "0123456789";
   constexpr std::array<std::string_view, 7> communication = {"SEND_F",  "RECV_F",  "SEND_B",     "RECV_B",
@@ -55,7 +55,7 @@ namespace detail {
   return action;
 }
 
-/// Removes the part of `text` before `separator`, and the separator, and returns that part; without one, all of `text`.
+/// Removes from `text` the part before `separator`, or all of it without one, and the separator. Returns the part.
 [[nodiscard]] inline std::string_view take_until(std::string_view& text, char separator) {
   const std::string_view part = text.substr(0, text.find(separator));
   text.remove_prefix(std::min(text.size(), part.size() + 1));
@@ -94,7 +94,7 @@ namespace detail {
   return stages;
 }
 
-/// The stage of each chunk: the one whose list has it. Throws InvalidJob if two lists have a chunk, or none does.
+/// For each chunk, the stage whose list has actions of it. Throws InvalidJob if a chunk is in two lists or in none.
 [[nodiscard]] inline std::vector<std::uint32_t> stages_of_chunks(const std::vector<std::vector<Action>>& actions) {
   std::map<std::uint32_t, std::uint32_t> stages;
   for (std::uint32_t stage = 0; stage < actions.size(); ++stage) {

@@ -1,7 +1,6 @@
 #pragma once
 
-/// The usual placements, for strategies to combine: tensor and sequence parallelism; optimizer states, gradients or
-/// parameters split over ranks that compute the same (ZeRO, FSDP).
+/// Placements for strategies to combine: tensor parallelism, sequence parallelism, and ZeRO (FSDP).
 
 #include <shardrun/sdk/strategy/glob.hpp>
 #include <shardrun/sdk/strategy/plan.hpp>
@@ -34,8 +33,8 @@ inline void place_axes(const AxisRules& rules, PlanWriter& plan) {
   }
 }
 
-/// Splits every cut point along the sequence (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2), and its batch
-/// over the mesh axes `batch`. Throws InvalidJob if no cut point has a sequence axis.
+/// Splits every cut point that has the axis seq along it (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2), and
+/// its batch over the mesh axes `batch`. Throws InvalidJob if no cut point has the axis seq.
 inline void place_sequence(const Graph& graph, const std::string& mesh_axis, const std::vector<std::string>& batch,
                            PlanWriter& plan) {
   bool any = false;
@@ -104,8 +103,9 @@ namespace detail {
 
 }  // namespace detail
 
-/// Places every parameter by the rules. In the roles that the ZeRO stage splits, it also splits the flattened parameter
-/// over the mesh axis: parts are contiguous and, to within an element, of equal size for any shape.
+/// From ZeRO stage 1 on, places the parameters that have dimensions by the rules. In the roles that the stage splits,
+/// also splits the flattened parameter over the mesh axis, into contiguous parts whose sizes differ by at most one
+/// element. Throws InvalidJob if stage 3's `keep` matches no parameter.
 inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSettings& settings, PlanWriter& plan) {
   for (const Tensor& tensor : graph.tensors) {
     if (tensor.kind != SR_TENSOR_PARAMETER || tensor.shape.empty() || settings.stage == 0) {
@@ -159,7 +159,7 @@ inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSet
                       "forward to backward; empty: none")};
 }
 
-/// Throws InvalidJob if a `gather_options` is set although `stage`, the option `zero`, splits no parameters.
+/// Throws InvalidJob if the job sets one of gather_options() although ZeRO stage `stage` splits no parameters.
 inline void check_gather_options(const Job& job, std::int64_t stage) {
   for (const Option& option : gather_options()) {
     const std::string value = job.options.text(option.name);

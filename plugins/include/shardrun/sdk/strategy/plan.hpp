@@ -40,8 +40,8 @@ struct Job {
   std::vector<Sharding> sharding{};  ///< in the order of the file
 };
 
-/// The only axis that splits the ranks: its name in the job's mesh, or `otherwise` without a mesh. Throws InvalidJob if
-/// the mesh has several axes.
+/// The name of the axis that splits all ranks in the job's mesh, or `otherwise` if the job has no mesh. Throws
+/// InvalidJob if the mesh splits the ranks over several axes.
 [[nodiscard]] inline std::string only_mesh_axis(const Job& job, std::string otherwise) {
   std::string name = std::move(otherwise);
   for (const MeshAxis& axis : job.mesh) {
@@ -147,7 +147,7 @@ enum class Role : std::uint32_t {
   optimizer = SR_ROLE_OPTIMIZER,
 };
 
-/// One dimension, split over mesh axes, major to minor, and named by its logical axis or, if that is "", by its index.
+/// Splits one dimension over mesh axes, major to minor. `axis` is the dimension's logical axis; if "", `dim` its index.
 struct Split {
   std::string axis;
   std::uint32_t dim = 0;
@@ -219,7 +219,7 @@ class PlanWriter {
 
   // The following throw Refused if the host is older than ABI 1.1.
 
-  /// Gathers the parameters that match `glob` just before use, with all others of `unit`; "": each separately.
+  /// Gathers the parameters that match `glob` just before use, with all others of `unit` (if "": each separately).
   void gather_at_use(const std::string& glob, const std::string& unit, bool keep = false) {
     require_host(SR_HAS(&writer_, sr_plan_writer, gather_at_use), "gather tensors at use");
     detail::call_host([&](sr_error* error) {

@@ -80,8 +80,8 @@ struct Claim {
 
 /// The exchange by which all members agree. In each of two rounds a member sends a message to every other member and
 /// receives one from it. In the first round they exchange claims. In the second they tell each other whether they found
-/// a mismatch: two members may disagree about an exchange between them, which a third cannot see, and the third would
-/// wait for an op that those two refuse.
+/// a mismatch, because a third member cannot see a mismatch between two others. Without this round it would wait for an
+/// op that the two refuse.
 class Agreement {
  public:
   static constexpr std::uint32_t rounds = 2;

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Converts the values of transports to and from their C form, which points into the value. Deadlines are not converted
-/// here: host and plugin each have a clock of their own (clock.hpp), and each side converts its own deadlines.
+/// Converts the values of transports to and from their C form, which points into the value. The C form of a deadline is
+/// a time of CLOCK_MONOTONIC. Host and plugin each convert it from and to their own clock (clock.hpp).
 
 #include <shardrun/sdk/transport/group.hpp>
 #include <shardrun/transport.h>

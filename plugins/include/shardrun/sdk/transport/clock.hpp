@@ -18,16 +18,16 @@ namespace shardrun::sdk {
       .count();
 }
 
-/// The longest time that the clock advances between two readings. A thread that waits for a deadline reads it at least
-/// this often. So a longer gap means that the process did not run (it or the machine was suspended), or that nothing
-/// waited; the clock leaves the gap out. A wait inside another plugin reads that plugin's clock and not this one, so
-/// such waits are cut into slices, too.
+/// The longest time that the clock advances between two readings. A thread that waits for a deadline reads the clock at
+/// least this often. So a longer gap means that the process did not run (it or the machine was suspended), or that
+/// nothing waited; the clock leaves out the rest of the gap. A wait inside another plugin reads that plugin's clock and
+/// not this one, so such waits are cut into slices, too.
 inline constexpr std::chrono::nanoseconds longest_gap = std::chrono::milliseconds(100);
 
 namespace detail {
 
-/// Nanoseconds of `Source` without the gaps between readings. Never goes backwards. Any thread may use it. Only tests
-/// use a source other than monotonic_now().
+/// Nanoseconds of `Source` without the long gaps between readings. Never goes backwards. Any thread may use it. Only
+/// tests use a source other than monotonic_now().
 template <class Source>
 class RunningClock {
  public:
@@ -47,7 +47,7 @@ class RunningClock {
     return note();
   }
 
-  /// The nanoseconds by which it is behind its source.
+  /// The nanoseconds by which this clock is behind its source.
   [[nodiscard]] std::int64_t behind() noexcept {
     static_cast<void>(now());
     return behind_.load();
@@ -65,7 +65,7 @@ class RunningClock {
   static constexpr std::int64_t never = INT64_MIN;
   static constexpr std::int64_t worth_noting = 1'000'000;
 
-  /// Whether a deadline is never, or a time before any process: such a deadline is the same by every clock.
+  /// Whether a deadline is INT64_MAX (never) or at most 0 (past). Such a deadline is the same by every clock.
   static bool is_fixed(std::int64_t deadline) noexcept { return deadline == INT64_MAX || deadline <= 0; }
 
   /// Changes the clock. It changes only here, under the lock, so that no thread leaves out time that another has read.
@@ -96,9 +96,9 @@ inline auto& running_clock() noexcept {
 
 }  // namespace detail
 
-/// A time of this plugin's clock by which something is due: CLOCK_MONOTONIC without the gaps between readings. It falls
-/// behind CLOCK_MONOTONIC whenever the process is suspended, so a wait of the operating system cannot take it as a
-/// number. Wait in slices:
+/// A time of this plugin's clock by which something is due. The clock is CLOCK_MONOTONIC without long gaps between
+/// readings. It falls behind whenever the process is suspended, so a wait of the operating system must not be given
+/// such a time. Wait in slices:
 ///
 ///     while (!is_done && !deadline.passed()) {
 ///       changed.wait_for(lock, deadline.slice());
@@ -124,7 +124,7 @@ class Deadline {
   [[nodiscard]] std::chrono::nanoseconds left() const noexcept {
     return *this == never() ? std::chrono::nanoseconds::max() : *this - std::min(*this, now());
   }
-  /// The longest time that a single wait for it may take.
+  /// The longest time that a single wait for this deadline may take.
   [[nodiscard]] std::chrono::nanoseconds slice() const noexcept { return std::min(left(), longest_gap / 2); }
 
   /// Adding nanoseconds::max() gives never.

@@ -13,12 +13,12 @@
 ///     gather, scatter     every member and the root at once          B/n; (n-1)/n B at the root
 ///     barrier             dissemination                              log2(n) bytes  log2(n)
 ///
-/// One member reduces each element of a result, and the others copy it. So all have the same bits.
+/// Each element of a result is reduced by one member, and the others copy it. So all have the same bits.
 ///
 /// Ops that reduce can also run **in order**: the member that reduces a block receives it from all and adds in the
 /// order of the members, ((0 + 1) + 2) + …. The bits then do not depend on an element's position or on the transport.
-/// A member sends as many bytes as in a ring or tree. Blocks of more than 256 KiB go in up to 64 pieces, one or more
-/// stages for each: a piece is reduced while the next one arrives. The scratch is n-1 blocks, or 2 (n-1) pieces.
+/// A member sends as many bytes as in a ring or tree. Blocks of more than 256 KiB go in up to 64 pieces, with a stage
+/// for each, so that a piece is reduced while the next one arrives. The scratch is n-1 blocks, or 2 (n-1) pieces.
 ///
 /// Sums and products of f16 and bf16 over more than two members always run in order: a ring would round them at each
 /// hop. In order, their partial results are floats, and only the result is rounded (Reducer).
@@ -39,7 +39,7 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// Whether an op takes one stage, because a message costs more than its bytes. All members get the same answer.
+/// Whether an op takes one stage, because each message costs more than its bytes. The same on all members.
 [[nodiscard]] inline bool is_small(const OpSpec& op, std::uint32_t n) {
   constexpr std::uint32_t most_members = 16;
   constexpr std::uint64_t most_bytes_of_message = 8192;
@@ -87,7 +87,7 @@ struct Pieces {
   std::uint64_t elements = 0;  ///< of each piece except the last
 };
 
-/// Writes a member's schedule. Regions without elements are left out; both sides know them.
+/// Writes a member's schedule. Leaves out regions without elements, as the other side of such a message does.
 class Scheduler {
  public:
   Scheduler(const OpSpec& op, std::uint32_t rank, std::uint32_t n) : op_(op), rank_(rank), n_(n) {
@@ -185,8 +185,8 @@ class Scheduler {
     }
   }
 
-  // In trees, members are numbered from the root. The parent of a member has the same number without its lowest set
-  // bit. Its children have one more bit, below that one.
+  // In trees, members are numbered from the root. The parent of a member has the member's number without its lowest set
+  // bit. The children of a member have the member's number with one more bit, below its lowest set bit.
   [[nodiscard]] std::uint32_t from_root() const noexcept { return (rank_ + n_ - op_.peer) % n_; }
   [[nodiscard]] std::uint32_t lowest_bit() const noexcept {
     std::uint32_t bit = 1;
@@ -353,8 +353,8 @@ class Scheduler {
     }
   }
 
-  /// Member i receives block_of(i) from every member and reduces it, piece by piece. `largest`: elements of the largest
-  /// one.
+  /// Member i receives block_of(i) from every member and reduces the blocks, piece by piece. `largest`: elements of the
+  /// largest block.
   template <class BlockOf>
   void exchange_and_reduce(BlockOf block_of, const BufferRegion& result, std::uint64_t largest) {
     const Pieces pieces(op_.dtype, largest);
@@ -452,7 +452,7 @@ class Scheduler {
   return n == 1 ? scheduler.write() : scheduler.write_in_order();
 }
 
-/// Whether an op that reduces uses the schedule in order.
+/// Whether schedule_of() makes the schedule in order: for small ops, and for those with wide partial results.
 [[nodiscard]] inline bool runs_in_order(const OpSpec& op, std::uint32_t n) {
   return has_wide_partials(op, n) || detail::is_small(op, n);
 }

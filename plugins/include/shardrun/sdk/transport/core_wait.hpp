@@ -12,8 +12,8 @@
 
 namespace shardrun::sdk {
 
-/// For how long a thread could run and had no core, because others had it or because a limit of its control group was
-/// used up. Linux counts it.
+/// The time for which a thread could run and had no core, because other threads had the cores or because a limit of
+/// the thread's control group was used up. Linux counts this time.
 class CoreWait {
  public:
   CoreWait() = default;
@@ -25,8 +25,8 @@ class CoreWait {
     }
   }
 
-  /// Nanoseconds since the calling thread began; nothing on a system that does not tell. REQUIRES: all calls are made
-  /// on one thread.
+  /// This time in nanoseconds, since the calling thread began. Nothing if the system does not tell. REQUIRES: all calls
+  /// are made on one thread.
   [[nodiscard]] std::optional<std::int64_t> nanoseconds() noexcept {
     if (file_ < 0) {
       file_ = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
@@ -35,7 +35,7 @@ class CoreWait {
     if (::pread(file_, text.data(), text.size() - 1, 0) <= 0) {
       return std::nullopt;
     }
-    // Nanoseconds in which the thread ran, those in which it waited, and how often.
+    // The file has the nanoseconds in which the thread ran, those in which it waited for a core, and how often it ran.
     char* after_first = nullptr;
     static_cast<void>(std::strtoll(text.data(), &after_first, 10));
     return std::strtoll(after_first, nullptr, 10);
@@ -45,10 +45,10 @@ class CoreWait {
   int file_ = -1;
 };
 
-/// Nanoseconds for which the calling thread has so far given its core to others while it waited for other ranks, a part
-/// of its CoreWait. Whatever calls sched_yield in this plugin adds to it.
+/// Nanoseconds for which the calling thread has so far given its core to others while it waited for other ranks. They
+/// are part of its CoreWait. Code of this plugin that calls sched_yield adds to them.
 [[nodiscard]] inline std::int64_t& yielded() noexcept {
-  // In memory that each thread has from its start: a leak checker cannot follow what a plugin makes later.
+  // Each thread has this memory from its start. Leak checkers cannot find what a plugin's thread_local makes later.
   [[gnu::tls_model("initial-exec")]] thread_local std::int64_t nanoseconds = 0;
   return nanoseconds;
 }

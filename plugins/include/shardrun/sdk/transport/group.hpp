@@ -111,8 +111,8 @@ class TransportHost {
         [&](sr_error* error) { return host_->store_set(host_->self, key.c_str(), value.data(), value.size(), error); });
   }
 
-  /// Waits until the key is set, and returns its value, which has at most `capacity` bytes. Throws SR_ABORTED soon
-  /// after the job begins to end.
+  /// Waits until the key is set, and returns its value. Throws SR_TIMEOUT at `deadline`, SR_ABORTED soon after the job
+  /// begins to end, and SR_INVALID if the value has more than `capacity` bytes.
   [[nodiscard]] std::string store_get(const std::string& key, Deadline deadline, std::size_t capacity = 4096) const {
     std::string value(capacity, '\0');
     const Deadline begin = now();
@@ -142,7 +142,7 @@ class TransportHost {
     }
   }
 
-  /// A new transport, not opened yet, for a transport that wraps another.
+  /// Makes the transport `name`, for a transport that wraps it. The new one is configured, and not yet opened.
   [[nodiscard]] const sr_plugin& open_transport(const std::string& name) const {
     const sr_plugin* plugin = nullptr;
     detail::call_transport(

@@ -182,7 +182,7 @@ class LinkGroup {
     LinkGroup& group_;
   };
 
-  /// However an exchange ends, the sender does not access the exchange's buffers afterwards.
+  /// At the end of an exchange, also by an exception, waits until the sender does not access its buffers any more.
   struct SenderRelease {
     Worker& sender;
     Sending& sending;
@@ -207,7 +207,7 @@ class LinkGroup {
     (void)sender_->wait(sending_, Deadline::never());
   }
 
-  /// Calls `act`, which exchanges data with `peer` only. An exception then names that member.
+  /// Calls `act`, which exchanges data with `peer` only. A TransportError then names that member.
   template <class Act>
   void with_peer(const char* what, std::uint32_t peer, Act act) {
     try {
@@ -311,8 +311,8 @@ class LinkGroup {
     }
   }
 
-  /// Passes on as much as possible of each member's first message. `waiting`: gets the members with more to pass on.
-  /// Returns whether any byte was passed on.
+  /// Calls `pass` for the first incomplete message of each member, and for the next one once a message is complete.
+  /// `waiting` gets the members with more to pass on. Returns whether any byte was passed on.
   template <class Pass>
   bool advance(std::vector<LinkMessage>& messages, std::vector<std::uint32_t>& waiting, const char* what, Pass pass) {
     bool moved = false;
@@ -340,7 +340,7 @@ class LinkGroup {
     return parts_[0].iov_len == 0 ? parts.subspan(1) : message.header.bytes == 0 ? parts.first(1) : parts;
   }
 
-  /// Throws if the deadline has passed; the error names the members that this one waits for.
+  /// Throws SR_TIMEOUT if the deadline has passed. The error names one of the members that this one waits for.
   void require_time(Deadline deadline) {
     if (!deadline.passed()) {
       return;
@@ -359,7 +359,7 @@ class LinkGroup {
       message.first_at = monotonic_now();
     }
   }
-  /// Counts a whole message, which did not arrive at once. How late it was sent does not matter.
+  /// Counts a complete message, with the time since its first bytes arrived. So a late sender does not matter.
   void count_arrival(const LinkMessage& message) noexcept {
     if (message.header.bytes >= least_measured_bytes && spec_.members[message.peer] < traffic_.from.size()) {
       Traffic::From& from = traffic_.from[spec_.members[message.peer]];

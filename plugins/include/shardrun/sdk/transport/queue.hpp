@@ -1,6 +1,6 @@
 #pragma once
 
-/// sr_queue as C++ values: a device's queue, into which a transport orders its ops, and gates at which the queue waits.
+/// sr_queue as C++ values: a device's queue, in which a transport orders its ops, and gates at which the queue waits.
 
 #include <shardrun/sdk/transport/op.hpp>
 #include <shardrun/transport.h>
@@ -52,11 +52,11 @@ class Queue {
   const sr_queue* queue_;
 };
 
-/// A call in a queue that can be cancelled: the queue may reach it after the objects that it uses have been freed. It
-/// can be given again without allocating anything.
+/// A call in a queue that can be cancelled, because the queue can reach the call after the objects that `act` uses have
+/// been freed. Giving the same call again allocates nothing.
 class PendingCall {
  public:
-  /// `act` must not throw, and must neither give nor cancel the call. Once it has begun, other threads may do that.
+  /// `act` must not throw, and must not give or cancel the call. Once `act` has begun, other threads may do both.
   explicit PendingCall(std::function<void()> act) : act_(std::move(act)) {}
 
   /// Gives the call to a queue, which holds it until `act` begins. REQUIRES: no queue holds it. Throws TransportError;

@@ -20,7 +20,7 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// Integers wrap around: they are added and multiplied as unsigned numbers wide enough to avoid promotion.
+/// Integers wrap around, because they are added and multiplied as unsigned numbers that are never promoted to int.
 template <class T>
 struct Sum {
   T operator()(T a, T b) const noexcept {
@@ -43,7 +43,7 @@ struct Product {
   }
 };
 
-/// A NaN differs from itself, and all its comparisons are false: so if `a` is NaN, `a` is kept.
+/// Keeps a NaN. Comparisons with a NaN are false, so a NaN in `a` stays; `b != b` takes a NaN in `b`.
 template <class T>
 struct Min {
   T operator()(T a, T b) const noexcept { return b < a || b != b ? b : a; }
@@ -158,7 +158,7 @@ enum class Vectors : std::uint32_t { baseline, avx2, avx512 };
 }
 
 /// Reduces `count` elements of a and b into `to`, and also into `also` unless it is null. A target is a or b itself, or
-/// overlaps neither. Addresses may have any alignment.
+/// overlaps neither. Addresses can have any alignment.
 using Reduction = void (*)(void* to, void* also, const void* a, const void* b, std::uint64_t count) noexcept;
 
 namespace detail {
@@ -290,7 +290,7 @@ class Reducer {
   }
   static void* to(void* base, std::uint64_t offset) noexcept { return static_cast<unsigned char*>(base) + offset; }
 
-  /// Reads each source before it writes a target that may share the source's memory.
+  /// Reads each source before it writes a target that can share the source's memory.
   template <class SourceOf, class TargetOf>
   void run_tile(std::size_t sources, SourceOf source_of, std::size_t targets, TargetOf target_of,
                 std::uint64_t count) const noexcept {

@@ -36,7 +36,7 @@ struct LocalStep {
   BufferRegion to;                 ///< in a reduction it is one of `from`, or overlaps none of them
 };
 
-/// Transfers that may run in any order, at most one to and one from each peer. Then local steps, in order.
+/// Transfers that can run in any order, at most one to and one from each peer, and local steps that follow in order.
 struct ScheduleStage {
   std::vector<Movement> sends = {};
   std::vector<Movement> receives = {};

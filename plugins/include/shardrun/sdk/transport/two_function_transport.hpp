@@ -11,11 +11,11 @@
 ///     SHARDRUN_EXPORT_TWO_FUNCTION_TRANSPORT(Pipes, "pipes", "1.0")
 ///
 /// There is one object per group; `peer` is an index into GroupSpec::members. Both functions return when all bytes are
-/// passed on, and keep the order of the bytes from one member to another. Two threads may call them at the same time;
-/// each function is called by one thread at a time. Wherever they (or the constructor) wait, they check `cancel` at
-/// least ten times a second. They throw TransportError{SR_TIMEOUT} past the deadline, {SR_PEER_LOST} if the peer has
-/// ended. Options and Props may be declared as for any transport, by static functions: `std::vector<Option> options()`,
-/// `Props props()`.
+/// passed on, and keep the order of the bytes from one member to another. Each function is called by one thread at a
+/// time, but one thread can call `send` while another calls `receive`. Wherever they or the constructor wait, they
+/// check `cancel` at least ten times a second. They throw TransportError{SR_TIMEOUT} past the deadline, and
+/// {SR_PEER_LOST} if the peer has ended. The class can declare options and Props, as any transport does, by the static
+/// functions `std::vector<Option> options()` and `Props props()`.
 ///
 /// A link that never blocks has three functions instead, and is faster: one thread serves both directions. For a
 /// blocking op, that is the caller's thread.
@@ -28,7 +28,7 @@
 /// on in part is repeated with the rest. `wait` returns once something can be sent to a member of `to` or received from
 /// one of `from`, at the deadline, or after at most a tenth of a second. One thread at a time calls them.
 ///
-/// All collectives are built from these (collectives.hpp) and run in the background (worker.hpp).
+/// All collectives are built from these functions (collectives.hpp), and run in the background (worker.hpp).
 
 #include <shardrun/sdk/transport/collectives.hpp>
 #include <shardrun/sdk/transport/link_group.hpp>

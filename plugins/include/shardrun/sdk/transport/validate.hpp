@@ -16,7 +16,7 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-/// Checks that neither the sum of the counts nor its bytes overflow.
+/// Requires one count for each member, all so small that neither their sum nor its bytes can overflow.
 inline void check_counts(const OpSpec& op, const std::vector<std::uint64_t>& counts, bool wanted, std::uint32_t n,
                          std::string_view name) {
   if (!wanted) {
@@ -101,7 +101,7 @@ inline void validate(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   }
 }
 
-/// Checks ops that are prepared together: one collective, or sends and receives.
+/// Validates ops that are prepared together, which are one collective, or sends and receives.
 inline void validate(std::span<const OpSpec> ops, std::uint32_t rank, std::uint32_t n) {
   if (ops.empty()) {
     throw TransportError(SR_INVALID, "nothing was given to prepare");

@@ -40,8 +40,8 @@ class Worker {
 
    private:
     friend class Worker;
-    /// Runs on the worker's thread. An exception fails the worker. Wherever it waits, it checks Worker::failed. Past
-    /// the deadline it throws SR_TIMEOUT with the rank for which it waited.
+    /// Runs on the worker's thread. An exception fails the worker. Wherever `run` waits, it checks Worker::failed and
+    /// ends if that is true. Past the deadline it throws SR_TIMEOUT with the rank for which it waited.
     virtual void run(Deadline deadline) = 0;
     /// A description for messages.
     [[nodiscard]] virtual std::string what() const = 0;
@@ -90,8 +90,8 @@ class Worker {
     changed_.notify_all();
   }
 
-  /// Starts the task in a queue: the task, and those started after it, run once the queue has reached it. Its deadline
-  /// is `timeout` after that; nanoseconds::max() means none.
+  /// Starts the task in a queue. The task, and those started after it, run once the queue has reached it. The task's
+  /// deadline is `timeout` after that; nanoseconds::max() means none.
   void start_in(const Queue& queue, Task& task, std::chrono::nanoseconds timeout) {
     if (task.turn_ == nullptr) {
       task.turn_ = std::make_shared<PendingCall>([this, &task] { release(task); });
@@ -129,7 +129,7 @@ class Worker {
     gate.open();
   }
 
-  /// Whether a task, other than a clean-up, is queued or running. A task that is started now would come after it.
+  /// Whether a task, other than a clean-up, is queued or running, so that a task started now would have to wait.
   [[nodiscard]] bool is_busy() {
     const std::lock_guard lock(mutex_);
     return tasks_.first != nullptr || is_at_task_;
@@ -144,7 +144,7 @@ class Worker {
     changed_.wait(lock, [&] { return !is_under_way(task); });
   }
 
-  /// Runs pending clean-ups. A task that waits calls it now and then, so that they need not wait for its end.
+  /// Runs pending clean-ups. A task that waits calls this now and then, so that clean-ups need not wait for the task.
   void clean_up_meanwhile() noexcept {
     std::unique_lock lock(mutex_);
     while (Task* const task = clean_ups_.pop()) {
@@ -152,8 +152,8 @@ class Worker {
     }
   }
 
-  /// Forgets how the task's latest run ended, for an owner who also runs it without the worker: it counts as incomplete
-  /// until it is started again. A task that is still running (possible if the worker has failed) is not affected.
+  /// Makes the task count as incomplete until it is started again, for an owner who also runs it without the worker. A
+  /// task that is still running, which is possible if the worker has failed, is not affected.
   void reset(Task& task) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_under_way(task)) {
@@ -191,8 +191,8 @@ class Worker {
     return task.times_;
   }
 
-  /// Returns once the task is neither queued nor running. If it was still in progress, the worker fails. A queue may
-  /// still reach the task after this.
+  /// Returns once the task is neither queued nor running. If it was still in progress, the worker fails. If a queue
+  /// reaches the task's turn after this, nothing happens.
   void drop(Task& task) noexcept {
     std::unique_lock lock(mutex_);
     if (is_under_way(task)) {
@@ -269,7 +269,7 @@ class Worker {
   /// The time at which the worker fails because this task has not ended.
   [[nodiscard]] static Deadline latest_end(const Task& task) noexcept { return task.deadline_ + report_time; }
 
-  /// If an op is past its own deadline, fails its group, even while the op is queued behind others.
+  /// Whether the task is done. If the task is past its deadline, even while queued behind others, the worker fails.
   [[nodiscard]] bool is_done(const Task& task, std::unique_lock<std::mutex>& lock) {
     if (is_under_way(task) && !failure_ && latest_end(task).passed()) {
       lock.unlock();
@@ -282,7 +282,7 @@ class Worker {
     return task.state_ == Task::State::done;
   }
 
-  /// Called when the queue has reached the task. Once this has unlocked, the task may be dropped.
+  /// Called when the queue has reached the task. Once this function has unlocked, the task may be dropped.
   void release(Task& task) {
     const std::lock_guard lock(mutex_);
     task.is_held_ = false;
@@ -290,7 +290,7 @@ class Worker {
     changed_.notify_all();
   }
 
-  /// Whether there is something to do. The first task may still have to wait for its queue.
+  /// Whether the thread has something to do. A first task that its queue has not reached does not count.
   [[nodiscard]] bool has_work() const noexcept {
     const bool is_held = tasks_.first != nullptr && tasks_.first->is_held_ && !failure_;
     return stopping_ || clean_ups_.first != nullptr || (tasks_.first != nullptr && !is_held);
@@ -342,8 +342,8 @@ class Worker {
     end(task, succeeded ? Task::State::done : Task::State::failed, lock);
   }
 
-  /// For how long this thread has had no core since the last call: all of that was time of the task, because without
-  /// one the thread sleeps.
+  /// Nanoseconds for which this thread had no core since the last call, without those that it yielded. All of them
+  /// count for the latest task, because the thread sleeps between tasks.
   [[nodiscard]] std::int64_t starved_since_last() noexcept {
     const std::int64_t now = core_wait_.nanoseconds().value_or(0) - yielded();
     return std::max<std::int64_t>(0, now - std::exchange(starved_, now));
