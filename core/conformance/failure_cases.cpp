@@ -10,7 +10,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Rank 0 waits for an op that rank 1 never starts, until another thread aborts its group.
+/// Rank 0 waits for an op that rank 1 never starts, until another thread of rank 0 aborts the op's group.
 void abort_pending(Member& member) {
   if (member.rank() >= 2) {
     return;
@@ -169,7 +169,7 @@ void failing_together(Member& member) {
   }
 }
 
-/// Freeing an op and destroying a group do not wait for peers, whatever is in flight.
+/// After an abort, freeing an op and destroying its group do not wait for peers, even while the op is in flight.
 void free_pending(Member& member) {
   if (member.rank() >= 2) {
     return;

@@ -30,7 +30,7 @@ std::vector<Difference> differences() {
       {"counts of a small op", SR_OP_ALL_GATHER, [](OpSpec& op) { ++op.count; }, 10},
       {"recv_counts", SR_OP_ALL_GATHERV, [](OpSpec& op) { ++op.recv_counts[0]; }},
       {"recv_counts of one sum", SR_OP_REDUCE_SCATTERV, [](OpSpec& op) { --op.recv_counts[0], ++op.recv_counts[1]; }},
-      // The following differences can only be seen by the two members that exchange elements.
+      // Only the two members that exchange elements can see the following differences.
       {"send_counts to member 0", SR_OP_ALL_TO_ALLV, [](OpSpec& op) { ++op.send_counts[0]; }},
       {"recv_counts from member 0", SR_OP_ALL_TO_ALLV, [](OpSpec& op) { op.recv_counts[0] = 0; }},
   };

@@ -95,8 +95,8 @@ auto ask_with(ModelJob job, const OptionSpec& option, const OptionValue& value, 
   }
 }
 
-/// Whether a larger value of the option adds states or ops to the graph. The largest allowed value of such an option
-/// would exhaust memory.
+/// Whether a larger value of the option adds states or ops to the graph, or the model refuses the values tried. The
+/// largest allowed value of an option that adds ops would exhaust memory.
 bool is_structural(const Model& model, const ModelJob& small, const OptionSpec& option) {
   std::vector<std::size_t> sizes;
   for (const std::int64_t number : {8, 12}) {

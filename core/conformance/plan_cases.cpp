@@ -78,7 +78,7 @@ void many_instances(StrategyMember& member) {
       require_same(answers[which], ask(instances[i], jobs[which].request),
                    fmt::format("one of {} instances answers otherwise than a fresh one", count));
     }
-    // Closes the instances in an order other than that of opening.
+    // Closes every second instance, so that instances are not closed in the order of opening.
     for (std::size_t i = 0; i < instances.size(); ++i) {
       instances.erase(instances.begin() + static_cast<std::ptrdiff_t>(i));
     }
