@@ -21,19 +21,19 @@ struct Workload {
   std::vector<std::int64_t> microbatch_rows = {};  ///< rows of each microbatch; empty: no training
   std::vector<std::int64_t> evaluation_rows = {};
   std::int64_t iterated_rows = 0;  ///< samples per iteration
-  /// The batches to which a model is applied. A smaller last batch is moved to the second place.
+  /// A batch to which a model is applied. In `predicted`, a last batch that is smaller comes after the first.
   struct Batch {
     std::int64_t first = 0;
     std::int64_t rows = 0;
   };
   std::vector<Batch> predicted = {};
-  /// A sequence that was continued.
+  /// A prompt with the tokens that continue it.
   struct Sequence {
     std::string name;
     std::vector<std::int32_t> tokens;  ///< up to the last one that was read
     /// Positions, ascending. The logits at a position are those computed from its token and all before it.
     std::vector<std::int32_t> kept;
-    std::int64_t line = 0;  ///< of the prompt in its file, counted from 1; 0: not known
+    std::int64_t line = 0;  ///< the prompt's line in its file, counted from 1; 0: not known
     std::string id = {};    ///< JSON of the prompt's id; empty: it has none
   };
   std::vector<Sequence> sequences = {};
