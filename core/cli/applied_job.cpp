@@ -73,7 +73,7 @@ std::string text_of_predictions(const Parsed& parsed, const job::RawJob& of_run,
   return text;
 }
 
-/// Messages about a setting then name the option that was typed in place of --set.
+/// Makes messages about a setting name the option, such as --ranks, that the user typed in place of --set.
 void name_as(job::RawJob& raw, std::string_view setting, const std::string& option) {
   const std::size_t dot = setting.find('.');
   for (job::RawSection& section : raw.sections) {
@@ -89,7 +89,7 @@ void name_as(job::RawJob& raw, std::string_view setting, const std::string& opti
 
 job::RawJob job_of_weights(const Parsed& parsed, const std::string& command, const std::filesystem::path& path,
                            const std::vector<std::string>& overrides) {
-  // A model reads a Hugging Face folder, and --set plugins.path may name the folder of its plugin.
+  // The model's plugin reads a Hugging Face folder, and --set plugins.path can name the folder of that plugin.
   const job::RawJob settings = job::read_job_text("", command, overrides);
   const checkpoint::GivenWeights given(path, compile::models_in(compile::directories_of(job::plugin_path(settings))));
   const job::RawSection* const model = settings.find("model");
@@ -157,7 +157,7 @@ job::RawJob generating_job(const Parsed& parsed, const std::string& command,
   const std::filesystem::path path = parsed.positional.at(0);
   std::error_code none;
   const bool is_hub = files::is_gguf(path) || std::filesystem::exists(path / "config.json", none);
-  // Others' models are built with the context that is needed.
+  // The model of a Hugging Face folder or GGUF file is built with the context that is needed.
   const char* const context_setting = is_hub ? "model.context" : "infer.context";
   if (const std::optional<std::string> context = parsed.get("context")) {
     set(context_setting, *context);

@@ -7,7 +7,7 @@
 
 namespace shardrun::cli {
 
-/// One subcommand. `run` gets the words after its name and returns the exit code. `run` may throw Error.
+/// One subcommand. `run` gets the words after the command's name. It returns the exit code or throws Error.
 struct Command {
   std::string name;
   std::string arguments;  ///< the arguments, as in the usage line

@@ -14,7 +14,7 @@ namespace {
 
 /// Maximum number of rows in a drawing. Of more rows, those in the middle are left out.
 constexpr std::size_t most_rows = 16;
-constexpr std::size_t usual_width = 48;  ///< width of all cells if there is room for more
+constexpr std::size_t usual_width = 48;  ///< width of all cells together, if there is room for it
 
 /// The width of a text in columns: its number of UTF-8 characters.
 std::size_t columns_of(std::string_view text) {

@@ -33,7 +33,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// Prints text, and throws if it cannot be written completely.
+/// Prints text. Throws Error{io} if it cannot be written completely, unless the run failed or nobody reads in time.
 void show(const std::string& text, int exit_code) {
   std::fflush(stdout);
   if (const int error = write_for_person(STDOUT_FILENO, text); error != 0 && error != EAGAIN && exit_code == 0) {
@@ -130,7 +130,7 @@ std::string how_to_go_on(const metrics::RunOrigin& origin, bool has_saved, const
   return text + (stays ? "\n" : " --resume\n");
 }
 
-/// This process's place among ranks that another launcher started. Nothing if there is none, or --launch ignores it.
+/// This process's place among ranks that another launcher started. Nothing if there is none, or with --launch here.
 std::optional<launch::World> world_of(const Parsed& parsed) {
   const std::string how = parsed.get("launch").value_or("auto");
   if (how != "auto" && how != "here") {
