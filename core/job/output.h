@@ -14,7 +14,7 @@ namespace shardrun::job {
 /// the job's name.
 void choose_output(const RawJob& raw, Job& job);
 
-/// Throws Error{job} if [job] output has anything else in braces.
+/// Throws Error{job} if [job] output has anything but {time} in braces.
 void check_output(const Job& job);
 
 /// Throws Error{job} if the job should continue from the newest checkpoint of its own folder,

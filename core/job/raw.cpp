@@ -13,7 +13,7 @@
 namespace shardrun::job {
 namespace {
 
-/// A limit: files that each include two other files could take forever to read.
+/// The most files that are included. Without a limit, files that each include two others could take forever to read.
 constexpr std::size_t most_files = 100;
 
 void put(RawSection& section, RawSetting setting) {
@@ -118,7 +118,7 @@ struct Override {
   std::string_view value;
 };
 
-/// The prefix of the section whose keys are names of tensors.
+/// The beginning of an override of [sharding], whose keys are names of tensors.
 constexpr std::string_view names_section = "sharding.";
 
 [[noreturn]] void refuse(std::string_view text, std::string_view why) {

@@ -22,8 +22,8 @@ struct SectionReader {
   std::string owner;  ///< whose keys they are, for messages: "[train]", or "the model 'toy'"
   const std::vector<OptionSpec>& specs;
   bool required = true;  ///< missing required keys are errors
-  /// Returns the folder to which a relative path refers; null if paths are kept as they are.
-  /// The setting is null for a default.
+  /// Returns the folder to which a relative path refers. The RawSetting is null for a default value. Without this
+  /// function, paths are kept as they are.
   std::function<const std::filesystem::path&(const OptionSpec&, const RawSetting*)> folder{};
   std::function<std::vector<KnownKeys>()> elsewhere = known_keys;  ///< other sections, for hints about unknown keys
 };
@@ -32,8 +32,8 @@ struct SectionReader {
 /// unknown or missing key, or a value that its spec does not accept.
 [[nodiscard]] OptionValues read_section(const SectionReader& reader, const RawSection* section);
 
-/// Checks the options that a model or plugin declares. Called before the job's values are read, so that its mistakes
-/// are not blamed on the job. Throws Error{plugin}.
+/// Checks the options that a model or plugin declares. Called before the job's values are read, so that a plugin's
+/// mistakes are not blamed on the job. Throws Error{plugin}.
 void check_declared(std::string_view owner, const std::vector<OptionSpec>& specs);
 
 /// A key and its value, as a job file would write it.
