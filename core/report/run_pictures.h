@@ -14,7 +14,7 @@
 namespace shardrun::report {
 
 // Pictures of what a run has saved. All functions replace the file `to`. They throw Error{usage} for a field that
-// cannot be drawn, and as History::open() does.
+// cannot be drawn, Error{data} if its shape differs between steps, Error{io}, and as History::open() does.
 
 struct PictureSettings {
   ColorMap map = ColorMap::sequential;
