@@ -256,7 +256,7 @@ class World {
       if (waiting[i].revents != 0) {
         rank.read();
         if (!rank.is_open() && rank.lines().size() < cases_ && of[i] != victim_) {
-          store_.abort();  // it crashed: other ranks must not wait for it
+          store_.abort();  // the other ranks must not wait for a rank that has crashed
         }
       }
     }
@@ -314,7 +314,7 @@ class Check {
 
  private:
   void add(Finding finding) {
-    finding.problem = printable(finding.problem);  // made printable because it contains text of the plugin, as notes do
+    finding.problem = printable(finding.problem);  // problems and notes contain text of the plugin
     std::ranges::transform(finding.notes, finding.notes.begin(),
                            [](const std::string& note) { return printable(note); });
     if (options_.report) {

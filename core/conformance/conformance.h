@@ -58,7 +58,7 @@ struct CheckOptions {
 /// and the size is not a number from 1 to 2^24.
 [[nodiscard]] bool is_data_setting(const std::string& setting);
 
-/// The names of the cases for a kind of plugin. `words`: as in CheckOptions. Throws Error{usage} if it has no cases.
+/// The names of the cases for a kind of plugin. `words`: as in CheckOptions. Throws Error{usage} if the kind has none.
 [[nodiscard]] std::vector<std::string> case_names(plugins::PluginKind kind, const CaseWords& words = {});
 
 /// Runs the cases with the plugin in other processes, which have all ended when this returns. None of the plugin's code

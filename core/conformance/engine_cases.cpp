@@ -322,7 +322,7 @@ std::vector<EngineCase> engine_cases() {
   cases.push_back(
       {.name = "steps: the same states on any number of ranks", .run = if_it_iterates(same_states_on_any_ranks)});
   cases.push_back({.name = "steps: they go on from saved states", .run = if_it_iterates(goes_on_from_states)});
-  // This is the last case for these ranks, because it may leave their collectives failed.
+  // This is the last case for these ranks, because their collectives can fail in it and then stay unusable.
   cases.push_back({.name = "a checkpoint without the tensors", .run = if_it_trains(misses_tensors)});
   cases.push_back({.name = "no file or socket to declare parameters", .run = pure_declaring, .ranks = 1});
   return cases;

@@ -98,7 +98,7 @@ class EngineRun {
   void step(std::int64_t number);
   /// The whole parameters, read from memory.
   [[nodiscard]] WholeValues parameters();
-  /// Ends the engine; no other call may follow. Throws Error{plugin} if the engine has sent or asked for messages
+  /// Ends the engine. This must be the last call. Throws Error{plugin} if the engine has sent or asked for messages
   /// without waiting for them.
   void end();
 

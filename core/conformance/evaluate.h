@@ -37,7 +37,7 @@ struct Execution {
   std::string_view op;
   const graph::Attributes& attributes;
   const std::vector<Tensor>& inputs;
-  const std::vector<Tensor>& outputs;  ///< types and positions of results; for `accumulate`, also output 0's values
+  const std::vector<Tensor>& outputs;  ///< types and positions of results; with `accumulate`, also their first values
   device::Scalars scalars = {};
   int threads = 1;
   bool accumulate = false;

@@ -118,7 +118,7 @@ void receive_aborted(Member& member) {
     require(!op.wait(after(0.02)), "a receive was complete that nobody had sent anything for");
     member.meet("silence", 2);
     doomed.group.abort("nobody sends anything");
-    // If this rank notices the other rank's abort first, it may report that rank as lost.
+    // If this rank notices the other rank's abort first, it is allowed to report that rank as lost.
     const ErrorCode code = failure_of(op, "a receive of an aborted group");
     require(code == ErrorCode::aborted || code == ErrorCode::peer_lost,
             "a receive of an aborted group failed with another status than SR_ABORTED or SR_PEER_LOST");

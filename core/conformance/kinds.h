@@ -19,7 +19,7 @@ namespace shardrun::conformance {
 struct MemberWords {
   pid_t parent = 0;
   int store = -1;  ///< descriptor of the store that the processes share
-  /// Descriptor to which the process writes lines. A case has one for each note, then one with its problem or nothing.
+  /// Descriptor to which the process writes, for each case, a line per note and a line with the problem, empty if none.
   int report = -1;
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;

@@ -125,7 +125,7 @@ constexpr std::array<Parting, 6> partings = {{{0, 0}, {0, 0.25}, {0, 0.5}, {0, 0
 
 void sleep_for(double ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<std::int64_t>(ns))); }
 
-/// Starts the op and waits for it. Returns whether it completed, false if it failed.
+/// Starts the op and waits for it. Returns false if it failed.
 template <class Given>
 bool goes_well(Given& given) {
   try {

@@ -10,7 +10,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// The content of message number `index` with this id, from `from` to `to`. Every third message is empty.
+/// The content of message number `index` with the id `id` from rank `from` to rank `to`. Every third message is empty.
 std::vector<float> message(std::uint32_t from, std::uint32_t to, std::uint64_t id, std::uint32_t index,
                            std::uint32_t round) {
   const std::size_t size = (from + to + id + index) % 3 == 0 ? 0 : 1 + 997 * ((from + 2 * to + id) % 4) * (index + 1);

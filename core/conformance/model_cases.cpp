@@ -83,7 +83,7 @@ std::size_t size_of(const graph::Graph& graph) {
   return size;
 }
 
-/// Calls `ask` with the job after setting the option to this value. Its Failures name the option and the value.
+/// Calls `ask` with the job after setting the option to this value. Adds the option and the value to Failures of `ask`.
 template <class Ask>
 auto ask_with(ModelJob job, const OptionSpec& option, const OptionValue& value, Ask ask) {
   job.settings.options.set(option.name, value);

@@ -14,8 +14,8 @@
 
 namespace shardrun::conformance {
 
-/// A key-value store in shared memory, for processes that have its descriptor. Any thread may use it, and a process may
-/// end at any time.
+/// A key-value store in shared memory, for processes that have its descriptor. Any thread can use the store. It stays
+/// usable if a process ends at any time.
 class Store {
  public:
   Store();
@@ -94,7 +94,7 @@ class Peer {
 
   /// Waits until all ranks below `n` have called it. Each barrier needs its own name. Throws Failure as hear() does.
   void meet(const std::string& place, std::uint32_t n);
-  /// Publishes a value for hear() on other ranks, which waits for it and throws Failure after 2 * timeout_s.
+  /// Publishes a value. On other ranks, hear() waits for the value, and throws Failure after 2 * timeout_s.
   void tell(const std::string& name, const std::string& value);
   [[nodiscard]] std::string hear(const std::string& name, std::uint32_t from);
 

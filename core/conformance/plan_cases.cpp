@@ -171,7 +171,7 @@ void add_plan_cases(std::vector<StrategyCase>& cases) {
 }
 
 void add_purity_cases(std::vector<StrategyCase>& cases) {
-  // These cases run in new processes, because a plugin may cache what it read earlier.
+  // These cases run in new processes, because a plugin can cache what it read earlier.
   cases.push_back({.name = "no file or socket to make an instance", .run = pure_opening, .ranks = 1});
   cases.push_back({.name = "no file or socket to make a plan", .run = pure_planning, .ranks = 1});
 }

@@ -290,7 +290,7 @@ void failed_in_queue(Member& member, bool by_abort) {
       try {
         trial->op().join(late);
       } catch (const Error&) {
-        // A transport may refuse to join an op that has failed.
+        // A transport is allowed to refuse to join an op that has failed.
       }
       require(late.finish(failure_limit_s), "a queue waits for an op that had failed when it was joined: " + name);
       trial.reset();

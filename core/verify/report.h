@@ -45,7 +45,7 @@ struct Difference {
   /// The first position at which logits of a sequence differ, from the reference or between ranks, counted from 0;
   /// nothing if they pass.
   std::optional<std::int64_t> position = {};
-  std::int64_t line = 0;  ///< of a sequence's prompt in its file, counted from 1; 0: not known
+  std::int64_t line = 0;  ///< the line of a sequence's prompt in its file, counted from 1; 0: not known
   std::string id = {};    ///< JSON of the prompt's id; empty: it has none
 
   /// The error divided by the error that rounding makes; infinite if there is an error where none is allowed.

@@ -28,7 +28,7 @@ struct Size {
 ///
 /// A kernel also rounds the partial sums of a result. So each value is first disturbed by up to half a unit in the last
 /// of 20 bits. float32 has 24 bits, so this is 16 times the error of one rounding: as much as in a sum of 500 numbers
-/// that is rounded after each addition. It makes more values cross zero before a relu, or change places in a maximum,
+/// that is rounded after each addition. This makes more values cross zero before a relu, or change places in a maximum,
 /// than rounding in a run does. Values of at most 20 bits, such as small integers, stay unchanged, so that comparisons
 /// with them hold.
 /// For bf16 and f16 the disturbance is up to half a unit in the type's own last place, because ranks that add up parts

@@ -16,9 +16,9 @@ namespace shardrun::verify {
 
 /// The moment in a step at which a snapshot is taken.
 enum class Moment : std::uint8_t {
-  begin,      ///< parameters, optimizer states and fields before the step
-  gradients,  ///< loss and gradients of the whole batch, before the update
-  end,  ///< parameters, optimizer states and fields after the step, outputs, and metrics such as the gradient norm
+  begin,       ///< parameters, optimizer states and fields before the step
+  gradients,   ///< loss and gradients of the whole batch, before the update
+  end,         ///< parameters, optimizer states, fields, metrics and outputs after the step
   evaluation,  ///< loss of the validation data, with the parameters after the step
 };
 

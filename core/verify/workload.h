@@ -40,8 +40,8 @@ struct Workload {
   const data::Dataset* dataset = nullptr;  ///< the data for training, predictions, and iterations with samples
   std::uint64_t seed = 0;
   std::function<double(std::int64_t step)> learning_rate = {};
-  const job::Job* job = nullptr;  ///< a job that may replace the model's initial states; may be null
-  const checkpoint::GivenWeights* weights = nullptr;  ///< the weights of a model that is applied; may be null
+  const job::Job* job = nullptr;  ///< a job that can replace the model's initial states; null if there is none
+  const checkpoint::GivenWeights* weights = nullptr;  ///< the weights of a model that is applied; null: none
 
   [[nodiscard]] bool trains() const noexcept { return !microbatch_rows.empty(); }
   [[nodiscard]] bool predicts() const noexcept { return !predicted.empty() || !sequences.empty(); }
