@@ -36,8 +36,8 @@ int number_in(const std::string& text) {
   return number;
 }
 
-/// This rank's side of all measurements. The destructor destroys ops, group and transport, in this order, and then the
-/// memory that they knew.
+/// This rank's side of all measurements. The destructor destroys group and transport, in this order, and then the
+/// memory that they used.
 class Measuring final : private plugins::TransportHost {
  public:
   Measuring(const Settings& settings, Rank& rank, const std::function<int()>& stop_signal)

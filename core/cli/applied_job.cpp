@@ -27,8 +27,8 @@ bool is_any_of(std::string_view name, std::initializer_list<std::string_view> na
   return std::ranges::find(names, name) != names.end();
 }
 
-/// Whether a setting of the run's job file is left out of a job that predicts: settings of training, and of splitting
-/// and transports if the command line replaces them.
+/// Whether a job that applies the model leaves out this setting of the run's job file. It leaves out settings of
+/// training, and those of splitting and transports that the command line replaces.
 bool is_left_out(const Parsed& parsed, std::string_view section, std::string_view key) {
   const bool is_alone = parsed.get("ranks") == "1";
   if (section == "model" && key == "from") {
@@ -42,7 +42,7 @@ bool is_left_out(const Parsed& parsed, std::string_view section, std::string_vie
     return is_split_anew;
   }
   if (section == "transport" && is_split_anew) {
-    return true;  // its keys are names of mesh axes
+    return true;  // the keys name mesh axes, which the new split can lack
   }
   if (section == "transport" || section.starts_with("transport.") || (section == "job" && key == "transport")) {
     return parsed.has("transport") || is_alone;

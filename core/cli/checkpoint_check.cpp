@@ -166,7 +166,7 @@ struct Distance {
 };
 
 /// A tensor of --outputs: the values that another program has after the embedding or after a layer. Each token is
-/// judged on its own, because a few tokens may have elements thousands of times as large as others.
+/// judged on its own, because a few tokens can have elements thousands of times as large as others.
 struct Outer {
   std::size_t tensor;    ///< index in the file
   std::string name;      ///< name in the file, and of the output that is compared with it

@@ -161,7 +161,7 @@ void require_free(const std::filesystem::path& folder, const std::optional<std::
   }
 }
 
-/// Whether the origin's model is the trained one, except that the length of sequences may differ.
+/// Whether the origin's model is the trained one, except that the length of sequences can differ.
 bool is_same_model(const checkpoint::TensorSource& origin, const checkpoint::TrainedModel& trained,
                    const workload::Models& models) {
   OptionValues options = checkpoint::read_model(origin, models).settings.options;

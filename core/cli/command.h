@@ -13,7 +13,7 @@ struct Command {
   std::string arguments;  ///< the arguments, as in the usage line
   std::string help;       ///< one line that says what the command does
   int (*run)(std::span<const std::string> words) = nullptr;
-  bool hidden = false;  ///< whether only the program itself calls it; not listed then
+  bool hidden = false;  ///< whether only the program itself calls the command, which is then not listed
 };
 
 class RegisterCommand {

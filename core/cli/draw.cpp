@@ -92,8 +92,8 @@ std::vector<Band> bands_of(const std::vector<mesh::Shard>& shards, std::optional
   return bands;
 }
 
-/// Keeps the first `kept` − 1 bands and the last, with one band in place of all between them;
-/// all bands if they are few.
+/// Returns the first `kept` − 1 bands, one band that stands for those in the middle, and the last band. Returns all
+/// bands if there are at most `kept`.
 std::vector<Band> without_middle(const std::vector<Band>& bands, std::size_t kept) {
   if (bands.size() <= kept) {
     return bands;

@@ -27,13 +27,13 @@ namespace shardrun::cli {
 namespace {
 
 constexpr std::int64_t usual_context = 1024;
-constexpr std::size_t most_bytes = std::size_t{4} << 30;  // of a file
+constexpr std::size_t most_bytes = std::size_t{4} << 30;  // size of the largest file that is read
 
 /// The passages on which the model is evaluated, and the text or the questions to which they belong.
 struct Evaluation {
   std::vector<infer::Passage> passages;
-  std::vector<infer::Question> questions;  ///< without the passages; empty: a text is evaluated
-  std::size_t bytes = 0;                   ///< of the text
+  std::vector<infer::Question> questions;  ///< the questions, without their passages; empty if a text is evaluated
+  std::size_t bytes = 0;                   ///< size of the text
   std::int64_t tokens = 0;
 };
 

@@ -31,8 +31,8 @@ struct Parsed {
   [[nodiscard]] bool has(std::string_view name) const;
   [[nodiscard]] std::optional<std::string> get(std::string_view name) const;
   [[nodiscard]] std::vector<std::string> all(std::string_view name) const;
-  /// The value of an option; `otherwise` if it is not given. These throw Error{usage} if the value is not a number of
-  /// this type, or is outside [least, most].
+  /// The value of an option; `otherwise` if it is not given. Both getters throw Error{usage} if the value is not a
+  /// number of this type, or is outside [least, most].
   [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t otherwise, std::int64_t least,
                                      std::int64_t most) const;
   [[nodiscard]] double real(std::string_view name, double otherwise, double least, double most) const;

@@ -61,7 +61,7 @@ void add_ranks(json::object& run, const job::Job& job, const forecast::Forecast&
   }
 }
 
-/// The predicted step, with the times of the stage that computes longest beside those of all.
+/// The predicted step as JSON, with the times of the stage that computes longest as fields of their own.
 json::value predicted(const std::optional<forecast::StepForecast>& step) {
   if (!step) {
     return nullptr;

@@ -68,7 +68,7 @@ std::vector<Category> categories_of(const device::Device& device) {
   return categories;
 }
 
-/// The bytes that a rank sends at some point of a job.
+/// Bytes that a rank sends, and when it sends them.
 struct Sent {
   std::string_view when;
   const partition::SentBytes* bytes;

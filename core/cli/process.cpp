@@ -153,7 +153,7 @@ void start_taking(const sigset_t& signals) {
 void secure_process() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) == -1 && errno == EBADF && ::open("/dev/null", O_RDWR) != stream) {
-      std::abort();  // /dev/null cannot be opened in its place, and a message may have nowhere to go
+      std::abort();  // /dev/null cannot be opened in its place, and a message can have nowhere to go
     }
   }
   std::signal(SIGXFSZ, SIG_IGN);

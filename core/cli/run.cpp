@@ -143,8 +143,8 @@ std::optional<launch::World> world_of(const Parsed& parsed) {
   return launch::world_of();
 }
 
-/// Runs this process as one of another launcher's ranks. The first rank reports errors; other ranks report those that
-/// it does not learn of.
+/// Runs this process as one of another launcher's ranks. The first rank reports errors. Other ranks report the errors
+/// of which the first rank does not learn.
 int run_as_one_of(const launch::World& world, const job::Job& job, const run::RunSettings& settings,
                   const std::function<int(const metrics::Summary&)>& tell) {
   if (world.rank == 0) {
@@ -231,7 +231,7 @@ int run_quietly(const std::string& command, std::span<const std::string> words, 
 int run_job(const std::string& command, std::span<const std::string> words, const Parsed& parsed, job::Job job) {
   const metrics::WallTime started = std::chrono::system_clock::now();
   job::require_own_checkpoints(job);
-  const bool json = parsed.has("json") && !job.infer.timings;  // those answers are JSON themselves
+  const bool json = parsed.has("json") && !job.infer.timings;  // answers with timings are JSON themselves
   if (json && has_predictions(job)) {
     throw Error(ErrorCode::usage, "--json prints on standard output, which [infer] to = - gives to the predictions");
   }

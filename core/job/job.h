@@ -73,7 +73,7 @@ struct DataSettings {
   std::int64_t batch{};             ///< sequences or samples per optimizer step, on all ranks together
   std::int64_t microbatches{};
   std::int64_t eval_batch{};    ///< 0: like a microbatch
-  std::int64_t eval_samples{};  ///< the most in an evaluation; 0: all
+  std::int64_t eval_samples{};  ///< the most samples in an evaluation; 0: all
 };
 
 struct TrainSettings {
@@ -120,7 +120,7 @@ struct CheckpointSettings {
   bool used = false;     ///< the job has the section
   std::int64_t every{};  ///< in steps; 0: no saves by steps
   double minutes{};      ///< 0: no saves by time
-  std::int64_t keep{};   ///< how many of the newest; 0: all
+  std::int64_t keep{};   ///< how many of the newest checkpoints are kept; 0: all
   std::int64_t keep_every{};
   std::filesystem::path folder;  ///< empty: `checkpoints` in the output folder
   bool async{};                  ///< steps continue while a checkpoint is written
@@ -216,7 +216,7 @@ struct Job {
   std::int64_t check_every{};  ///< steps between comparisons of replicas; 0: only at evaluations and saves; -1: none
   std::uint64_t seed{};
   std::int64_t threads{};        ///< per rank; 0: this machine's cores divided by ranks
-  std::filesystem::path output;  ///< may contain {time}
+  std::filesystem::path output;  ///< can contain {time}
   std::size_t output_given{};    ///< where in `output` the part from the job file begins
   Task task{};
   Trace trace{};
@@ -234,7 +234,7 @@ struct Job {
   std::vector<MeshAxis> mesh;    ///< empty without [mesh]; otherwise the product of sizes is `ranks`
   std::vector<Sharding> sharding;
   PluginSettings plugins;
-  Chosen engine;                     ///< used instead of model and strategy; without a name: none
+  Chosen engine;                     ///< runs the job in place of model and strategy; without a name: none
   std::filesystem::path weights;     ///< [model] from: the weights with which a model begins; empty: its own
   std::filesystem::path checkpoint;  ///< what the engine or an inferring model loads; empty: nothing
   Chosen model;

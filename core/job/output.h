@@ -8,7 +8,7 @@
 
 namespace shardrun::job {
 
-// [job] output may contain {time}. One process fills it in for all ranks when the run begins.
+// [job] output can contain {time}. One process replaces {time} for all ranks when the run begins.
 
 /// Sets `output`, which is runs/NAME by default, and `output_given`. Throws Error{job} if no folder can have
 /// the job's name.

@@ -133,7 +133,7 @@ Override parse_override(std::string_view text) {
     refuse(text, "has a control character or bytes that are not UTF-8; a job file could not hold it");
   }
   const std::size_t equals = text.find('=');
-  // Section names may contain dots, keys may not, except for names of tensors.
+  // Names of sections can contain dots. Keys cannot, unless they are names of tensors.
   const std::string_view name = text.substr(0, equals);
   const std::size_t dot = trimmed(name).starts_with(names_section) ? name.find('.') : name.rfind('.');
   if (equals == std::string_view::npos || dot == std::string_view::npos) {

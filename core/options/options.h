@@ -44,8 +44,8 @@ struct ChoiceAlias {
   std::string note{};  ///< how the meanings of the two names differ
 };
 
-/// Declares one setting: the values that the job file may give it, and their meaning. The fixed sections of the job
-/// file, models and plugins all declare their settings in this way.
+/// Declares one setting: the values that a job file can give it, and their meaning. The fixed sections of the job file,
+/// models and plugins all declare their settings in this way.
 struct OptionSpec {
   std::string name;  ///< [a-z][a-z0-9_]*
   OptionType type = OptionType::integer;
@@ -54,7 +54,7 @@ struct OptionSpec {
   std::optional<double> maximum{};
   std::vector<std::string> choices{};
   std::string help{};
-  bool optional = false;  ///< may be left out although it has no default; see OptionValues::has()
+  bool optional = false;  ///< can be left out although it has no default; see OptionValues::has()
   bool minimum_excluded = false;
   bool maximum_excluded = false;
   bool names_transport = false;  ///< a text that names a transport, which the job then also uses

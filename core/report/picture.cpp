@@ -9,8 +9,8 @@
 namespace shardrun::report {
 namespace {
 
-constexpr std::int64_t most_cells = 1024;   ///< per side
-constexpr std::int64_t least_pixels = 512;  ///< of the longer side of a plane
+constexpr std::int64_t most_cells = 1024;   ///< most cells on a side
+constexpr std::int64_t least_pixels = 512;  ///< length that the longer side of a plane should have
 constexpr std::int64_t least_width = 480;   ///< width of an image that leaves room for its title
 constexpr std::int64_t least_bar = 160;
 constexpr std::int64_t plot_width = 640;
@@ -123,7 +123,7 @@ std::int64_t zoom_of(std::int64_t rows, std::int64_t columns) {
 }
 
 /// Draws a plane. `rows` returns the ticks for a height in pixels. `is_over_time`: rows are steps, time runs upwards,
-/// and pixels of a cell need not be square.
+/// and cells need not be square.
 Image draw_plane(const Cells& cells, const std::string& title, const Style& style,
                  const std::function<std::vector<Tick>(std::int64_t height)>& rows, bool is_over_time) {
   const std::int64_t zoom = zoom_of(is_over_time ? 1 : cells.rows, cells.columns);

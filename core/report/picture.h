@@ -41,7 +41,7 @@ using ReadElements = std::function<void(std::int64_t first, std::span<double> to
 /// Makes the cells of a field. Reads all elements once, a piece at a time.
 [[nodiscard]] Cells cells_of(const Extent& field, const ReadElements& read);
 
-/// The range of numbers for which a picture's colours, or the height of a line's plot, stand.
+/// The range of numbers that a picture's colours, or the height of a line's plot, show.
 struct Scale {
   double low = 0;
   double high = 1;
@@ -57,10 +57,11 @@ struct Scale {
 
 struct Style {
   ColorMap map = ColorMap::sequential;
-  Scale scale;  ///< numbers beyond it get the colours of its ends, and a line is cut off there
+  Scale scale;  ///< numbers beyond the scale get the colours of its ends; lines are cut off at its ends
 };
 
-/// Draws a line as a plot; a plane as pixels, with its first dimension downwards, and a bar with the scale's numbers.
+/// Draws a line as a plot. Draws a plane as pixels, whose first dimension goes downwards, with a bar that shows the
+/// scale.
 [[nodiscard]] Image draw(const Cells& cells, const std::string& title, const Style& style);
 
 /// Draws a line over time, which runs upwards. `cells`: those of a field with one row for each of `steps`.

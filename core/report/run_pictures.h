@@ -18,7 +18,7 @@ namespace shardrun::report {
 
 struct PictureSettings {
   ColorMap map = ColorMap::sequential;
-  std::optional<Scale> scale;  ///< nothing: the range of the numbers in the picture, or in all pictures of an animation
+  std::optional<Scale> scale;  ///< nothing: the range of all numbers that the picture or the animation shows
 };
 
 /// Draws one step as a PNG.
