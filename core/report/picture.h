@@ -60,8 +60,7 @@ struct Style {
   Scale scale;  ///< numbers beyond the scale get the colours of its ends; lines are cut off at its ends
 };
 
-/// Draws a line as a plot. Draws a plane as pixels, whose first dimension goes downwards, with a bar that shows the
-/// scale.
+/// Draws a line as a plot. Draws a plane as pixels, with the first dimension downwards and a bar for the scale.
 [[nodiscard]] Image draw(const Cells& cells, const std::string& title, const Style& style);
 
 /// Draws a line over time, which runs upwards. `cells`: those of a field with one row for each of `steps`.
