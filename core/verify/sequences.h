@@ -43,9 +43,9 @@ class SequenceRecorder {
 /// The name of the state with the logits of a prompt. `number`: counted from 1.
 [[nodiscard]] std::string sequence_name(std::int64_t number);
 
-/// The sequences of the snapshots that the first rank has written.
+/// The sequences of the snapshots that the first rank has written. Throws Error{io, data}.
 [[nodiscard]] std::vector<Workload::Sequence> read_sequences(const std::filesystem::path& folder);
-/// Whether the ranks that have written the snapshots have drawn different tokens.
+/// Whether the ranks have drawn different tokens. REQUIRES: the first rank has written a sequence.
 [[nodiscard]] bool have_parted(const std::filesystem::path& folder);
 
 /// The reference's graph, in which a function for each sequence computes the logits of all its kept positions at once.
