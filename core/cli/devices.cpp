@@ -126,8 +126,8 @@ json::object json_of(const launch::World& world, json::array devices) {
           {"devices", std::move(devices)}};
 }
 
-/// Lists the devices. Among ranks that another launcher started, each rank prints its own; the first rank of each host
-/// also prints the host's.
+/// Lists the devices. Among ranks that another launcher started, each rank prints its own. The first rank of each host
+/// also prints those of the host. With --json, every rank prints those of the host.
 int list_devices(std::span<const std::string> words) {
   const Parsed parsed = parse("devices", words, {{.name = "json", .help = "print JSON"}}, 0, 0);
   if (parsed.help_shown) {
