@@ -49,7 +49,7 @@ plugins::Transport transport_of(const Settings& settings) {
 
 unsigned cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
-/// Throws if the machine has too little memory. `ranks`: the number of ranks on this machine.
+/// Throws Error{usage} if the machine has too little memory. `ranks`: the number of ranks on this machine.
 void require_memory(std::int64_t ranks, std::uint64_t arena) {
   const std::optional<memory::MemoryRoom> room = memory::available_memory();
   const std::uint64_t needed = arena * static_cast<std::uint64_t>(ranks);
@@ -120,7 +120,7 @@ class Gathering {
   std::size_t ranks_;
   const Callbacks& callbacks_;
   std::vector<Case> cases_;
-  std::vector<std::vector<Sample>> waiting_;  ///< by rank, then case; empty once they are in a row
+  std::vector<std::vector<Sample>> waiting_;  ///< by rank, then case; a sample is emptied once its row is made
 };
 
 Outcome outcome_of(const launch::LaunchResult& result, Outcome measured) {
@@ -136,7 +136,7 @@ Outcome outcome_of(const launch::LaunchResult& result, Outcome measured) {
   return measured;
 }
 
-/// How long a rank may be silent before it counts as lost: the same as for a rank that is started here.
+/// How long a rank that another launcher has started can be silent before it counts as lost.
 constexpr std::chrono::milliseconds silence{10000};
 
 run::Messengers messengers_of(const Settings& settings) {

@@ -17,7 +17,7 @@ struct Row {
   double time_us = 0;       ///< the slowest rank's time, median over the iterations
   double p99_us = 0;        ///< 99th percentile of the slowest rank's time
   double algbw = 0;         ///< in 10^9 bytes per second
-  double busbw = 0;         ///< in 10^9 bytes per second; only for ops
+  double busbw = 0;         ///< in 10^9 bytes per second: algbw · bus_factor(); for ceilings, algbw
   std::uint64_t wrong = 0;  ///< wrong elements on all ranks
 };
 
@@ -40,7 +40,7 @@ struct Setting {
 [[nodiscard]] std::string columns();
 [[nodiscard]] std::string line(const Row& row);
 
-/// The results as JSON: {"transport", "ranks", "ceilings", "rows"}. Rows of ceilings are in `ceilings`.
+/// The results as JSON: {"transport", "host", "cores", "ranks", "ceilings", "rows"}. `rows` has only ops.
 [[nodiscard]] std::string to_json(const Setting& setting, const std::vector<Row>& rows);
 
 struct Callbacks {
@@ -57,8 +57,8 @@ struct Outcome {
   std::vector<Row> rows;
 };
 
-/// The value for Settings::device: the device whose memory the transport moves, or "" (host memory) if it can move
-/// that. Throws Error with exit code 2 if there is no such transport, or if it moves no memory that bench can use.
+/// The value for Settings::device: "" if the transport moves host memory, otherwise the device whose memory it moves.
+/// Throws Error with exit code 2 if there is no such transport, or if it moves no memory that bench can use.
 [[nodiscard]] std::string device_of(const Settings& settings);
 
 /// Checks everything that can be checked before bench starts a process, or before ranks that another launcher has
@@ -78,7 +78,7 @@ struct Outcome {
 [[nodiscard]] int run_hosted_first(const Settings& settings, const launch::World& world,
                                    const std::function<int()>& stop_signal, const Callbacks& callbacks,
                                    const std::function<int(const Outcome& outcome)>& tell);
-/// Runs any other rank; returns its exit code.
+/// Runs any other rank. Returns its exit code. Throws Error{io} if rank 0 could not begin.
 [[nodiscard]] int run_hosted_other(const Settings& settings, const launch::World& world,
                                    const std::function<int()>& stop_signal);
 

@@ -25,13 +25,13 @@ std::uint64_t growing(std::uint64_t total, std::uint64_t index, std::uint64_t n)
   return begin(index + 1) - begin(index);
 }
 
-/// The size of the op's larger buffer in units of `count`: the number of members, or 1.
+/// The size of the larger buffer of a member's op, divided by the op's `count`: the number of members, or 1.
 std::uint64_t blocks_of(std::uint32_t opcode, std::uint32_t members) {
   const sdk::OpSpec op = specs_of({.opcode = opcode, .count = 1}, members, 0).front();
   return std::max(sdk::send_elements(op, 0, members), sdk::recv_elements(op, 0, members));
 }
 
-/// Sets the iterations: enough for a p99 of short ops, and at most about 256 MiB of long ones.
+/// Sets the iterations that the settings leave open: those that move 256 MiB in all, but at least 20 and at most 1000.
 void set_times(Case& each, const Settings& settings) {
   constexpr std::uint64_t bytes_in_all = std::uint64_t{256} << 20U;
   const std::uint64_t suitable =

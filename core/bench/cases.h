@@ -18,7 +18,7 @@ enum class What {
   op,
   copy,       ///< memcpy on every rank at once
   reduction,  ///< a += b of f32 on every rank at once, each over its share
-  socket,     ///< a TCP stream over the loopback, from the first rank to the second
+  socket,     ///< a TCP stream from the first rank to the second; over the loopback if bench started the ranks
 };
 
 /// What one line of the results measures. The same on all ranks.
@@ -61,16 +61,16 @@ struct ArenaLayout {
 [[nodiscard]] std::uint64_t arena_bytes(const std::vector<Case>& cases, const plugins::Transport& transport,
                                         std::uint32_t members);
 
-// The data of a case of ops in a rank's arena. All ranks can compute it; it differs from round to round.
+// The data of a case of ops in a rank's arena. Each rank can compute those of all ranks. Each round has other data.
 
-/// Writes what `rank` sends. If the op is not in place, overwrites the receive buffer with other values.
+/// Overwrites the receive buffer with other values, and then writes what `rank` sends.
 void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round, const ArenaLayout& layout,
           std::byte* arena);
 /// The number of wrong elements in what `rank` received.
 [[nodiscard]] std::uint64_t count_wrong(const Case& each, std::uint32_t members, std::uint32_t rank,
                                         std::uint32_t round, const ArenaLayout& layout, const std::byte* arena);
 
-/// A case as text for progress: "all_reduce f32 sum 64 KiB in place".
+/// A case as text for progress, such as "all_reduce 64 KiB in place".
 [[nodiscard]] std::string describe(const Case& each);
 
 /// Measures the machine without a transport: the nanoseconds of each iteration on this rank, while the other ranks do

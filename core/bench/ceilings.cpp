@@ -114,8 +114,8 @@ Endpoint endpoint_at(const std::string& numeric_address, std::uint16_t port) {
   return endpoint;
 }
 
-/// The address at which the other rank reaches this one: ranks that another launcher started may be
-/// on several machines.
+/// The address at which the other rank reaches this one. Ranks that another launcher started can be on several
+/// machines.
 std::string address_for_peer(const launch::Rank& rank) {
   return rank.context().is_hosted ? rank.own_address() : "127.0.0.1";
 }
@@ -166,7 +166,7 @@ files::FileDescriptor connect_stream(const std::string& key, launch::Rank& rank)
   return stream;
 }
 
-/// Measures on the receiver: the sender is done as soon as the last bytes are in the kernel.
+/// Times a TCP stream. The receiver's times count, because a sender is done once the last bytes are in the kernel.
 std::vector<double> measure_socket(const Case& each, std::size_t number, const ArenaLayout& layout, std::byte* arena,
                                    launch::Rank& rank) {
   const std::string key = fmt::format("socket/{}", number);

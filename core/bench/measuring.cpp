@@ -27,7 +27,7 @@ namespace {
 
 using launch::Rank;
 
-/// Ops time out this many seconds after the launcher notices a silent rank, because the launcher can name that rank.
+/// Seconds added to the timeout of ops, so that the launcher, which can name a silent rank, notices the silence first.
 constexpr double silence_margin_s = 2;
 
 int number_in(const std::string& text) {
@@ -36,8 +36,8 @@ int number_in(const std::string& text) {
   return number;
 }
 
-/// This rank's side of all measurements. The destructor destroys ops, group and transport, in this order, and then the
-/// memory that they knew.
+/// This rank's side of all measurements. The destructor destroys group and transport, in this order, and then the
+/// memory that they used.
 class Measuring final : private plugins::TransportHost {
  public:
   Measuring(const Settings& settings, Rank& rank, const std::function<int()>& stop_signal)
@@ -126,14 +126,14 @@ class Measuring final : private plugins::TransportHost {
     queue_ = device.open_queue(threads_);
   }
 
-  /// Copies what ops read from host memory to the arena.
+  /// Copies the data that ops will read to the arena, if the arena is not the host memory itself.
   void to_arena(const ArenaLayout& layout) {
     if (queue_ != nullptr) {
       queue_->write({compared_->data(), layout.scratch}, arena_->data());
       queue_->finish();
     }
   }
-  /// Copies what ops have written from the arena to host memory.
+  /// Copies the data that ops have written back to host memory, if the arena is not the host memory itself.
   void from_arena(const ArenaLayout& layout) {
     if (queue_ != nullptr) {
       queue_->read(arena_->data(), {compared_->data(), layout.scratch});
@@ -255,8 +255,8 @@ Sample sample_of(std::string_view bytes) {
 
 int measure_as_rank(const Settings& settings, const launch::RankContext& context,
                     const std::function<int()>& stop_signal) {
-  // How long to wait for the first rank's process to report the results: another launcher may end all processes once
-  // one has ended.
+  // How long to wait until the first rank's process has reported the results. Some launchers end all processes once one
+  // has ended.
   constexpr std::chrono::seconds longest_wait_for_first{30};
   constexpr std::chrono::minutes longest_join{5};
   // Declared outside of `attempt`, so that this rank's report comes before those of other ranks about the connection

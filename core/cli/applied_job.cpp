@@ -27,8 +27,8 @@ bool is_any_of(std::string_view name, std::initializer_list<std::string_view> na
   return std::ranges::find(names, name) != names.end();
 }
 
-/// Whether a setting of the run's job file is left out of a job that predicts: settings of training, and of splitting
-/// and transports if the command line replaces them.
+/// Whether a job that applies the model leaves out this setting of the run's job file. It leaves out settings of
+/// training, and those of splitting and transports that the command line replaces.
 bool is_left_out(const Parsed& parsed, std::string_view section, std::string_view key) {
   const bool is_alone = parsed.get("ranks") == "1";
   if (section == "model" && key == "from") {
@@ -42,7 +42,7 @@ bool is_left_out(const Parsed& parsed, std::string_view section, std::string_vie
     return is_split_anew;
   }
   if (section == "transport" && is_split_anew) {
-    return true;  // its keys are names of mesh axes
+    return true;  // the keys name mesh axes, which the new split can lack
   }
   if (section == "transport" || section.starts_with("transport.") || (section == "job" && key == "transport")) {
     return parsed.has("transport") || is_alone;
@@ -73,7 +73,7 @@ std::string text_of_predictions(const Parsed& parsed, const job::RawJob& of_run,
   return text;
 }
 
-/// Messages about a setting then name the option that was typed in place of --set.
+/// Makes messages about a setting name the option, such as --ranks, that the user typed in place of --set.
 void name_as(job::RawJob& raw, std::string_view setting, const std::string& option) {
   const std::size_t dot = setting.find('.');
   for (job::RawSection& section : raw.sections) {
@@ -89,7 +89,7 @@ void name_as(job::RawJob& raw, std::string_view setting, const std::string& opti
 
 job::RawJob job_of_weights(const Parsed& parsed, const std::string& command, const std::filesystem::path& path,
                            const std::vector<std::string>& overrides) {
-  // A model reads a Hugging Face folder, and --set plugins.path may name the folder of its plugin.
+  // The model's plugin reads a Hugging Face folder, and --set plugins.path can name the folder of that plugin.
   const job::RawJob settings = job::read_job_text("", command, overrides);
   const checkpoint::GivenWeights given(path, compile::models_in(compile::directories_of(job::plugin_path(settings))));
   const job::RawSection* const model = settings.find("model");
@@ -157,7 +157,7 @@ job::RawJob generating_job(const Parsed& parsed, const std::string& command,
   const std::filesystem::path path = parsed.positional.at(0);
   std::error_code none;
   const bool is_hub = files::is_gguf(path) || std::filesystem::exists(path / "config.json", none);
-  // Others' models are built with the context that is needed.
+  // The model of a Hugging Face folder or GGUF file is built with the context that is needed.
   const char* const context_setting = is_hub ? "model.context" : "infer.context";
   if (const std::optional<std::string> context = parsed.get("context")) {
     set(context_setting, *context);

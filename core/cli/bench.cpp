@@ -113,8 +113,8 @@ bench::Settings settings_of(const Parsed& parsed, const std::optional<launch::Wo
   return settings;
 }
 
-/// Shows a measurement while it runs: each finished row, on standard output unless that gets JSON, and on a terminal
-/// also what is being measured.
+/// Shows a measurement while it runs. Prints each finished row on standard output, unless that gets JSON. A terminal
+/// also shows what is being measured.
 class Display {
  public:
   /// `is_hosted`: another launcher passes on the output, so that only whole lines are readable.

@@ -169,7 +169,7 @@ int check(std::span<const std::string> words) {
     return 0;
   }
   const std::filesystem::path file = std::filesystem::absolute(parsed.positional[0]).lexically_normal();
-  const plugins::Manifest manifest = plugins::inspect(file);  // runs none of its code
+  const plugins::Manifest manifest = plugins::inspect(file);  // runs no code of the plugin
   const std::vector<std::string> names = conformance::case_names(manifest.kind, parsed.all("case"));
   if (names.empty()) {
     throw Error(ErrorCode::usage,

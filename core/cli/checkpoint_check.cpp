@@ -166,7 +166,7 @@ struct Distance {
 };
 
 /// A tensor of --outputs: the values that another program has after the embedding or after a layer. Each token is
-/// judged on its own, because a few tokens may have elements thousands of times as large as others.
+/// judged on its own, because a few tokens can have elements thousands of times as large as others.
 struct Outer {
   std::size_t tensor;    ///< index in the file
   std::string name;      ///< name in the file, and of the output that is compared with it
@@ -214,7 +214,7 @@ struct Outer {
   }
 };
 
-/// The values that a tensor of --outputs may be compared with, by its name. Each cut point has its own name.
+/// The values with which tensors of --outputs can be compared, by the tensor's name. Each cut point has its own name.
 /// `embedding` is the last cut point before the first layer, and `layer_N` is the last one of layer N.
 std::map<std::string, graph::ValueId> names_of_outputs(const graph::Graph& graph, const graph::Function& forward) {
   std::map<std::string, graph::ValueId> names;
@@ -271,7 +271,7 @@ std::vector<Outer> add_outputs(const checkpoint::TensorSource& theirs, const std
   return outputs;
 }
 
-/// Prints which output is the first that differs by more than is allowed.
+/// Prints how much each output differs, and which is the first that differs by more than is allowed.
 void tell_outputs(const std::vector<Outer>& outputs, const checkpoint::TensorSource& theirs, Findings& findings) {
   fmt::print("outputs, the token that differs most from --outputs, by its largest element:\n");
   for (const Outer& output : outputs) {

@@ -58,7 +58,7 @@ std::optional<checkpoint::DType> type_of(const Parsed& parsed) {
   return *name == "f32" ? checkpoint::DType::f32 : checkpoint::DType::bf16;
 }
 
-/// Prints what was written. `of`: the checkpoint or file that it was made from.
+/// Prints what was written. `of`: the model or the step that was exported, for the text.
 void print_exported(const checkpoint::Exported& exported, const std::string& of) {
   fmt::print("{} of {}, {}, in\n", counted(exported.tensors, "tensor"), printable(of), human_bytes(exported.bytes));
   for (const std::filesystem::path& file : exported.files) {
@@ -81,7 +81,7 @@ constexpr std::array<const char*, 9> companion_names = {"generation_config.json"
 /// The text of each file, by the file's name.
 using Companions = std::map<std::string, std::string>;
 
-/// The files that can be made from a GGUF file. If its tokenizer cannot be read, prints a note and leaves it out.
+/// The companions that can be made from a GGUF file. If its tokenizer cannot be read, prints a note and returns none.
 Companions companions_in_gguf(const std::filesystem::path& path) {
   Companions found;
   const files::GgufContents gguf = files::parse_gguf(files::SteadyFile(path));
@@ -161,7 +161,7 @@ void require_free(const std::filesystem::path& folder, const std::optional<std::
   }
 }
 
-/// Whether the origin's model is the trained one, except that the length of sequences may differ.
+/// Whether the origin's model is the trained one, except that the length of sequences can differ.
 bool is_same_model(const checkpoint::TensorSource& origin, const checkpoint::TrainedModel& trained,
                    const workload::Models& models) {
   OptionValues options = checkpoint::read_model(origin, models).settings.options;

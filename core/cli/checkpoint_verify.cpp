@@ -16,7 +16,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// The newest checkpoint that the path refers to. It may lack a manifest, which verification then reports.
+/// The newest checkpoint that the path refers to. It can lack a manifest, which verification then reports.
 std::filesystem::path newest_at(const std::string& given) {
   const std::vector<checkpoint::Listed> listed = checkpoint::checkpoints_at(given);
   return listed.empty() ? checkpoint::find_checkpoint(given) : listed.back().path;

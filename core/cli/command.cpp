@@ -98,14 +98,14 @@ std::string_view meaning_of(std::string_view word) {
   return "";
 }
 
-/// Whether a word that is not a command may be the name of a job file.
+/// Whether a word that is not a command can be the name of a job file.
 bool looks_like_job(const std::string& word) {
   std::error_code ignored;
   return word.ends_with(".ini") || word.find('/') != std::string::npos || std::filesystem::exists(word, ignored);
 }
 
-/// Reads SHARDRUN_PLUGIN_TIMEOUT (seconds). It is an environment variable because plugins are loaded before the job
-/// file is read.
+/// Reads SHARDRUN_PLUGIN_TIMEOUT (seconds). This limit is an environment variable because plugins are loaded before the
+/// job file is read. Throws Error{usage}.
 void set_call_limit_of_plugins() {
   constexpr const char* name = "SHARDRUN_PLUGIN_TIMEOUT";
   const char* const text = std::getenv(name);
@@ -124,7 +124,7 @@ void set_call_limit_of_plugins() {
   plugins::set_call_limit(std::chrono::seconds(seconds));
 }
 
-/// Checks what every command needs of the system.
+/// Checks what every command needs of the system. Throws Error{usage}.
 void require_surroundings() {
   std::error_code failed;
   static_cast<void>(std::filesystem::read_symlink("/proc/self/exe", failed));

@@ -7,13 +7,13 @@
 
 namespace shardrun::cli {
 
-/// One subcommand. `run` gets the words after its name and returns the exit code. `run` may throw Error.
+/// One subcommand. `run` gets the words after the command's name. It returns the exit code or throws Error.
 struct Command {
   std::string name;
   std::string arguments;  ///< the arguments, as in the usage line
   std::string help;       ///< one line that says what the command does
   int (*run)(std::span<const std::string> words) = nullptr;
-  bool hidden = false;  ///< whether only the program itself calls it; not listed then
+  bool hidden = false;  ///< whether only the program itself calls the command, which is then not listed
 };
 
 class RegisterCommand {

@@ -63,7 +63,7 @@ std::string text_of(const InLibrary& found) {
   return text;
 }
 
-/// A device as JSON. A device in a library has the fields of other devices, for its first unit.
+/// A device in a library as JSON. Fields that all devices have, such as `memory`, are those of its first unit.
 json::object json_of(const InLibrary& found) {
   const device::DeviceFacts facts = found.device == nullptr ? device::DeviceFacts{} : found.device->facts();
   json::array units;
@@ -105,7 +105,7 @@ json::object json_of(const device::Device& device) {
           {"addressable", device.is_addressable()}};
 }
 
-/// The devices that this rank of another launcher uses on its host.
+/// The devices that this rank, which another launcher started, can use on its host.
 std::string text_of(const launch::World& world, const std::vector<InLibrary>& libraries) {
   std::string text = fmt::format("rank {} of {} on {}: ", world.rank, world.size, host_name());
   for (const InLibrary& library : libraries) {
@@ -126,8 +126,8 @@ json::object json_of(const launch::World& world, json::array devices) {
           {"devices", std::move(devices)}};
 }
 
-/// Lists the devices. Among ranks that another launcher started, each rank prints its own; the first rank of each host
-/// also prints the host's.
+/// Lists the devices. Among ranks that another launcher started, each rank prints its own. The first rank of each host
+/// also prints those of the host. With --json, every rank prints those of the host.
 int list_devices(std::span<const std::string> words) {
   const Parsed parsed = parse("devices", words, {{.name = "json", .help = "print JSON"}}, 0, 0);
   if (parsed.help_shown) {

@@ -14,7 +14,7 @@ namespace {
 
 /// Maximum number of rows in a drawing. Of more rows, those in the middle are left out.
 constexpr std::size_t most_rows = 16;
-constexpr std::size_t usual_width = 48;  ///< width of all cells if there is room for more
+constexpr std::size_t usual_width = 48;  ///< width of all cells together, if there is room for it
 
 /// The width of a text in columns: its number of UTF-8 characters.
 std::size_t columns_of(std::string_view text) {
@@ -92,8 +92,8 @@ std::vector<Band> bands_of(const std::vector<mesh::Shard>& shards, std::optional
   return bands;
 }
 
-/// Keeps the first `kept` − 1 bands and the last, with one band in place of all between them;
-/// all bands if they are few.
+/// Returns the first `kept` − 1 bands, one band that stands for those in the middle, and the last band. Returns all
+/// bands if there are at most `kept`.
 std::vector<Band> without_middle(const std::vector<Band>& bands, std::size_t kept) {
   if (bands.size() <= kept) {
     return bands;

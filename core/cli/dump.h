@@ -9,8 +9,8 @@ namespace shardrun::cli {
 
 /// The options --dump and --rank.
 [[nodiscard]] std::vector<OptionSyntax> dump_options();
-/// Whether --dump is given. Throws Error{usage} if --rank is given although the dump does not differ between ranks, or
-/// if there is no such rank.
+/// Whether --dump is given. Throws Error{usage} if --dump names nothing that can be printed, if --rank is given without
+/// --dump program, or if there is no such rank.
 [[nodiscard]] bool wants_dump(const Parsed& parsed, const job::Job& job);
 /// Prints the dump that --dump names. REQUIRES: wants_dump() returned true.
 void dump(const Parsed& parsed, const job::Job& job, const compile::Compiled& compiled);

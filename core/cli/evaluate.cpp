@@ -27,13 +27,13 @@ namespace shardrun::cli {
 namespace {
 
 constexpr std::int64_t usual_context = 1024;
-constexpr std::size_t most_bytes = std::size_t{4} << 30;  // of a file
+constexpr std::size_t most_bytes = std::size_t{4} << 30;  // size of the largest file that is read
 
-/// What the model is evaluated on: passages, and what they belong to.
+/// The passages on which the model is evaluated, and the text or the questions to which they belong.
 struct Evaluation {
   std::vector<infer::Passage> passages;
-  std::vector<infer::Question> questions;  ///< without the passages; empty: a text is evaluated
-  std::size_t bytes = 0;                   ///< of the text
+  std::vector<infer::Question> questions;  ///< the questions, without their passages; empty if a text is evaluated
+  std::size_t bytes = 0;                   ///< size of the text
   std::int64_t tokens = 0;
 };
 
@@ -140,7 +140,7 @@ int log_likelihoods(std::span<const std::string> words, const Parsed& parsed,
       {"infer.slots", "2"},  // prompts are read one by one; a second slot keeps pages that they share
       {"job.threads", "1"},
       {"job.output", (scratch.path() / "run").native()}};
-  if (is_hub) {  // such a model knows more tokens than a job gives it unasked
+  if (is_hub) {  // by default, a job builds such a model with a shorter context than this one
     settings.emplace_back("model.context", tokens);
   }
   const int code = run_quietly("evaluate", words, checked_job(parsed, generating_job(parsed, "evaluate", settings)));
@@ -152,7 +152,7 @@ int log_likelihoods(std::span<const std::string> words, const Parsed& parsed,
   return code;
 }
 
-/// A share of `count` questions, and its standard error, as a sample has it.
+/// The share of questions that were answered right, and the standard error of this share; 0 for a single question.
 struct Accuracy {
   double share;
   double error;

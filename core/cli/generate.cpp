@@ -32,11 +32,11 @@ namespace {
 
 constexpr std::int64_t usual_seed = 1337;
 
-/// The options with which prompts are continued by a job.
+/// If one of these options is given, a job continues the prompt. Otherwise this process does.
 constexpr const char* options_of_jobs[] = {"prompts", "to",   "ranks",   "strategy", "transport",
                                            "set",     "json", "profile", "launch",   "context"};
 
-/// Throws for options that have no effect: with temperature 0, no random numbers are drawn.
+/// Throws Error{usage} for options that have no effect because, with temperature 0, no random numbers are drawn.
 void require_effect(const Parsed& parsed, const infer::Sampling& settings) {
   for (const char* option : {"top-k", "top-p", "min-p", "seed"}) {
     if (settings.temperature == 0 && parsed.has(option)) {
@@ -47,7 +47,7 @@ void require_effect(const Parsed& parsed, const infer::Sampling& settings) {
   }
 }
 
-/// Prints tokens as text, on a terminal in whole characters. Without a tokenizer it prints their numbers.
+/// Prints tokens as text, in whole characters. Without a tokenizer it prints the tokens' numbers.
 class Printer {
  public:
   explicit Printer(const std::optional<data::Tokenizer>& tokenizer) {
@@ -83,8 +83,8 @@ templates::Conversation conversation_of(const Parsed& parsed) {
   return conversation;
 }
 
-/// Reduces the model's context to the tokens that are needed, rounded up to 16. Each position takes time, and a model
-/// from another library may have a long context. `prompted`: the number of tokens of the prompt.
+/// Reduces the model's context to the tokens that are needed, rounded up to a multiple of 16. Each position takes time,
+/// and models of other libraries have long contexts. `prompted`: the number of tokens of the prompt.
 void take_needed_context(checkpoint::TrainedModel& trained, std::size_t prompted, std::int64_t tokens) {
   constexpr std::int64_t step = 16;
   OptionValues& options = trained.settings.options;
@@ -92,7 +92,7 @@ void take_needed_context(checkpoint::TrainedModel& trained, std::size_t prompted
   options.set("context", std::min(options.integer("context"), std::max(needed, step)));
 }
 
-/// Gives the model caches for a prompt and `tokens` more, if it can use them and its context is long enough.
+/// Gives the model caches for a prompt and `tokens` more. Returns false if it has no caches or too short a context.
 bool take_caches(checkpoint::TrainedModel& trained, std::size_t prompted, std::int64_t tokens) {
   constexpr std::int64_t page = 16;
   const std::int64_t needed = static_cast<std::int64_t>(prompted) + tokens;
@@ -182,7 +182,7 @@ void take_as_input(const std::vector<std::int32_t>& tokens, bool echo) {
   }
 }
 
-/// Continues prompts by a job, which can be split over ranks. `tokens`: the prompt, without --prompts.
+/// Continues prompts by a job, which can be split over ranks. `tokens`: the prompt, if --prompts is not given.
 int generate_by_job(std::span<const std::string> words, const Parsed& parsed, std::int64_t count,
                     const std::vector<std::int32_t>& tokens) {
   std::vector<std::pair<std::string, std::string>> defaults = {{"infer.from", "-"},
@@ -201,7 +201,7 @@ int generate_by_job(std::span<const std::string> words, const Parsed& parsed, st
   return run_job("generate", words, parsed, checked_job(parsed, generating_job(parsed, "generate", defaults)));
 }
 
-/// Throws Error{usage} for options that contradict a job, or that it cannot follow.
+/// Throws Error{usage} for options that contradict each other if a job continues prompts, or that a job cannot follow.
 void require_job(const Parsed& parsed, const checkpoint::TrainedModel& trained, std::int64_t count) {
   for (const char* option : {"prompt", "message", "system"}) {
     if (parsed.has("prompts") && parsed.has(option)) {
@@ -229,7 +229,7 @@ job::Weights weights_setting(const Parsed& parsed) {
   return static_cast<job::Weights>(found - choices.begin());
 }
 
-/// The setting of --activations for one process, as a job checks its own.
+/// The type that --activations names, if this process generates. Throws Error{usage} for what a job would refuse.
 graph::DType activations_setting(const Parsed& parsed, graph::DType matrices) {
   const std::string text = parsed.get("activations").value_or("float32");
   if (text != "float32" && text != "bfloat16") {

@@ -60,8 +60,8 @@ std::vector<po::option> split(const std::string& command, std::span<const std::s
   }
 }
 
-/// A hint for an unknown option: " (it is a setting of the job file: --set job.ranks=VALUE)". "" if no setting has this
-/// name, or if the command has no --set.
+/// A hint for an unknown option, such as " (a setting of the job file: --set job.ranks=VALUE)"; "" if no setting has
+/// this name, or if the command has no --set.
 std::string as_setting(const std::string& name, const std::vector<OptionSyntax>& syntax) {
   if (std::ranges::find(syntax, "set", &OptionSyntax::name) == syntax.end()) {
     return "";

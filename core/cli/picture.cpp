@@ -101,7 +101,7 @@ int picture(std::span<const std::string> words) {
     }
   }
   if (!given.empty() || !metrics::is_of_a_run(run)) {
-    require_new(parsed, to);  // a picture in the run's own folder may be replaced: it is drawn from saved states
+    require_new(parsed, to);  // a picture in the run's own folder is replaced, because it is drawn from saved states
   }
   if (is_animation) {
     report::draw_animation(history, settings, seconds, to);

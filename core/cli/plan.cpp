@@ -69,7 +69,7 @@ std::vector<std::int64_t> read_ranks(const std::string& text, std::int64_t ranks
   }
 }
 
-/// Throws if more than one of the options that select the output is given.
+/// Throws Error{usage} if more than one of the options that select the output is given.
 void require_one(const Parsed& parsed) {
   std::vector<std::string> given;
   for (const char* option : {"json", "dump", "ranks", "all", "html"}) {
@@ -83,7 +83,7 @@ void require_one(const Parsed& parsed) {
   }
 }
 
-/// The number of ranks per machine; all ranks of the job if the number of units is unknown.
+/// The number of ranks per machine; all ranks of the job if the device has no units, or their number is unknown.
 std::int64_t ranks_here(const job::Job& job, const device::Device& device) {
   try {
     return device.has_units() ? std::min(compile::ranks_of_machine(job), job.ranks) : job.ranks;
@@ -92,7 +92,6 @@ std::int64_t ranks_here(const job::Job& job, const device::Device& device) {
   }
 }
 
-/// Writes the page of the plan.
 void write_html(const Parsed& parsed, const job::Job& job, const compile::Compiled& compiled) {
   boost::json::object run = {
       {"name", job.file}, {"status", "planned"}, {"summary", nullptr}, {"notes", boost::json::array()}};

@@ -56,7 +56,7 @@ struct AxisTransport {
 /// The blocks of these ranks only. REQUIRES: `ranks` are ascending and exist in the job.
 [[nodiscard]] std::string ranks_text(const Planned& planned, const std::vector<std::int64_t>& ranks);
 
-/// The plan as JSON, with every group of equal ranks. `search`: settings with which the job fits, if it does not.
+/// The plan as JSON, with every group of equal ranks. `search`: what was found for a job that does not fit.
 [[nodiscard]] std::string plan_json(const Planned& planned, const std::optional<forecast::FitSearch>& search);
 
 /// Memory, traffic and work of alike ranks, and the predicted step, as in plan_json().
@@ -64,16 +64,16 @@ struct AxisTransport {
                                           const compile::Compiled& compiled);
 [[nodiscard]] boost::json::object json_of(const forecast::StepForecast& step);
 
-/// What is planned for a job, as a run of the document that the page of a report draws (core/report/document.h): the
-/// mesh, memory and traffic of each rank, the predicted time, the timeline of a pipeline, and who has which part of the
-/// tensors.
+/// The plan of a job, as a run in the document that the page of a report draws (core/report/document.h). It has the
+/// mesh, memory and traffic of each rank, the predicted time, the timeline of a pipeline, and which rank has which part
+/// of the tensors.
 [[nodiscard]] boost::json::object plan_document(const job::Job& job, const compile::Compiled& compiled);
 
-/// Throws Error{usage} if there is a file that is no report and --replace is not given.
+/// Throws as require_new() does, except for a file that is a report, which needs no --replace.
 void require_report_or_new(const Parsed& parsed, const std::filesystem::path& file);
 
-/// Writes the page that draws such runs, and prints the file's name. Throws like require_report_or_new(), and
-/// Error{io}.
+/// Writes the page that draws the runs of plan_document() or of reports, and prints the file's name. Throws as
+/// require_report_or_new() does, and Error{io}.
 void write_report(const Parsed& parsed, const std::filesystem::path& file, std::string_view title,
                   boost::json::array runs);
 

@@ -19,7 +19,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::size_t most_tensors = 200;  ///< with more, those of alike layers share an entry
+constexpr std::size_t most_tensors = 200;  ///< if there are more, tensors of alike layers share an entry
 constexpr std::size_t most_parts = 10'000;
 
 void add_mesh(json::object& run, const mesh::Mesh& mesh) {
@@ -61,7 +61,7 @@ void add_ranks(json::object& run, const job::Job& job, const forecast::Forecast&
   }
 }
 
-/// The predicted step, with the times of the stage that computes longest beside those of all.
+/// The predicted step as JSON, with the times of the stage that computes longest as fields of their own.
 json::value predicted(const std::optional<forecast::StepForecast>& step) {
   if (!step) {
     return nullptr;
@@ -117,7 +117,7 @@ json::array shards_json(const std::vector<mesh::Shard>& shards) {
   return list;
 }
 
-/// The tensors of a job whose parts are shown: parameters, and fields; moments if they are split in another way than
+/// The tensors whose parts the page shows: parameters, fields, and those moments that are split in another way than
 /// their parameters.
 class TensorList {
  public:
@@ -178,7 +178,7 @@ class TensorList {
     }
   }
 
-  /// Makes one entry of those that differ in the number of their layer alone.
+  /// Joins entries that differ only in the number of the layer.
   void share_entries() {
     std::map<std::string, std::size_t> at;
     std::vector<Entry> shared;
@@ -209,7 +209,7 @@ class TensorList {
     all_ = std::move(shared);
   }
 
-  /// Where the number of the layer stands in a name such as layer.3/mlp/up/weights: begin and end, equal without one.
+  /// The begin and end of the layer's number in a name such as layer.3/mlp/up/weights. They are equal if it has none.
   static std::pair<std::size_t, std::size_t> layer_number(std::string_view name) {
     constexpr std::string_view word = "layer.";
     const std::size_t at = name.find(word);

@@ -68,17 +68,17 @@ std::vector<Category> categories_of(const device::Device& device) {
   return categories;
 }
 
-/// The bytes that a rank sends at some point of a job.
+/// Bytes that a rank sends, and when it sends them.
 struct Sent {
   std::string_view when;
   const partition::SentBytes* bytes;
 };
 
-/// The bytes that a rank sends in a step, and those for a chunk of a prompt. All ranks of a job have as many entries.
+/// The bytes that a rank sends in a step, and those for a chunk of a prompt. All ranks of a job have the same entries.
 std::vector<Sent> sent_by(const forecast::RankForecast& ranks) {
   std::vector<Sent> all = {{"each step", &ranks.sent}};
   for (const auto& [name, sent] : ranks.programs) {
-    if (name != workload::decode_function) {  // a step
+    if (name != workload::decode_function) {  // decoding is the step, which `all` has already
       all.push_back({name == workload::score_function ? "for each chunk of a prompt that is scored"
                                                       : "for each chunk of a prompt",
                      &sent});
@@ -135,7 +135,7 @@ std::map<std::string, std::map<std::string, Extremes<std::uint64_t>>> extremes_o
   return extremes;
 }
 
-/// The needs of ranks: minimum and maximum, if ranks differ.
+/// The minimum and the maximum, over ranks, of what they need and send.
 std::string summary_of_ranks(const forecast::Forecast& forecast, const std::vector<Category>& categories) {
   Extremes<double> flops;
   const forecast::RankForecast* fullest = &forecast.ranks.front();
@@ -377,7 +377,7 @@ std::string transports_text(const Planned& planned) {
   return text;
 }
 
-/// Bytes of the caches of this rank, and of one token in them.
+/// Bytes of the caches of a rank, and of one token in them.
 struct CacheUse {
   std::uint64_t all = 0;
   std::uint64_t of_token = 0;
@@ -422,7 +422,7 @@ std::string generation_text(const Planned& planned) {
       most.all, human_bytes(most.all), human_bytes(most.of_token), counted(sizes.pages, "page"), sizes.page);
 }
 
-/// For a model that is applied to arrays: the samples of a step, and the size of the predictions.
+/// If the job applies a model to arrays: the samples of a step and the size of the predictions. Else generation_text().
 std::string predictions_text(const Planned& planned) {
   const compile::Compiled& compiled = planned.compiled;
   if (job::generates(planned.job)) {
@@ -526,7 +526,7 @@ std::string plan_text(const Planned& planned, std::size_t width, bool every_rank
     text += forecast.timeline ? stages_text(planned) : "";
     text += "'--ranks 0,5,8-11' shows all that is known of some ranks, '--all' of every rank\n";
   }
-  // Stages that continue prompts work at groups of slots at once: no stage waits for a whole step of another.
+  // A job that continues prompts has no timeline, because its stages work on different groups of slots at once.
   text += forecast.timeline && !job::generates(planned.job) ? timeline_text(planned, width) : "";
   return text + transients_text(planned.compiled);
 }

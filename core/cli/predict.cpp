@@ -44,7 +44,7 @@ job::RawJob placed(job::RawJob raw, const Parsed& parsed) {
   return raw;
 }
 
-/// Adds `infer.to`, the target of predictions, if no setting gives it.
+/// Adds `infer.to=-`, standard output, if no override has `infer.to`. Throws Error{usage} if that is a terminal.
 std::vector<std::string> with_target(std::vector<std::string> overrides) {
   if (std::ranges::none_of(overrides, [](const std::string& each) { return each.starts_with("infer.to="); })) {
     if (::isatty(STDOUT_FILENO) == 1) {

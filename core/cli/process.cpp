@@ -76,14 +76,14 @@ extern "C" void on_stop_signal(int signal) {
   errno = error_number;
 }
 
-/// Called when the reader of the output has gone: every further write raises the signal again.
+/// Called when the reader of the output has gone. Ignores the signal from now on, because every write would raise it.
 extern "C" void on_broken_pipe(int signal) {
   is_pipe_broken = true;
   request_stop(signal);
   std::signal(signal, SIG_IGN);
 }
 
-/// The listener for the first request. Never destroyed: the thread that takes signals may outlive main().
+/// The listener for the first request. It is never destroyed, because the thread that takes signals can outlive main().
 struct Listener {
   std::mutex mutex;
   std::function<void(int)> call;
@@ -114,8 +114,8 @@ void tell_listener() {
   tell_if_asked(who);
 }
 
-/// Starts the thread that takes the signals. Computing threads must not take them: generated kernels store numbers
-/// below their stack pointer, where the kernel would put a handler's return frame.
+/// Starts the thread that takes the signals. Computing threads must not take them, because generated machine code
+/// stores numbers below its stack pointer, where Linux would put a handler's frame.
 void start_taking(const sigset_t& signals) {
   sigset_t all;
   sigset_t mask;
@@ -130,7 +130,7 @@ void start_taking(const sigset_t& signals) {
         }
       }
       ::sigsuspend(&waiting);
-      // Unblocks the signals first: a listener may be slow, and a second signal must not wait for it.
+      // Unblocks the signals before the listener is called, because a second signal must not wait for a slow listener.
       ::pthread_sigmask(SIG_SETMASK, &waiting, nullptr);
       tell_listener();
       for (;;) {
@@ -153,7 +153,7 @@ void start_taking(const sigset_t& signals) {
 void secure_process() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) == -1 && errno == EBADF && ::open("/dev/null", O_RDWR) != stream) {
-      std::abort();  // /dev/null cannot be opened in its place, and a message may have nowhere to go
+      std::abort();  // /dev/null cannot be opened in its place, and a message can have nowhere to go
     }
   }
   std::signal(SIGXFSZ, SIG_IGN);

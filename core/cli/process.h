@@ -17,8 +17,8 @@ void secure_process();
 /// A separate thread takes these signals; the calling thread, and those that it starts from now on, do not.
 void catch_stop_signals();
 
-/// Ignores the stop signals from now on. Called when the process has done everything: a launcher may end all processes
-/// because of another one's exit code, and should still see this process's own.
+/// Ignores the stop signals from now on. Called when the process has done everything. If a launcher then ends all
+/// processes because another one failed, it still sees this process's own exit code.
 void ignore_stop_signals() noexcept;
 
 /// Sets the listener. It is called once, on the thread that takes signals, as soon as the first stop signal comes. If a

@@ -32,7 +32,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// The files of a run of which its report is made.
+/// The files of a run from which its report is made.
 std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder) {
   return {metrics::job_path(folder), metrics::metrics_path(folder), metrics::summary_path(folder),
           metrics::trace_path(folder), metrics::ranks_path(folder)};
@@ -65,7 +65,7 @@ class ReportedRun {
     return run;
   }
 
-  /// Changes whenever the document may.
+  /// A text that changes whenever the document can have changed.
   [[nodiscard]] std::string stamp() const {
     std::error_code none;
     const bool has_ended = std::filesystem::exists(metrics::summary_path(folder_), none);
@@ -85,12 +85,12 @@ class ReportedRun {
                        std::filesystem::is_regular_file(path, none) ? std::filesystem::file_size(path, none) : 0);
   }
 
-  /// What was planned for the job as it was run; only a note if it can no longer be compiled, as when a plugin is gone.
+  /// The plan of the job that was run. It has only a note if the job no longer compiles, as when a plugin is gone.
   [[nodiscard]] boost::json::object plan() const {
     try {
       const job::Job job = job::parse_job(job::read_job_file(metrics::job_path(folder_)), compile::schema_providers());
       boost::json::object plan = plan_document(job, compile::compile(job));
-      if (job.cluster.memory == 0) {  // then the limit is this machine's, and the run may have been on another
+      if (job.cluster.memory == 0) {  // the limit is then that of this machine, which can be another than the run's
         for (boost::json::value& rank : plan["ranks"].as_array()) {
           rank.as_object().erase("memory_limit");
         }
@@ -133,7 +133,7 @@ class Report {
     return all;
   }
 
-  /// The text of the document of a live report, made again only if a file has changed.
+  /// The text of a live report's document, made again only if a file has changed. Throws Error{io} if a folder is gone.
   [[nodiscard]] const std::string& live_text() {
     std::string stamp;
     for (const ReportedRun& run : runs_) {
@@ -190,7 +190,7 @@ Endpoint live_endpoint(const Parsed& parsed) {
 /// Serves the page until a signal asks to stop.
 int serve_live(const Parsed& parsed, Report& report) {
   const Endpoint endpoint = live_endpoint(parsed);
-  static_cast<void>(report.live_text());  // errors now, not in a browser
+  static_cast<void>(report.live_text());  // so that the command shows errors now, and not only a browser
   const auto answer = [&](const std::string& path) -> std::optional<http::Response> {
     if (path == "/") {
       return http::Response{.type = "text/html; charset=utf-8",

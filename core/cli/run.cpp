@@ -33,7 +33,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// Prints text, and throws if it cannot be written completely.
+/// Prints text. Throws Error{io} if it cannot be written completely, unless the run failed or nobody reads in time.
 void show(const std::string& text, int exit_code) {
   std::fflush(stdout);
   if (const int error = write_for_person(STDOUT_FILENO, text); error != 0 && error != EAGAIN && exit_code == 0) {
@@ -130,7 +130,7 @@ std::string how_to_go_on(const metrics::RunOrigin& origin, bool has_saved, const
   return text + (stays ? "\n" : " --resume\n");
 }
 
-/// This process's place among ranks that another launcher started. Nothing if there is none, or --launch ignores it.
+/// This process's place among ranks that another launcher started. Nothing if there is none, or with --launch here.
 std::optional<launch::World> world_of(const Parsed& parsed) {
   const std::string how = parsed.get("launch").value_or("auto");
   if (how != "auto" && how != "here") {
@@ -143,8 +143,8 @@ std::optional<launch::World> world_of(const Parsed& parsed) {
   return launch::world_of();
 }
 
-/// Runs this process as one of another launcher's ranks. The first rank reports errors; other ranks report those that
-/// it does not learn of.
+/// Runs this process as one of another launcher's ranks. The first rank reports errors. Other ranks report the errors
+/// of which the first rank does not learn.
 int run_as_one_of(const launch::World& world, const job::Job& job, const run::RunSettings& settings,
                   const std::function<int(const metrics::Summary&)>& tell) {
   if (world.rank == 0) {
@@ -231,7 +231,7 @@ int run_quietly(const std::string& command, std::span<const std::string> words, 
 int run_job(const std::string& command, std::span<const std::string> words, const Parsed& parsed, job::Job job) {
   const metrics::WallTime started = std::chrono::system_clock::now();
   job::require_own_checkpoints(job);
-  const bool json = parsed.has("json") && !job.infer.timings;  // those answers are JSON themselves
+  const bool json = parsed.has("json") && !job.infer.timings;  // answers with timings are JSON themselves
   if (json && has_predictions(job)) {
     throw Error(ErrorCode::usage, "--json prints on standard output, which [infer] to = - gives to the predictions");
   }

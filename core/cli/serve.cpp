@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* token_variable = "SHARDRUN_SERVE_TOKEN";
 constexpr std::size_t most_token_bytes = 4096;
-constexpr std::size_t most_line_bytes = 2000;  ///< of the log
+constexpr std::size_t most_line_bytes = 2000;  ///< size of the longest line of the log
 
 std::vector<OptionSyntax> serve_options() {
   std::vector<OptionSyntax> options = {
@@ -113,7 +113,7 @@ serve::ServerSettings server_settings(const Parsed& parsed) {
           .most_body_bytes = static_cast<std::size_t>(parsed.integer("max-body", 1 << 22, 1024, 1 << 30))};
 }
 
-/// Writes lines with the time. Text of others in them cannot control a terminal.
+/// Writes lines with the time. Text that clients have sent cannot control a terminal.
 class ServeLog {
  public:
   explicit ServeLog(const std::optional<std::string>& path) {

@@ -190,7 +190,7 @@ std::string device_of(const job::Job& job, const device::Device& device, std::in
       return fmt::format("{}:{} ({}, {})", device.name(), number, unit.name, unit.architecture);
     }
   } catch (const Error&) {
-    // The job may be meant for another machine, so the device need not exist here.
+    // The job can be meant for another machine, so the device need not exist here.
   }
   return device.name();
 }

@@ -17,7 +17,7 @@ struct PlacedRole {
   mesh::Placement placement;
 };
 
-/// A state or a cut point of the job. Its first role is drawn. For an engine, the parts that its ranks
+/// A state, cut point, input or output of the job. Its first role is drawn. For an engine, the parts that its ranks
 /// declare are drawn.
 struct PlacedTensor {
   std::string name;
@@ -30,7 +30,7 @@ struct PlacedTensor {
   [[nodiscard]] std::size_t element_bytes() const noexcept { return graph::element_bytes(type.dtype); }
 };
 
-/// The states and cut points whose names match `wanted`, a name or a glob. Throws Error{usage} if none matches.
+/// The tensors of the job whose names match `wanted`, a name or a glob. Throws Error{usage} if none matches.
 [[nodiscard]] std::vector<PlacedTensor> find_tensors(const compile::Compiled& compiled, const std::string& wanted);
 
 /// All states of the job, or all that its engine's ranks declare.

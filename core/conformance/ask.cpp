@@ -22,7 +22,7 @@ using plan::DimSplits;
 using plan::Plan;
 
 constexpr unsigned char untouched = 0xA5;
-/// Bytes that structs of a later release have in addition.
+/// Number of bytes by which the structs of a later release are larger.
 constexpr std::size_t growth = 24;
 
 /// The sr_error that the plugin may write to, between guard bytes.
@@ -54,7 +54,7 @@ struct GuardedError {
   }
 };
 
-/// An array of structs as a later release has them: with additional bytes of unknown content at the end of each.
+/// A copy of an array of structs. `growth` bytes of unknown content follow each struct, as in a later release.
 template <class T>
 class Grown {
  public:

@@ -12,8 +12,8 @@
 namespace shardrun::conformance {
 namespace {
 
-/// A group of rank 1 (member 0) and rank 0 (member 1): so members' indices differ from their ranks. Rank 0 waits for
-/// rank 1.
+/// Connects a group in which rank 1 is member 0 and rank 0 is member 1, so that members' indices differ from their
+/// ranks.
 MemberGroup reversed(Member& member, const std::string& name, std::uint64_t id) {
   return member.connect(name, id, {1, 0});
 }

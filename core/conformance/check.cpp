@@ -25,8 +25,8 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Seconds without a sign of life after which a process counts as hanging, by default. A transport may have to wait for
-/// deadlines, while a strategy only computes. A case may train a model many times.
+/// The default of CheckOptions::silence_s. A strategy only computes. Other plugins get more time: cases of transports
+/// wait for deadlines, and cases of models train many times.
 std::int64_t usual_silence_s(plugins::PluginKind kind) noexcept {
   return kind == plugins::PluginKind::strategy ? 20 : 90;
 }
@@ -34,7 +34,7 @@ std::int64_t usual_silence_s(plugins::PluginKind kind) noexcept {
 /// A process of a check, and its reports. The destructor kills the process and waits for its end.
 class RankProcess {
  public:
-  /// `words`: appended to `command` as a command line, except words.report. Throws Error{io}.
+  /// Starts `command` with `words` appended, in which a new pipe replaces words.report. Throws Error{io}.
   RankProcess(std::vector<std::string> command, MemberWords words) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -76,7 +76,7 @@ class RankProcess {
 
   [[nodiscard]] int reports() const noexcept { return reports_.get(); }
   [[nodiscard]] bool is_open() const noexcept { return is_open_; }
-  /// One line per finished case: the problem, or empty if it passed.
+  /// One line per finished case. It states the problem, and is empty if the case passed.
   [[nodiscard]] const std::vector<std::string>& lines() const noexcept { return lines_; }
   /// Each note, with the number of cases that had finished before it.
   [[nodiscard]] const std::vector<std::pair<std::size_t, std::string>>& notes() const noexcept { return notes_; }
@@ -144,7 +144,7 @@ class World {
     }
   }
 
-  /// Runs until all processes have ended. Calls `passed(i)` for each case i that passed on all ranks.
+  /// Runs until all processes have ended. Calls `passed(i)` for each case i that passed on all ranks except the victim.
   template <class Passed>
   void run(Passed passed) {
     while (listen()) {
@@ -159,7 +159,7 @@ class World {
 
   [[nodiscard]] std::size_t passed() const noexcept { return passed_; }
 
-  /// The notes of all ranks on a case, without repetitions.
+  /// The notes of all ranks on words.cases[index], without repetitions.
   [[nodiscard]] std::vector<std::string> notes(std::size_t index) const {
     std::vector<std::string> texts;
     for (const RankProcess& rank : ranks_) {
@@ -188,7 +188,7 @@ class World {
   }
 
   /// The problems with the first case that did not pass on all ranks. If all cases passed, the problems with how
-  /// processes ended.
+  /// processes ended, or an empty text if there are none.
   [[nodiscard]] std::string problem() const {
     // Each problem, with the ranks that have it.
     std::vector<std::pair<std::string, std::vector<std::size_t>>> problems;
@@ -212,7 +212,7 @@ class World {
   }
 
  private:
-  /// The rank's problem with a case; empty if it has none.
+  /// The problem of rank `index` with the first case that did not pass on all ranks; empty if this rank has none.
   [[nodiscard]] std::string problem_of(std::size_t index) const {
     const RankProcess& rank = ranks_[index];
     if (rank.lines().size() > passed_) {
@@ -234,7 +234,7 @@ class World {
     return true;
   }
 
-  /// Reads reports. Returns false when all processes have closed their reports.
+  /// Reads reports. Returns false once all processes have closed their reports, or were killed because they hang.
   [[nodiscard]] bool listen() {
     std::vector<pollfd> waiting;
     std::vector<std::size_t> of;
@@ -256,7 +256,7 @@ class World {
       if (waiting[i].revents != 0) {
         rank.read();
         if (!rank.is_open() && rank.lines().size() < cases_ && of[i] != victim_) {
-          store_.abort();  // it crashed: other ranks must not wait for it
+          store_.abort();  // the other ranks must not wait for a rank that has crashed
         }
       }
     }
@@ -279,7 +279,7 @@ class Check {
   Check(MemberWords words, const CheckOptions& options)
       : options_(options), cases_(cases_of(words.kind).infos()), words_(std::move(words)) {}
 
-  /// Returns false if the plugin cannot be opened: then all other cases would fail too.
+  /// Returns false if the other cases need not be tried, because the plugin cannot be opened or all cases are skipped.
   bool run(std::vector<std::size_t> indices) {
     while (!indices.empty()) {
       const CaseInfo& first = cases_[indices.front()];
@@ -314,7 +314,7 @@ class Check {
 
  private:
   void add(Finding finding) {
-    finding.problem = printable(finding.problem);  // made printable because it contains text of the plugin, as notes do
+    finding.problem = printable(finding.problem);  // problems and notes contain text of the plugin
     std::ranges::transform(finding.notes, finding.notes.begin(),
                            [](const std::string& note) { return printable(note); });
     if (options_.report) {

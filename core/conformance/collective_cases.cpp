@@ -15,8 +15,8 @@ constexpr std::uint64_t large = 300'000;
 #endif
 constexpr std::uint64_t long_in_16_bits = 500'000;
 
-/// Prepares an op once and starts it three times with different data. Does this in all buffer layouts, and with no, few
-/// and many elements.
+/// Prepares an op once and runs it two or three times with different data. Repeats this with 0 to `large` elements, in
+/// and out of place, and in memory that is registered or not.
 void run_sizes(Member& member, MemberGroup& group, std::uint32_t opcode, std::uint64_t& id) {
   for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1021}, large}) {
     for (const bool in_place : {false, true}) {
@@ -52,7 +52,7 @@ void run_members(Member& member, std::uint32_t opcode) {
   }
 }
 
-/// Tests every opcode that moves elements, with every dtype.
+/// Tests every collective that moves elements without reducing them, with every dtype.
 void move_dtypes(Member& member) {
   std::uint64_t id = 0;
   for (const sdk::DtypeTraits& dtype : sdk::dtypes) {
@@ -115,7 +115,7 @@ void round_once(Member& member, std::uint32_t opcode) {
   }
 }
 
-/// A NaN on any member makes the result NaN, whatever the order of the reduction.
+/// A NaN on any member makes a minimum or maximum NaN, whatever the order of the reduction.
 void nan_stays(Member& member) {
   std::uint64_t id = 0;
   for (const std::uint32_t dtype : {SR_DTYPE_F32, SR_DTYPE_F64, SR_DTYPE_F16, SR_DTYPE_BF16}) {

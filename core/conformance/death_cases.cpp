@@ -24,7 +24,7 @@ void require_noticed(Member& member, MemberGroup& group, plugins::TransportOp& o
         group.group.abort("the other survivor has reported a failure");
       }
     } catch (const Failure&) {
-      // This rank does not notice the death; the other rank reports it.
+      // The other survivor told nothing. Its own report says why.
     }
   });
   const auto act = [&] {

@@ -28,7 +28,7 @@ struct OnCpu {
   runtime::Executor executor;
 };
 
-/// The logits after a sequence, by the function `predict`, which computes all its positions.
+/// The logits after a sequence of tokens, from the function `predict`, which computes all positions of the sequence.
 std::vector<float> predicted(runtime::Executor& executor, std::span<const std::int32_t> tokens) {
   const std::size_t program = executor.find(workload::predict_function, 1);
   const std::span<std::int32_t> row = device::elements_of<std::int32_t>(executor.input(program, "inputs"));
@@ -53,7 +53,7 @@ void require_near(std::span<const float> found, std::span<const float> expected,
   }
 }
 
-/// Two sequences of different lengths, which are read in chunks and then continued up to the context.
+/// Decodes from two prompts of different lengths up to the context. All logits must be near those of `predict`.
 void check_decoding(const ModelJob& job, const workload::Model& model, const std::vector<OptionSpec>& specs) {
   constexpr std::int64_t page = 2;
   constexpr std::int64_t slots = 2;

@@ -55,7 +55,7 @@ void pure_declaring(EngineMember& member) {
   watch_calls([&] { (void)member.engine(); }, [&] { (void)member.job_on(member.sizes().front()); });
 }
 
-/// Throws if `found` differs from `expected` by more than another order of float32 sums can explain.
+/// Throws Failure if `found` differs from `expected` by more than another order of float32 sums can explain.
 void require_near(const std::vector<float>& found, const std::vector<float>& expected, const std::string& what) {
   double off = 0;
   double size = 0;
@@ -116,7 +116,7 @@ double difference_of(EngineMember& member, std::uint32_t n, const std::string& p
   return (sums[0] - sums[1]) / (2 * step);
 }
 
-/// Compares gradients on the smallest number of ranks with differences, and those on more ranks with these gradients.
+/// Compares gradients on the smallest number of ranks with central differences. same_on_any_ranks() has the others.
 void engine_gradients(EngineMember& member) {
   const std::uint32_t n = member.sizes().front();
   if (member.rank() >= n) {
@@ -322,7 +322,7 @@ std::vector<EngineCase> engine_cases() {
   cases.push_back(
       {.name = "steps: the same states on any number of ranks", .run = if_it_iterates(same_states_on_any_ranks)});
   cases.push_back({.name = "steps: they go on from saved states", .run = if_it_iterates(goes_on_from_states)});
-  // This is the last case for these ranks, because it may leave their collectives failed.
+  // This is the last case for these ranks, because their collectives can fail in it and then stay unusable.
   cases.push_back({.name = "a checkpoint without the tensors", .run = if_it_trains(misses_tensors)});
   cases.push_back({.name = "no file or socket to declare parameters", .run = pure_declaring, .ranks = 1});
   return cases;

@@ -35,7 +35,7 @@ void set_sizes(plugins::EngineRequest& request, const std::vector<std::string>& 
 
 }  // namespace
 
-/// The collectives of this process as one of `n` ranks, over its own transport. Members are destroyed in reverse order.
+/// The collectives of this process as one of `n` ranks, over a transport of their own. Each member uses those above it.
 struct EngineMember::JobRanks {
   JobRanks(Store& store, const plugins::Directories& directories, std::uint32_t rank, std::uint32_t n, bool messages)
       : host(store, fmt::format("{} ranks", n)),

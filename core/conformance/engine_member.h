@@ -32,9 +32,9 @@ class EngineMember final : public Peer {
   /// Opens another instance of the engine.
   [[nodiscard]] plugins::Engine open_another() const;
 
-  /// The numbers of ranks, up to engine_members, for which the engine accepts a small job. Throws Failure without any.
+  /// The numbers of ranks, up to engine_members, for which the engine accepts a small job. Throws Failure if none.
   [[nodiscard]] const std::vector<std::uint32_t>& sizes();
-  /// A job with `n` ranks, and the parameters of all of them. REQUIRES: `n` is in sizes().
+  /// A job with `n` ranks, and the parameters of each rank. REQUIRES: `n` is in sizes().
   [[nodiscard]] compile::JobEngine job_on(std::uint32_t n);
   [[nodiscard]] plugins::EngineDeclaration declare(const plugins::Engine& engine, std::uint32_t rank, std::uint32_t n);
   /// The collectives of the ranks below `n`, as in a job, over the default transport of jobs. All these ranks must make
@@ -53,14 +53,14 @@ class EngineMember final : public Peer {
   plugins::EngineRequest request_;  ///< the request that the engine accepted
   std::vector<std::uint32_t> sizes_;
   runtime::ArrayCollectives alone_{nullptr, 0, 1, true};
-  std::map<std::uint32_t, std::unique_ptr<JobRanks>> ranks_;  ///< per number of ranks: its collectives
+  std::map<std::uint32_t, std::unique_ptr<JobRanks>> ranks_;  ///< collectives, by the number of ranks
 };
 
 /// Returns the value of element `index` of a whole parameter.
 using ValueOf = std::function<float(const std::string& name, std::int64_t index)>;
 [[nodiscard]] float usual_value(const std::string& name, std::int64_t index);
 
-/// Floats between guards, to which the engine must not write.
+/// Floats between two guards. The engine must not write to the guards.
 class GuardedFloats {
  public:
   explicit GuardedFloats(std::int64_t count);
@@ -73,7 +73,7 @@ class GuardedFloats {
   std::vector<float> all_;
 };
 
-/// By name: the values of a whole parameter, or of its gradient.
+/// The values of whole parameters, or of their gradients, by the parameter's name.
 using WholeValues = std::map<std::string, std::vector<float>>;
 
 /// A running engine on this rank. All ranks below `n` must create one at the same point and make the same calls.
@@ -81,14 +81,14 @@ class EngineRun {
  public:
   EngineRun(EngineMember& member, std::uint32_t n, const ValueOf& values = usual_value);
 
-  /// This rank's rows of `rows` samples.
+  /// The inputs of this rank's rows of a batch of `rows` samples.
   [[nodiscard]] std::vector<float> inputs(std::int64_t rows) const;
   /// Predicts `rows` samples. Returns the predictions of all ranks, joined.
   [[nodiscard]] std::vector<float> predict(std::int64_t rows);
   /// The predictions that this rank computed in the last call.
   [[nodiscard]] const std::vector<float>& own_predictions() const noexcept { return predictions_; }
-  /// Returns the whole gradients of weighted_sum(predictions), after predict(). Throws Failure if copies on different
-  /// ranks differ.
+  /// The whole gradients of weighted_sum() of the last predictions. REQUIRES: predict() was called. Throws Failure if
+  /// copies on different ranks differ.
   [[nodiscard]] WholeValues differentiate();
   /// The sum of the predictions, each multiplied by a fixed weight.
   [[nodiscard]] static double weighted_sum(const std::vector<float>& predictions);
@@ -98,7 +98,7 @@ class EngineRun {
   void step(std::int64_t number);
   /// The whole parameters, read from memory.
   [[nodiscard]] WholeValues parameters();
-  /// Ends the engine; no other call may follow. Throws Error{plugin} if the engine has sent or asked for messages
+  /// Ends the engine. This must be the last call. Throws Error{plugin} if the engine has sent or asked for messages
   /// without waiting for them.
   void end();
 

@@ -94,7 +94,7 @@ std::vector<float> EngineRun::predict(std::int64_t rows) {
   });
   require_intact();
   std::vector<float> all = gathered(predictions_);
-  if (job_.plugin.takes_whole_batch()) {  // several ranks may compute all predictions
+  if (job_.plugin.takes_whole_batch()) {  // several ranks can compute all predictions
     all.resize(std::min(all.size(), static_cast<std::size_t>(rows * outputs)));
   }
   if (static_cast<std::int64_t>(all.size()) != rows * outputs) {

@@ -110,7 +110,7 @@ std::vector<graph::TensorType> types_of(const std::vector<Tensor>& tensors) {
   return types;
 }
 
-/// The index of each output's buffer: its own buffer, or that of the input whose memory it shares.
+/// The index of each output's buffer. An output has a buffer of its own, unless it shares the buffer of an input.
 std::vector<std::size_t> output_buffers(const Execution& execution) {
   std::vector<std::size_t> buffers;
   for (std::size_t o = 0; o < execution.outputs.size(); ++o) {
@@ -142,7 +142,7 @@ void check_operands_kept(const device::Device& device, const Execution& executio
 DeviceRoom::DeviceRoom(const device::Device& device, bool separate)
     : device_(device), separate_(separate), queue_(device.open_queue(threads_of(1))) {}
 
-DeviceRoom::~DeviceRoom() { queue_.reset(); }  // the queue first, because it uses the memory
+DeviceRoom::~DeviceRoom() { queue_.reset(); }  // the queue is destroyed first, because it uses the memory
 
 /// Device copies of the host buffers of one execution.
 class RoomOfBuffers {

@@ -37,7 +37,7 @@ struct Execution {
   std::string_view op;
   const graph::Attributes& attributes;
   const std::vector<Tensor>& inputs;
-  const std::vector<Tensor>& outputs;  ///< types and positions of results; for `accumulate`, also output 0's values
+  const std::vector<Tensor>& outputs;  ///< types and positions of results; with `accumulate`, also their first values
   device::Scalars scalars = {};
   int threads = 1;
   bool accumulate = false;
@@ -48,7 +48,7 @@ struct Execution {
 };
 
 /// Runs the kernel and returns the outputs. Each buffer is between guard bytes. Throws Error{internal} if the kernel
-/// wrote outside of its outputs and scratch, or to an operand that shares no output's buffer.
+/// wrote outside of its outputs and scratch, or to an operand that does not share its buffer with an output.
 [[nodiscard]] std::vector<Tensor> execute(const device::Device& device, const Execution& execution);
 
 /// Executes a function node by node, with separate memory for each value, and returns all values. `given`: every input,
@@ -68,15 +68,15 @@ struct OpTrial {
   std::string what;             ///< for messages: "op 'swish' of model 'mine' (/path) {slope=1.5} f32[b 5, d 3]"
 };
 
-/// Trials with these attributes, for each number of operands that the op takes, in two sizes: factors have small odd
-/// sizes, or size 1 unless the op fixes their size.
+/// Two trials with these attributes for each number of operands that the op takes. Factors whose size the op does not
+/// fix have sizes from 3 to 7 in the first trial, and 1 in the second.
 [[nodiscard]] std::vector<OpTrial> trials_of(const plugins::ModelOp& op, const graph::Attributes& attributes);
 
 /// Runs the op's kernel on a device. Throws Failure, naming the op, if the kernel fails, writes outside of a tensor or
 /// its scratch, changes an operand, or leaves an element unwritten.
 [[nodiscard]] std::vector<Tensor> run_trial(const OpTrial& trial, const device::Device& device, int threads = 1);
 
-/// Throws Failure if an element's error exceeds `share` times the largest element of the tensor. Two NaN are equal.
+/// Throws Failure if an error exceeds `share` times the largest finite element expected of the tensor. NaNs are equal.
 void require_close(const OpTrial& trial, const std::string& what, const std::vector<Tensor>& found,
                    const std::vector<Tensor>& expected, double share);
 

@@ -10,7 +10,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// Rank 0 waits for an op that rank 1 never starts, until another thread aborts its group.
+/// Rank 0 waits for an op that rank 1 never starts, until another thread of rank 0 aborts the op's group.
 void abort_pending(Member& member) {
   if (member.rank() >= 2) {
     return;
@@ -118,7 +118,7 @@ void receive_aborted(Member& member) {
     require(!op.wait(after(0.02)), "a receive was complete that nobody had sent anything for");
     member.meet("silence", 2);
     doomed.group.abort("nobody sends anything");
-    // If this rank notices the other rank's abort first, it may report that rank as lost.
+    // If this rank notices the other rank's abort first, it is allowed to report that rank as lost.
     const ErrorCode code = failure_of(op, "a receive of an aborted group");
     require(code == ErrorCode::aborted || code == ErrorCode::peer_lost,
             "a receive of an aborted group failed with another status than SR_ABORTED or SR_PEER_LOST");
@@ -169,7 +169,7 @@ void failing_together(Member& member) {
   }
 }
 
-/// Freeing an op and destroying a group do not wait for peers, whatever is in flight.
+/// After an abort, freeing an op and destroying its group do not wait for peers, even while the op is in flight.
 void free_pending(Member& member) {
   if (member.rank() >= 2) {
     return;

@@ -93,7 +93,7 @@ void threads(Member& member) {
   member.forget();
 }
 
-/// Eight different ops are in flight at once. They are polled, and waited for from last to first.
+/// Eight different ops are in flight at once. The first is polled. Then all are waited for, from last to first.
 void many_at_once(Member& member) {
   constexpr std::uint32_t opcodes[] = {SR_OP_ALL_REDUCE, SR_OP_ALL_GATHER, SR_OP_BROADCAST, SR_OP_REDUCE_SCATTER,
                                        SR_OP_ALL_TO_ALL, SR_OP_BARRIER,    SR_OP_REDUCE,    SR_OP_ALL_GATHERV};
@@ -139,7 +139,7 @@ void polled(Member& member) {
   member.forget();
 }
 
-/// The ids of freed groups may be reused, for the same members or for others.
+/// The ids of freed groups can be reused, for the same members or for others.
 void ids_again(Member& member) {
   const std::uint32_t rank = member.rank();
   for (std::uint32_t turn = 0; turn < 6; ++turn) {

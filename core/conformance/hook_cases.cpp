@@ -48,7 +48,7 @@ class Guarded {
   std::vector<unsigned char> bytes_;
 };
 
-/// By member: the buffers of its group.
+/// The buffers of each member of a group.
 using GroupMemory = std::vector<std::vector<Guarded>>;
 
 struct GroupCase {
@@ -103,7 +103,7 @@ void carry_out(GroupMemory& memory, const HookStep& step) {
   }
 }
 
-/// The memory of all members before the first round. Hook states are zeros, or copies of the tensors.
+/// The memory of all members before the first round: zeros. fill_tensors() then sets hook states that copy tensors.
 GroupMemory first_memory(const GroupCase& group) {
   GroupMemory memory(group.members);
   for (std::vector<Guarded>& member : memory) {
@@ -115,8 +115,8 @@ GroupMemory first_memory(const GroupCase& group) {
   return memory;
 }
 
-/// Fills the tensors with values that differ between rounds. If the hook's tensors may differ between members
-/// (gradients, and parameters that vary), they do.
+/// Fills the tensors with values that differ between rounds. Gradients, and parameters that vary, differ between
+/// members, too. In round 0, hook states that copy tensors get these values.
 void fill_tensors(const GroupCase& group, GroupMemory& memory, std::int64_t round) {
   const bool differ = group.hook.kind == plan::HookKind::sync_gradients || group.varies;
   for (std::size_t m = 0; m < memory.size(); ++m) {
@@ -162,7 +162,7 @@ void call(const Hooks& hooks, const GroupCase& group, const HookTables& tables, 
   made.own_samples = group.members == 1            ? 1
                      : member == 0                 ? 2
                      : member + 1 == group.members ? 0
-                                                   : 1;  // the total stays the same, so one member may have no samples
+                                                   : 1;  // member 0 has two samples, so the last member has none
   hooks.run(tables, made);
   if (!std::all_of(buffers.begin(), buffers.end(), [](const Guarded& buffer) { return buffer.is_kept(); })) {
     throw Failure(fmt::format("hook {}, call {}: it wrote outside of its buffers", to_string(group.hook.kind), number));
@@ -244,7 +244,7 @@ bool varies(const plan::Plan& draft, const Hook& hook) {
   });
 }
 
-/// For all jobs whose plans have hooks: checks the hook plans, and the results for groups of all sizes.
+/// Checks the hook plans of all jobs whose plans have hooks, and the results for groups of all sizes.
 void hooks_of_plans(StrategyMember& member) {
   for (const std::string& program : program_names()) {
     for (const std::uint32_t ranks : rank_counts()) {

@@ -19,7 +19,7 @@ namespace shardrun::conformance {
 struct MemberWords {
   pid_t parent = 0;
   int store = -1;  ///< descriptor of the store that the processes share
-  /// Descriptor to which it writes, for each case, lines with notes and then the problem, or an empty line if none.
+  /// Descriptor to which the process writes, for each case, a line per note and a line with the problem, empty if none.
   int report = -1;
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
@@ -44,10 +44,10 @@ constexpr char note_mark = '\t';
 struct CaseInfo {
   std::string name;
   std::uint32_t ranks = 4;                   ///< number of ranks that it needs
-  std::optional<std::uint32_t> victim = {};  ///< the rank that kills itself; the case then has processes of its own
+  std::optional<std::uint32_t> victim = {};  ///< the rank that ends in the case, which then has processes of its own
 };
 
-/// The case that opens the plugin: if it fails, all other cases fail too.
+/// The name of the case that opens the plugin. If it fails, the other cases are not run.
 constexpr const char* opening_case = "opening";
 
 /// A case: a fact that must hold for every plugin of a kind. Every rank calls `run` with its own instance of the

@@ -55,7 +55,7 @@ class Member final : public Peer {
   /// The group of the ranks below `n`. The first call connects it. REQUIRES: this rank is below `n`.
   [[nodiscard]] MemberGroup& first(std::uint32_t n);
 
-  /// Memory that is registered with the transport, valid until the next forget().
+  /// Memory that is registered with the transport, valid until the next forget(). Throws Error{internal} beyond 64 MiB.
   [[nodiscard]] sdk::Buffer registered(std::size_t bytes);
   void forget() noexcept { used_ = 0; }
 
@@ -72,9 +72,9 @@ class Member final : public Peer {
 /// Seconds in which ops of a failed group must end. The interface allows one second; a busy machine gets more.
 constexpr double failure_limit_s = 5;
 
-/// Waits for an op that must fail soon. Returns the error code.
+/// Waits for an op that must fail within failure_limit_s. Returns its error code. Throws Failure if it does not fail.
 ErrorCode failure_of(plugins::TransportOp& op, const std::string& what);
-/// failure_of() by op_test only.
+/// Like failure_of(), but polls the op with op_test.
 ErrorCode polled_failure_of(plugins::TransportOp& op, const std::string& what);
 
 using Case = CaseOf<Member, 4>;

@@ -114,7 +114,7 @@ bool is_overwritten(const std::vector<sdk::Buffer>& buffers) {
   });
 }
 
-/// When an op is aborted, as fractions of its usual time, so that some aborts come while data moves on any machine.
+/// Times as multiples of the op's usual duration, so that some aborts come while data moves, on any machine.
 /// `head_start`: how long rank 0 runs the op before rank 1 starts it. `patience`: how long until rank 0 aborts it.
 struct Parting {
   double head_start = 0;
@@ -125,7 +125,7 @@ constexpr std::array<Parting, 6> partings = {{{0, 0}, {0, 0.25}, {0, 0.5}, {0, 0
 
 void sleep_for(double ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<std::int64_t>(ns))); }
 
-/// Waits for the op, which completes in time or is aborted. Returns whether it completed.
+/// Starts the op and waits for it. Returns false if it failed.
 template <class Given>
 bool goes_well(Given& given) {
   try {
@@ -137,8 +137,8 @@ bool goes_well(Given& given) {
   }
 }
 
-/// Runs an op twice. Then rank 0 frees it, possibly while rank 1 is in the middle of it, and reuses the memory. When
-/// this returns, neither rank works on the op any more.
+/// Runs an op twice and starts it again. Then rank 0 frees the op, possibly while rank 1 still runs it, and overwrites
+/// its memory. Throws Failure if that memory changes later. When this returns, no rank runs the op any more.
 template <class Given>
 void reuse_memory(Member& member, MemberGroup& doomed, Given& given, const Parting& parting, const std::string& place,
                   const std::string& name) {
@@ -187,8 +187,8 @@ void reuse_memory(Member& member, MemberGroup& doomed, Given& given, const Parti
           name + ": memory was written to after the op was freed that it had been lent to");
 }
 
-/// Runs each parting of ranks 0 and 1 in a new group. `prepare`: makes the op that is freed. The other ranks wait after
-/// each parting instead of after all, which could exceed their timeout.
+/// Calls reuse_memory() on ranks 0 and 1 with each of `partings`, in a new group. `prepare`: makes the op. The other
+/// ranks meet them after each call, because waiting for all calls could exceed the timeout.
 template <class Prepare>
 void part_each_way(Member& member, std::uint64_t first_id, const std::string& what, Prepare prepare) {
   for (std::size_t i = 0; i < partings.size(); ++i) {

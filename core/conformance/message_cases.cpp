@@ -10,7 +10,7 @@
 namespace shardrun::conformance {
 namespace {
 
-/// The content of message number `index` with this id, from `from` to `to`. Every third message is empty.
+/// The content of message number `index` with the id `id` from rank `from` to rank `to`. Every third message is empty.
 std::vector<float> message(std::uint32_t from, std::uint32_t to, std::uint64_t id, std::uint32_t index,
                            std::uint32_t round) {
   const std::size_t size = (from + to + id + index) % 3 == 0 ? 0 : 1 + 997 * ((from + 2 * to + id) % 4) * (index + 1);
@@ -41,7 +41,7 @@ class Batch {
     received_.push_back({peer, id, index, message(peer, rank_, id, index, 0)});
     requests_.push_back(request(SR_OP_RECV, received_.back()));
   }
-  /// Reverses the order of ids. Messages with one id keep their order.
+  /// Sorts requests by id, the largest first. Requests with the same id keep their order.
   void reverse_ids() {
     std::stable_sort(requests_.begin(), requests_.end(),
                      [](const sdk::OpSpec& a, const sdk::OpSpec& b) { return a.id > b.id; });
@@ -118,7 +118,7 @@ void batches(Member& member) {
   }
 }
 
-/// Ranks pass messages on, one after the other, as between the stages of a pipeline.
+/// Each rank receives from the previous rank, and then sends to the next one, as the stages of a pipeline do.
 void pipeline(Member& member) {
   MemberGroup& group = member.first(4);
   Batch from(group.rank);

@@ -30,7 +30,7 @@ std::vector<Difference> differences() {
       {"counts of a small op", SR_OP_ALL_GATHER, [](OpSpec& op) { ++op.count; }, 10},
       {"recv_counts", SR_OP_ALL_GATHERV, [](OpSpec& op) { ++op.recv_counts[0]; }},
       {"recv_counts of one sum", SR_OP_REDUCE_SCATTERV, [](OpSpec& op) { --op.recv_counts[0], ++op.recv_counts[1]; }},
-      // The following differences can only be seen by the two members that exchange elements.
+      // Only the two members that exchange elements can see the following differences.
       {"send_counts to member 0", SR_OP_ALL_TO_ALLV, [](OpSpec& op) { ++op.send_counts[0]; }},
       {"recv_counts from member 0", SR_OP_ALL_TO_ALLV, [](OpSpec& op) { op.recv_counts[0] = 0; }},
   };
@@ -96,8 +96,8 @@ void mismatches(Member& member) {
   }
 }
 
-/// Members start two ops in different orders, which is not allowed. Even so, no result may be wrong, and no rank may
-/// wait beyond its deadline.
+/// Members start two ops in different orders, which is not allowed. Even so, results must not be wrong, and ranks must
+/// not wait beyond the deadline.
 void start_misordered(Member& member, std::uint64_t first, std::uint64_t second, std::uint64_t id) {
   MemberGroup doomed = member.connect("misordered", id, {0, 1});
   {
@@ -121,7 +121,7 @@ void start_misordered(Member& member, std::uint64_t first, std::uint64_t second,
         trial->verify();
       }
     } catch (const Error&) {
-      // Either op may fail here.
+      // Either op is allowed to fail here.
     }
     member.meet(fmt::format("end of {}", id), 2);
     doomed.group.abort("over");

@@ -83,7 +83,7 @@ std::size_t size_of(const graph::Graph& graph) {
   return size;
 }
 
-/// Calls `ask` with the job after setting the option to this value. Its Failures name the option and the value.
+/// Calls `ask` with the job after setting the option to this value. Adds the option and the value to Failures of `ask`.
 template <class Ask>
 auto ask_with(ModelJob job, const OptionSpec& option, const OptionValue& value, Ask ask) {
   job.settings.options.set(option.name, value);
@@ -95,8 +95,8 @@ auto ask_with(ModelJob job, const OptionSpec& option, const OptionValue& value, 
   }
 }
 
-/// Whether a larger value of the option adds states or ops to the graph. The largest allowed value of such an option
-/// would exhaust memory.
+/// Whether a larger value of the option adds states or ops to the graph, or the model refuses the values tried. The
+/// largest allowed value of an option that adds ops would exhaust memory.
 bool is_structural(const Model& model, const ModelJob& small, const OptionSpec& option) {
   std::vector<std::size_t> sizes;
   for (const std::int64_t number : {8, 12}) {

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* data_settings[] = {"data.vocab", "data.features", "data.outputs"};
 
-/// Row sizes of which a model may accept one; some are those of images.
+/// Numbers of features that are tried until the model accepts one. 784 and 3072 are those of MNIST and CIFAR images.
 constexpr std::int64_t feature_counts[] = {5, 12, 64, 784, 3072};
 
 std::vector<workload::DataShape> shapes_of(std::uint32_t data) {
@@ -53,7 +53,7 @@ workload::TrainingSettings training(const plugins::Model& model, const ModelJob&
           .optimizer = {.weight_decay = 0.1, .clip = 1}};
 }
 
-/// The number in a setting such as "data.features=784". Throws Error{usage} if there is none.
+/// The number in a setting such as "data.features=784". Throws Error{usage} unless it is from 1 to 2^24.
 std::int64_t size_from(const std::string& setting) {
   const std::string text = setting.substr(std::min(setting.find('=') + 1, setting.size()));
   std::int64_t size = 0;
@@ -64,7 +64,7 @@ std::int64_t size_from(const std::string& setting) {
   return size;
 }
 
-/// The data's sizes, replaced by those that settings give and this kind of data has.
+/// The sizes of the data. Sizes that are not 0 are replaced by those in `settings`. Throws Error{usage}.
 workload::DataShape with_settings(workload::DataShape shape, const std::vector<std::string>& settings) {
   std::int64_t* const sizes[] = {&shape.vocab, &shape.features, &shape.outputs};
   for (const std::string& setting : settings) {
@@ -77,7 +77,7 @@ workload::DataShape with_settings(workload::DataShape shape, const std::vector<s
   return shape;
 }
 
-/// The job in which sizes that are not given are 1: those of rows, and integer options whose minimum allows it.
+/// The job with a batch of 1, in which sizes of data and integer options are 1 if settings and limits allow it.
 ModelJob of_ones(ModelJob job, const std::vector<OptionSpec>& specs, const OptionValues& given,
                  const std::vector<std::string>& settings) {
   for (std::int64_t* const size : {&job.settings.data.vocab, &job.settings.data.features, &job.settings.data.outputs}) {
@@ -96,7 +96,7 @@ ModelJob of_ones(ModelJob job, const std::vector<OptionSpec>& specs, const Optio
   return job;
 }
 
-/// The options whose values are not their defaults, as text: "hidden = 8, mistake = 3".
+/// The options that are set, as text such as "hidden = 8, mistake = 3".
 std::string text_of(const OptionValues& options, const std::vector<OptionSpec>& specs) {
   std::string text;
   for (const OptionValues::Entry& entry : options.entries()) {
@@ -106,7 +106,7 @@ std::string text_of(const OptionValues& options, const std::vector<OptionSpec>& 
   return text.empty() ? "its defaults" : text;
 }
 
-/// The job with the first options and sizes that the model accepts.
+/// The job with the first options and sizes that the model accepts. Throws Failure if it accepts none.
 ModelJob accepted(const plugins::Model& model, ModelJob job, std::uint32_t data, const OptionValues& given,
                   const std::vector<std::string>& settings) {
   std::string refusal;

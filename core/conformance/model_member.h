@@ -24,7 +24,7 @@ struct ModelJob {
   std::int64_t batch = 5;  ///< samples per step; more than one are divided into two microbatches
 };
 
-/// The graph of the job with all functions that a run calls: of both microbatches, of evaluation, of predictions.
+/// The graph of the job, with all functions that a run calls for microbatches, evaluations and predictions.
 /// Throws Error{job} if the model refuses the job, and Failure if the model breaks a rule.
 [[nodiscard]] graph::Graph build_graph(const plugins::Model& model, const ModelJob& job);
 /// The rows of each call in a step, or in an evaluation; empty for a job that is iterated.
@@ -47,9 +47,9 @@ class ModelMember final : public Peer {
   [[nodiscard]] std::filesystem::path file() const;
   [[nodiscard]] const plugins::Directories& directories() const noexcept { return directories_; }
 
-  /// One job for each kind of data that the model is trained on, and one that is iterated. Each job is repeated with a
-  /// batch of one sample and, if the model accepts this, with all sizes 1, so that dimensions cannot be told apart by
-  /// size. Options without a default have a value that the model accepts. Throws Failure if it accepts none.
+  /// One job for each kind of data that the model takes, and one that is iterated without data. Training jobs are
+  /// repeated with a batch of one sample. All are repeated with all sizes 1 if the model accepts this, so that sizes do
+  /// not tell dimensions apart. Options without a default get accepted values. Throws Failure if there are none.
   [[nodiscard]] const std::vector<ModelJob>& jobs();
 
  private:

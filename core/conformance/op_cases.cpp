@@ -52,8 +52,8 @@ void check_kernels(const OpTrial& trial) {
 
 void equal_kernels(ModelMember& member) { for_each_trial(member, check_kernels); }
 
-/// The trial of one shard of the factor, with its part of operands and results. For an operand that is read through a
-/// window, that is the part that it reads.
+/// A trial of the factor's indices [begin, end), with the parts of operands and results that belong to these indices.
+/// If an operand is read through a window, its part is what these indices read.
 OpTrial shard_of(const OpTrial& whole, graph::FactorId factor, std::int64_t begin, std::int64_t end) {
   OpTrial part = whole;
   const auto cut = [&](Tensor& tensor, const std::vector<graph::FactorId>& dims, const auto& window_of) {
@@ -145,7 +145,7 @@ class OpGradient {
     }
   }
 
-  /// The gradient that the op's own gradient function computes. Has no values if it is zero.
+  /// The gradient that the op's own gradient function computes, without values if that function says it is zero.
   [[nodiscard]] Tensor built(std::size_t operand) const {
     graph::Graph graph;
     graph::FunctionBuilder builder(graph, "gradient", graph::Role::on_demand, 1);

@@ -29,7 +29,7 @@ struct Sizes {
 }  // namespace
 
 struct Store::Shared {
-  pthread_mutex_t mutex;               // a robust mutex, because its owner may die
+  pthread_mutex_t mutex;               // a robust mutex, because its owner can die
   std::atomic<std::uint32_t> changes;  // a futex on which processes wait
   std::atomic<std::uint32_t> aborted;
   std::uint64_t used;

@@ -14,8 +14,8 @@
 
 namespace shardrun::conformance {
 
-/// A key-value store in shared memory, for processes that have its descriptor. Any thread may use it, and a process may
-/// end at any time.
+/// A key-value store in shared memory, for processes that have its descriptor. Any thread can use the store. It stays
+/// usable if a process ends at any time.
 class Store {
  public:
   Store();
@@ -30,8 +30,8 @@ class Store {
   /// Sets a key. When this returns, other processes can read the value, even if this process is killed. Throws
   /// Error{internal} if the key is already set or the store is full.
   void set(std::string_view key, std::string_view value);
-  /// Waits for a key until `deadline` (nanoseconds of CLOCK_MONOTONIC). Returns nothing if it is not set by then, or
-  /// once abort() was called.
+  /// Waits for a key until `deadline` (nanoseconds of CLOCK_MONOTONIC). Returns nothing if the key is still not set
+  /// then, or when abort() is called.
   [[nodiscard]] std::optional<std::string> get(std::string_view key, std::int64_t deadline);
 
   /// Makes the waits of all processes end.
@@ -82,7 +82,7 @@ constexpr const char* other_failed = "ended because another rank had failed";
 /// The time `seconds` from now, in nanoseconds of CLOCK_MONOTONIC.
 [[nodiscard]] std::int64_t after(double seconds);
 
-/// Seconds that exceed the time of anything a case does.
+/// A limit in seconds for what a case does. Only a plugin that hangs reaches it.
 constexpr double timeout_s = 20;
 
 /// This process as one of the processes that run cases together, for any kind of plugin.
@@ -92,9 +92,9 @@ class Peer {
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
 
-  /// Waits until all ranks below `n` have called it. Each barrier needs its own name.
+  /// Waits until all ranks below `n` have called it. Each barrier needs its own name. Throws Failure as hear() does.
   void meet(const std::string& place, std::uint32_t n);
-  /// Publishes a value under this name, for other ranks to read by hear().
+  /// Publishes a value. On other ranks, hear() waits for the value, and throws Failure after 2 * timeout_s.
   void tell(const std::string& name, const std::string& value);
   [[nodiscard]] std::string hear(const std::string& name, std::uint32_t from);
 

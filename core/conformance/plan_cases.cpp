@@ -78,7 +78,7 @@ void many_instances(StrategyMember& member) {
       require_same(answers[which], ask(instances[i], jobs[which].request),
                    fmt::format("one of {} instances answers otherwise than a fresh one", count));
     }
-    // Closes the instances in an order other than that of opening.
+    // Closes every second instance, so that instances are not closed in the order of opening.
     for (std::size_t i = 0; i < instances.size(); ++i) {
       instances.erase(instances.begin() + static_cast<std::ptrdiff_t>(i));
     }
@@ -171,7 +171,7 @@ void add_plan_cases(std::vector<StrategyCase>& cases) {
 }
 
 void add_purity_cases(std::vector<StrategyCase>& cases) {
-  // These cases run in new processes, because a plugin may cache what it read earlier.
+  // These cases run in new processes, because a plugin can cache what it read earlier.
   cases.push_back({.name = "no file or socket to make an instance", .run = pure_opening, .ranks = 1});
   cases.push_back({.name = "no file or socket to make a plan", .run = pure_planning, .ranks = 1});
 }

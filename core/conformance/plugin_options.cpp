@@ -57,7 +57,7 @@ void require_choices(const OptionSpec& option) {
   }
 }
 
-/// The bound of an integer option. If it has none: `end`, the end of the type's range.
+/// The bound of an integer option. An option without a bound gets `end`, the end of the type's range.
 std::int64_t integer_bound(const std::optional<double>& bound, std::int64_t end) {
   return bound && std::abs(*bound) < 0x1p63 ? static_cast<std::int64_t>(*bound) : end;
 }

@@ -11,7 +11,7 @@ namespace shardrun::conformance {
 /// in turn.
 [[nodiscard]] std::vector<OptionValues> small_options(const std::vector<OptionSpec>& specs, const OptionValues& given);
 
-/// The options among "key=value" settings. Other settings must be sizes of data.
+/// The options among "key=value" settings that are not sizes of data. Throws Error{job} if a key or value is wrong.
 [[nodiscard]] OptionValues given_options(const std::vector<OptionSpec>& specs,
                                          const std::vector<std::string>& settings);
 

@@ -21,7 +21,7 @@ namespace {
 /// A queue of the host: a thread that executes its work in order.
 class HostQueue final : public plugins::TransportQueue {
  public:
-  /// `at_once`: if it has no work, it executes a call within `call`, as a queue may.
+  /// `at_once`: an idle queue executes work inside call(), which the interface allows.
   explicit HostQueue(bool at_once = false)
       : TransportQueue(SR_QUEUE_HOST), at_once_(at_once), thread_([this] { work(); }) {}
   ~HostQueue() override {
@@ -130,7 +130,7 @@ struct OpensAtEnd {
 
 constexpr std::int64_t nanoseconds(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
 
-/// An op begins only when its queue reaches it. A queue into which it is joined waits for its result.
+/// An op begins only when its queue reaches it. A queue into which the op is joined waits for the op's end.
 void enqueued(Member& member) {
   MemberGroup& group = member.first(4);
   std::uint64_t id = 0;
@@ -182,7 +182,7 @@ void enqueued_when_idle(Member& member) {
   member.forget();
 }
 
-/// An op in a group of one member: a copy.
+/// Prepares an op that only copies, because its group has one member.
 plugins::TransportOp copying(MemberGroup& alone, std::uint64_t id, const sdk::Buffer& from, const sdk::Buffer& to) {
   const sdk::OpSpec op = {.opcode = SR_OP_ALL_REDUCE,
                           .dtype = SR_DTYPE_F32,
@@ -290,7 +290,7 @@ void failed_in_queue(Member& member, bool by_abort) {
       try {
         trial->op().join(late);
       } catch (const Error&) {
-        // A transport may refuse to join an op that has failed.
+        // A transport is allowed to refuse to join an op that has failed.
       }
       require(late.finish(failure_limit_s), "a queue waits for an op that had failed when it was joined: " + name);
       trial.reset();

@@ -27,8 +27,8 @@ struct Answer {
 /// are larger.
 enum class HostRelease { current, later };
 
-/// Asks for a plan. Throws Failure unless the answer is a valid plan, or a refusal with a reason. Also throws it if the
-/// strategy wrote to memory other than the error.
+/// Asks for a plan. Throws Failure unless the answer is a valid plan, or a refusal with a reason. Also throws Failure
+/// if the strategy wrote beyond its sr_error.
 [[nodiscard]] Answer ask(const plugins::Plugin& strategy, const plugins::StrategyRequest& request,
                          HostRelease host = HostRelease::current);
 

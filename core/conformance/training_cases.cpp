@@ -85,7 +85,7 @@ class Microbatch {
   std::size_t program_;
 };
 
-/// Compares a gradient with central differences of several step sizes, because one may cross a kink of the loss.
+/// Compares a gradient with central differences of several step sizes, because one can cross a kink of the loss.
 /// Returns the problem; empty if they agree for one step size.
 std::string differs(Microbatch& batch, StateId parameter, std::size_t element, double expected, double largest) {
   double numeric = 0;
@@ -183,7 +183,7 @@ std::string check_plan(const ModelJob& job, const graph::Graph& graph, const pla
       job.name, how, to_string(worst.what), worst.tensor, worst.relative(), worst.multiple(), verify::limit));
 }
 
-/// The beginning of a reason, because reasons may be long and many.
+/// The beginning of a reason, because reasons can be long and many.
 std::string shortened(const std::string& reason) {
   constexpr std::size_t most = 100;
   return reason.size() <= most ? reason : fmt::format("{:.{}}…", reason, most);

@@ -72,7 +72,7 @@ Trial::Trial(Member& member, MemberGroup& group, const Shape& shape, const Buffe
 sdk::OpSpec Trial::request() const {
   sdk::OpSpec request = spec_;
   if (spec_.opcode != SR_OP_BARRIER) {
-    // An op without elements may have an empty buffer, or none.
+    // An op without elements is allowed to have an empty buffer, or none.
     request.send = send_->bytes != 0 || rank_ % 2 == 0 ? send_ : std::nullopt;
     request.recv = recv_->bytes != 0 || rank_ % 2 == 0 ? recv_ : std::nullopt;
   }

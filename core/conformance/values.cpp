@@ -23,7 +23,7 @@ std::uint64_t uneven(const Shape& shape, std::uint32_t member) {
   return shape.count == 0 || member % 3 == 1 ? 0 : shape.count + 3 * member;
 }
 
-/// A number n such that the dtype represents all integers from 0 to n exactly: the largest n, or one large enough here.
+/// The largest n, up to 2^24, such that the dtype represents all integers from 0 to n exactly.
 std::uint32_t largest_exact(std::uint32_t dtype) {
   switch (dtype) {
     case SR_DTYPE_I8: return 127;
@@ -44,8 +44,8 @@ class Numbers {
         kinds_(shape.reduction == SR_REDUCE_SUM ? std::clamp(largest_exact(shape.dtype) / shape.members, 1U, 63U) + 1
                                                 : 128) {}
 
-  /// Element `index` of the data that `member` sends. It differs from neighbouring elements, from other members' and
-  /// from other rounds'.
+  /// Element `index` of the data that `member` sends. It is pseudorandom in index, member and round, so that elements
+  /// in wrong places are noticed.
   [[nodiscard]] double given(std::uint32_t member, std::uint64_t index) const noexcept {
     if (shape_.with_nan && (index + round_) % (shape_.members + 1) == member) {
       return std::numeric_limits<double>::quiet_NaN();

@@ -9,8 +9,8 @@
 
 namespace shardrun::conformance {
 
-/// A collective: these numbers determine the ops of its members, their data and the results. Sums and products of the
-/// data are exact in every dtype, unless `rounds` is set.
+/// The numbers that determine a collective: the ops of its members, their data and the results. Sums and products of
+/// the data are exact in every dtype, unless `rounds` is set.
 struct Shape {
   std::uint32_t opcode = SR_OP_ALL_REDUCE;
   std::uint32_t members = 1;
@@ -18,7 +18,7 @@ struct Shape {
   std::uint32_t dtype = SR_DTYPE_F32;
   std::uint32_t reduction = SR_REDUCE_SUM;
   std::uint32_t root = 0;
-  bool with_nan = false;  ///< whether some elements of one member are NaN; members take turns
+  bool with_nan = false;  ///< whether some elements are NaN, each on one member
   /// Whether f16 or bf16 results need rounding. The data then makes sums and products exact in float32 only. With more
   /// than two members, rounding at every member would give other results.
   bool rounds = false;

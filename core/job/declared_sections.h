@@ -13,7 +13,7 @@ namespace shardrun::job {
 /// The prefix of a section with the options of a transport; the transport's name follows.
 inline constexpr std::string_view transport_prefix = "transport.";
 
-/// Both read the section's name first, because it decides which other keys there are.
+/// Reads the key `name` first, because the model that it names declares the other keys.
 void read_model(Reading& reading, const Section& section);
 void read_engine(Reading& reading);
 void read_strategy(Reading& reading);

@@ -28,7 +28,7 @@ struct Meaning {
   std::string note;
 };
 
-/// The key for which `key` is the name in other programs.
+/// The key of `specs` that other programs call `key`.
 std::optional<Meaning> meaning_of(const std::vector<OptionSpec>& specs, std::string_view key) {
   for (const OptionSpec& spec : specs) {
     for (const Alias& alias : spec.aliases) {

@@ -34,7 +34,7 @@ void check_bytes(std::string_view line, const std::string& where) {
   }
 }
 
-/// The value after the opening quote of `text`. Only a comment may follow the closing quote.
+/// The value after the opening quote of `text`. Throws Error{job} if more than a comment follows the closing quote.
 std::string quoted_value(std::string_view text, const std::string& where) {
   std::string value;
   for (std::size_t i = 1; i < text.size(); ++i) {

@@ -8,7 +8,7 @@
 
 namespace shardrun::job {
 
-/// `include = path`: that file's settings come before this file's.
+/// A line `include = path`. The settings of the file with this line replace those of the included file.
 struct RawInclude {
   std::string path;
   std::string where;
@@ -27,7 +27,7 @@ struct RawText {
 ///   key = value
 ///   key = "a value"       ; for a value with " ;" in it, or white space at its ends; "" is a quote within
 ///
-/// Throws Error{job}, beginning with "file:line: ", for anything else.
+/// Throws Error{job} for anything else. The message begins with "file:line: ", or "file: " if no line is to blame.
 [[nodiscard]] RawText parse_ini(std::string_view text, const std::string& file);
 
 /// The value as it must be written after `=`: quoted if necessary.

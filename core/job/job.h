@@ -51,7 +51,7 @@ struct Sharding {
 /// The names of the values of Weights, in order.
 inline const std::vector<std::string> weights_choices = {"auto", "float32", "bfloat16", "float16", "int8"};
 
-/// The name with which a job leaves the choice of a transport to the host.
+/// The value by which a job leaves a choice to the host, such as that of a transport or of the type of weights.
 inline constexpr const char* automatic = "auto";
 
 /// A model, engine, strategy or transport, with values for the options that it declares.
@@ -73,7 +73,7 @@ struct DataSettings {
   std::int64_t batch{};             ///< sequences or samples per optimizer step, on all ranks together
   std::int64_t microbatches{};
   std::int64_t eval_batch{};    ///< 0: like a microbatch
-  std::int64_t eval_samples{};  ///< the most in an evaluation; 0: all
+  std::int64_t eval_samples{};  ///< the most samples in an evaluation; 0: all
 };
 
 struct TrainSettings {
@@ -120,7 +120,7 @@ struct CheckpointSettings {
   bool used = false;     ///< the job has the section
   std::int64_t every{};  ///< in steps; 0: no saves by steps
   double minutes{};      ///< 0: no saves by time
-  std::int64_t keep{};   ///< how many of the newest; 0: all
+  std::int64_t keep{};   ///< how many of the newest checkpoints are kept; 0: all
   std::int64_t keep_every{};
   std::filesystem::path folder;  ///< empty: `checkpoints` in the output folder
   bool async{};                  ///< steps continue while a checkpoint is written
@@ -146,18 +146,18 @@ struct InferSettings {
   std::int64_t outputs{};   ///< values per prediction; 0: as the checkpoint says
   // For a job that continues prompts; see generates().
   std::int64_t tokens{};   ///< the most tokens to add to a prompt; 0: the job applies a model to arrays
-  std::int64_t context{};  ///< the most tokens of a prompt and its answer; 0: as the model has
-  std::int64_t slots{};    ///< sequences at once; 0: as [cluster] memory has room for
+  std::int64_t context{};  ///< the most tokens of a prompt and its answer; 0: the model's context
+  std::int64_t slots{};    ///< sequences at once; 0: as many as [cluster] memory has room for
   std::int64_t chunk{};    ///< tokens of a prompt that are read at once
   std::int64_t page{};     ///< tokens on a page of the caches
   RealType cache{};
   Weights weights{};
-  RealType activations{};  ///< to which products with bfloat16 weights round their first operand
-  Invariant invariant{};   ///< on what an answer's bits do not depend: on other prompts alone, or on the ranks, too
-  bool prompt_logprobs{};  ///< prompts may ask for the logarithms of the probabilities of their own tokens
+  RealType activations{};  ///< the type to which products with bfloat16 weights round their first operand
+  Invariant invariant{};   ///< batch: an answer's bits do not depend on other prompts; ranks: nor on the ranks
+  bool prompt_logprobs{};  ///< whether prompts can ask for the logarithms of the probabilities of their own tokens
   bool writes_text{};      ///< answers are written as they are, instead of as JSON objects
   bool timings{};          ///< answers tell how long they took
-  bool events{};           ///< answers are told piece by piece, as they come
+  bool events{};           ///< answers are written piece by piece, as events, while they are made
   double temperature{};
   std::int64_t top_k{};
   double top_p{};
@@ -195,8 +195,9 @@ struct GivenSetting {
   std::string where;
 };
 
-/// A job that has been checked: every field has its value, given or by default, and the fields are consistent. All
-/// paths are absolute.
+/// A job that parse_job() has checked. Every field has a value, given or by default, and the fields are consistent.
+/// Paths are absolute, except `file`, and `data.tokenizer` if it is "char" or "byte". While a job is parsed,
+/// SchemaProviders get a Job in which only some fields are set.
 struct Job {
   std::string file;                          ///< the path as given, for messages
   std::string name;                          ///< the file's stem
@@ -215,7 +216,7 @@ struct Job {
   std::int64_t check_every{};  ///< steps between comparisons of replicas; 0: only at evaluations and saves; -1: none
   std::uint64_t seed{};
   std::int64_t threads{};        ///< per rank; 0: this machine's cores divided by ranks
-  std::filesystem::path output;  ///< may contain {time}
+  std::filesystem::path output;  ///< can contain {time}
   std::size_t output_given{};    ///< where in `output` the part from the job file begins
   Task task{};
   Trace trace{};
@@ -223,19 +224,17 @@ struct Job {
   std::int64_t trace_steps{};
 
   std::vector<AxisTransport> axis_transports;
-  /// Ranks i · machine_ranks to (i + 1) · machine_ranks − 1 share machine i. A fact about a run, not a setting; 0: as
-  /// in [cluster].
+  /// The number of consecutive ranks that share a machine; 0: as in [cluster]. A fact about a run, not a setting.
   std::int64_t machine_ranks = 0;
-  std::vector<Chosen> transports;  ///< those in use, each once; empty with one rank
+  std::vector<Chosen> transports;  ///< those in use, each once; with one rank, only those that the job names
 
-  /// [mesh] order: the rank at each place of the mesh. Empty: the rank has the place's number, unless
-  /// `is_order_chosen`.
+  /// [mesh] order: the rank at each place of the mesh. Empty: rank i is at place i, unless `is_order_chosen`.
   std::vector<std::int64_t> mesh_order;
-  bool is_order_chosen = false;  ///< order = topology: chosen by what ranks send along each axis
+  bool is_order_chosen = false;  ///< order = topology: the host chooses an order by what ranks send along each axis
   std::vector<MeshAxis> mesh;    ///< empty without [mesh]; otherwise the product of sizes is `ranks`
   std::vector<Sharding> sharding;
   PluginSettings plugins;
-  Chosen engine;                     ///< used instead of model and strategy; without a name: none
+  Chosen engine;                     ///< runs the job in place of model and strategy; without a name: none
   std::filesystem::path weights;     ///< [model] from: the weights with which a model begins; empty: its own
   std::filesystem::path checkpoint;  ///< what the engine or an inferring model loads; empty: nothing
   Chosen model;
@@ -245,7 +244,7 @@ struct Job {
   InferSettings infer;      ///< for task infer
   CheckpointSettings checkpoints;
   MetricsSettings metrics;  ///< for tasks train and iterate
-  ClusterSettings cluster;  ///< only for 'shardrun plan'
+  ClusterSettings cluster;  ///< mainly for 'shardrun plan'
 
   std::vector<GivenSetting> given;  ///< in the order of the schema; an entry without a key stands for a section
 
@@ -280,7 +279,7 @@ struct Job {
 /// What parsing a job needs from models and plugins. If options are nothing, there is no such model or plugin. The
 /// lists of names are used only in messages.
 struct SchemaProviders {
-  /// Only `plugins.path` of the Job is set.
+  /// Of the Job, at least `plugins.path` is set.
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view model, const Job& job)> model_options;
   std::function<std::vector<std::string>(const Job& job)> model_names;
   /// The settings of [model], including its name, of the model to which these weights belong. Throws Error.
@@ -290,7 +289,8 @@ struct SchemaProviders {
   /// Throws Error{job} if [checkpoint] resume names none.
   std::function<std::filesystem::path(const Job& job)> checkpoint_to_resume;
 
-  /// Called last. The Job is complete except for the plugins' options.
+  /// Of the Job, at least `plugins.path` is set, when a message about a wrong key is made. Otherwise all is set except
+  /// the options of strategy and transports.
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view strategy, const Job& job)> strategy_options;
   std::function<std::vector<std::string>(const Job& job)> strategy_names;
 
@@ -307,11 +307,11 @@ struct SchemaProviders {
   std::function<std::int64_t(const Job& job)> automatic_ranks;
 };
 
-/// Throws Error{job}, whose message begins with the place; Error{plugin} for options that are declared wrongly; and
-/// what the providers throw.
+/// Makes a Job of the settings and checks it. Throws Error{job} with the place of the setting, Error{plugin} for
+/// options that are declared wrongly, and what the providers throw.
 [[nodiscard]] Job parse_job(const RawJob& raw, const SchemaProviders& providers);
 
-/// Only `[plugins] path`, for commands without a job.
+/// The folders of [plugins] path, for commands that need no other setting. Throws Error{job}.
 [[nodiscard]] std::vector<std::filesystem::path> plugin_path(const RawJob& raw);
 
 /// The text of a job file with this job's settings and overrides, absolute paths and its output folder. Parsed from any

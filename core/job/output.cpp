@@ -18,9 +18,9 @@ namespace {
 
 constexpr std::string_view time_placeholder = "{time}";
 
-/// The offset in `path` at which the text of the job file begins. What stands before it comes from `folder`, to which
-/// the text is relative. If an absolute text begins with the folder, as in a run's own job.ini, the folder does not
-/// count either.
+/// The offset in `path`, the output folder, at which the part begins that the job file gives. What stands before it
+/// comes from `folder`, to which `text`, the value in the job file, is relative. If `text` is absolute and begins with
+/// `folder`, as in a run's own job.ini, the offset is behind `folder`, too.
 std::size_t begin_of_given(const std::filesystem::path& path, const std::filesystem::path& text,
                            const std::filesystem::path& folder) {
   const std::string& whole = path.native();

@@ -8,13 +8,13 @@
 
 namespace shardrun::job {
 
-// [job] output may contain {time}. One process fills it in for all ranks when the run begins.
+// [job] output can contain {time}. One process replaces {time} for all ranks when the run begins.
 
 /// Sets `output`, which is runs/NAME by default, and `output_given`. Throws Error{job} if no folder can have
 /// the job's name.
 void choose_output(const RawJob& raw, Job& job);
 
-/// Throws Error{job} if [job] output has anything else in braces.
+/// Throws Error{job} if [job] output has anything but {time} in braces.
 void check_output(const Job& job);
 
 /// Throws Error{job} if the job should continue from the newest checkpoint of its own folder,

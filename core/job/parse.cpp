@@ -179,8 +179,8 @@ void check_task(const Reading& reading, const Section& section) {
                         fmt::join(section.tasks, " or ")));
 }
 
-/// Resolves `ranks = auto`: the number of places in the mesh or, without a mesh, the number that fits here. For a
-/// range, sets its limits.
+/// Resolves `ranks = auto`: the number of places in the mesh or, without a mesh, the number that fits here. If ranks is
+/// a range, takes the number in the range that is nearest to this one.
 void resolve_ranks(Reading& reading) {
   Job& job = reading.job;
   if (job.ranks != 0) {
@@ -218,8 +218,8 @@ void read_cluster_axes(Reading& reading) {
   }
 }
 
-/// Reads [model] or [engine]. In a job with an engine, settings of sections that do not apply are only noted, for
-/// check_rules().
+/// Reads [model], or [engine] and, if it is given, [model]. In a job with an engine, [strategy] and [sharding] are only
+/// noted, so that check_rules() refuses them.
 void read_model_or_engine(Reading& reading, const Section& section) {
   const Job& job = reading.job;
   if (job.engine.name.empty()) {
@@ -279,8 +279,8 @@ bool has_required_options(const RawSection& model, const SchemaProviders& provid
 }
 
 /// checkpoint_to_resume() for a job whose weights are not there. `is_whole`: the job has all settings of its model, so
-/// that it can be read without a checkpoint. Then the result is empty if [checkpoint] is wrong, which the run reports.
-/// Another job is refused if [checkpoint] is wrong, or if it may need the weights' tokenizer.
+/// that it can be read without a checkpoint. The result is then empty if [checkpoint] is wrong, which the run reports.
+/// If not `is_whole`, throws Error{job} if [checkpoint] is wrong, or if the run can have used the weights' tokenizer.
 std::filesystem::path checkpoint_without_weights(const RawJob& raw, const SchemaProviders& providers, bool is_whole) {
   std::filesystem::path resumed;
   try {
@@ -351,7 +351,7 @@ RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
   return raw;
 }
 
-/// If the job does not choose its checks, chooses those that cost next to nothing.
+/// Chooses checks that cost next to nothing if the job chooses none. Throws Error{job} if its checks are contradictory.
 void choose_checks(Reading& reading) {
   Job& job = reading.job;
   if (!job.is_given("job", "check")) {

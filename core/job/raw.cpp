@@ -13,7 +13,7 @@
 namespace shardrun::job {
 namespace {
 
-/// A limit: files that each include two other files could take forever to read.
+/// The most files that are included. Without a limit, files that each include two others could take forever to read.
 constexpr std::size_t most_files = 100;
 
 void put(RawSection& section, RawSetting setting) {
@@ -118,7 +118,7 @@ struct Override {
   std::string_view value;
 };
 
-/// The prefix of the section whose keys are names of tensors.
+/// The beginning of an override of [sharding], whose keys are names of tensors.
 constexpr std::string_view names_section = "sharding.";
 
 [[noreturn]] void refuse(std::string_view text, std::string_view why) {
@@ -133,7 +133,7 @@ Override parse_override(std::string_view text) {
     refuse(text, "has a control character or bytes that are not UTF-8; a job file could not hold it");
   }
   const std::size_t equals = text.find('=');
-  // Section names may contain dots, keys may not, except for names of tensors.
+  // Names of sections can contain dots. Keys cannot, unless they are names of tensors.
   const std::string_view name = text.substr(0, equals);
   const std::size_t dot = trimmed(name).starts_with(names_section) ? name.find('.') : name.rfind('.');
   if (equals == std::string_view::npos || dot == std::string_view::npos) {

@@ -42,9 +42,9 @@ struct RawJob {
   [[nodiscard]] const RawSection* find(std::string_view section) const noexcept;
 };
 
-/// Reads a regular file of at most `max_file_bytes`, in UTF-8 with or without a byte order mark, with lines ended by LF
-/// or CRLF; and the files that it includes. `overrides` are the arguments of --set, `section.key=value`. Throws
-/// Error{job} for the file, and Error{usage} for an override that has another form or is given twice.
+/// Reads a job file and the files that it includes: regular files of at most `max_file_bytes`, in UTF-8 with or without
+/// a byte order mark, with lines ended by LF or CRLF. `overrides`: arguments of --set, `section.key=value`. Throws
+/// Error{job} for the files, and Error{usage} for an override that has another form or is given twice.
 [[nodiscard]] RawJob read_job_file(const std::filesystem::path& path, std::span<const std::string> overrides = {});
 
 /// read_job_file() for text in memory. `file` names it in messages and need not exist.

@@ -101,7 +101,7 @@ void check_of_models(const Job& job) {
                             where(job, {"data", ""}), job.engine.name, where(job, {"job", "engine"})));
   }
   for (const KeyName& name : rules().of_models) {
-    const bool is_saved = name.section == "checkpoint" && job.task == Task::iterate;  // then the engine has states
+    const bool is_saved = name.section == "checkpoint" && job.task == Task::iterate;  // the engine's states are saved
     if (!is_saved && job.is_given(name.section, name.key)) {
       throw Error(ErrorCode::job,
                   fmt::format("{}: {} has no effect with [job] engine = {} ({}); remove it", where(job, name),
@@ -122,7 +122,7 @@ const std::filesystem::path& folder_of(const Reading& reading, std::string_view 
   return setting != nullptr ? setting->folder : reading.raw.job_folder;
 }
 
-/// The keys that the job's sections may have, for an error about a key in the wrong section.
+/// The keys that the job's sections can have, for an error about a key in the wrong section.
 std::vector<KnownKeys> all_keys(const Reading& reading) {
   std::vector<KnownKeys> all = known_keys();
   if (reading.providers == nullptr) {

@@ -85,7 +85,7 @@ struct Rules {
   std::vector<KeyName> of_models;  ///< without effect with [job] engine; an entry without a key stands for a section
   std::vector<OrderRule> order;
   std::vector<EffectRule> effect;
-  std::vector<KeysOfSection> exclusive;  ///< at most one of the keys may be given
+  std::vector<KeysOfSection> exclusive;  ///< at most one of the keys can be given
   std::vector<KeysOfSection> content;    ///< if the section is given, at least one of the keys must be
   std::vector<NeedRule> need;
 };

@@ -24,7 +24,7 @@ std::string reason(int error) { return std::generic_category().message(error); }
 
 class File {
  public:
-  /// Non-blocking, because otherwise opening a pipe without a writer would wait.
+  /// Opens the file without blocking, because opening a pipe that has no writer would wait. Throws Error{job}.
   explicit File(const std::filesystem::path& path)
       : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (descriptor_ < 0) {

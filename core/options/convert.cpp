@@ -84,8 +84,8 @@ IntegerRange to_range(const OptionSpec& spec, std::string_view text, std::size_t
   return range;
 }
 
-/// Parses digits, with a decimal point allowed if a unit follows. K to T are powers of 1000, Ki to Ti of 1024;
-/// a B may follow.
+/// Parses digits and an optional unit: K to T are powers of 1000, Ki to Ti are powers of 1024, and a B can follow. With
+/// such a unit, the number can have a decimal point.
 std::int64_t to_bytes(std::string_view text, const SettingPlace& place) {
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   std::string_view unit = trimmed(text.substr(digits));

@@ -14,12 +14,12 @@ struct SettingPlace {
   std::string setting;
 };
 
-/// `path` without '.' and '..'. Returned unchanged if removing them would lead to another file: after a link to a
-/// folder, '..' means the parent of the folder to which the link points.
+/// `path` without '.' and '..'. The path stays unchanged if removing them would lead to another file, because after a
+/// link to a folder, '..' means the parent of the folder to which the link points.
 [[nodiscard]] std::filesystem::path normal_path(const std::filesystem::path& path);
 
-/// Parses `text` and checks the value against `spec`. Relative paths are relative to `folder`, unless that is empty.
-/// Throws Error{job}.
+/// Parses `text` and checks the value against `spec`. Paths are made absolute by `folder`; if it is empty, relative
+/// paths stay relative. Reads no file. Throws Error{job}.
 [[nodiscard]] OptionValue convert(const OptionSpec& spec, std::string_view text, const SettingPlace& place,
                                   const std::filesystem::path& folder);
 

@@ -12,7 +12,7 @@
 namespace shardrun {
 namespace {
 
-/// A hint: the option for which the name is another program's, or the nearest name.
+/// A hint for a message about an unknown name: the option that other programs call so, or the nearest name.
 std::string hint_for(std::span<const OptionSpec> specs, std::string_view name, const std::vector<std::string>& names) {
   for (const OptionSpec& spec : specs) {
     for (const Alias& alias : spec.aliases) {

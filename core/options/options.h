@@ -19,7 +19,7 @@ enum class OptionType {
   real,     ///< a finite double
   boolean,  ///< true false yes no on off 1 0
   text,
-  path,            ///< absolute once parsed; or one of `choices`, if there are any
+  path,            ///< one of `choices`, or a path, which the job file makes absolute
   choice,          ///< one of `choices`
   choice_or_path,  ///< one of `choices`, or the path of a text file
   text_list,       ///< elements separated by `separator`; each is one of `choices`, if there are any
@@ -34,18 +34,18 @@ struct Alias {
   Alias(const std::string& name) : name(name) {}
 
   std::string name;
-  std::string note;  ///< how their meanings differ
+  std::string note;  ///< how the meanings of the two names differ
 };
 
 /// Another program's name for one of the choices.
 struct ChoiceAlias {
   std::string name;
   std::string choice;
-  std::string note{};  ///< how their meanings differ
+  std::string note{};  ///< how the meanings of the two names differ
 };
 
-/// Declares one setting: the values that the job file may give it, and their meaning. The fixed sections of the job
-/// file, models and plugins all declare their settings in this way.
+/// Declares one setting: the values that a job file can give it, and their meaning. The fixed sections of the job file,
+/// models and plugins all declare their settings in this way.
 struct OptionSpec {
   std::string name;  ///< [a-z][a-z0-9_]*
   OptionType type = OptionType::integer;
@@ -54,13 +54,13 @@ struct OptionSpec {
   std::optional<double> maximum{};
   std::vector<std::string> choices{};
   std::string help{};
-  bool optional = false;  ///< may be left out although it has no default; see OptionValues::has()
+  bool optional = false;  ///< can be left out although it has no default; see OptionValues::has()
   bool minimum_excluded = false;
   bool maximum_excluded = false;
   bool names_transport = false;  ///< a text that names a transport, which the job then also uses
   char separator = ',';
-  bool automatic = false;  ///< an integer that may be `auto`: it is 0 until its owner replaces it
-  bool ranged = false;     ///< an integer that may be a range, LEAST..MOST
+  bool automatic = false;  ///< an integer that can be `auto`, which is 0 until the option's owner replaces it
+  bool ranged = false;     ///< an integer that can be a range, LEAST..MOST
   std::vector<Alias> aliases{};
   std::vector<ChoiceAlias> choice_aliases{};
 };
@@ -73,7 +73,7 @@ struct OptionFile {
   auto operator<=>(const OptionFile&) const = default;
 };
 
-/// The value of an integer that may be a range. Both ends are included.
+/// The value of an integer option that is given as a range. Both ends are included.
 struct IntegerRange {
   std::int64_t least = 0;
   std::int64_t most = 0;
@@ -104,7 +104,7 @@ class OptionValues {
 
   [[nodiscard]] bool has(std::string_view name) const noexcept;
 
-  /// Each REQUIRES that `name` was declared with this type and has a value; otherwise it throws Error{internal}.
+  /// Each getter throws Error{internal} unless `name` was declared with this type and has a value.
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
   [[nodiscard]] double real(std::string_view name) const;
   [[nodiscard]] bool boolean(std::string_view name) const;

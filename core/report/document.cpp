@@ -50,8 +50,8 @@ constexpr std::array<std::string_view, 2> left_out_columns = {"comm_s", "bandwid
 
 constexpr double missing = std::numeric_limits<double>::quiet_NaN();
 
-/// The fields of a line of metrics.jsonl that are numbers. null is NaN. Nothing if it is no such line: the last one of
-/// a live run may be unfinished.
+/// The numbers of a line of metrics.jsonl by field. null and texts are NaN. Nothing if the text is no such line, such
+/// as an unfinished last line of a live run.
 std::optional<std::map<std::string_view, double>> numbers_of(std::string_view line) {
   std::map<std::string_view, double> numbers;
   bool is_whole = line.ends_with('}');
@@ -66,7 +66,7 @@ std::optional<std::map<std::string_view, double>> numbers_of(std::string_view li
   return is_whole ? std::optional(std::move(numbers)) : std::nullopt;
 }
 
-/// A number with so many digits as a drawing needs.
+/// A number rounded to 4 digits, which are enough for a drawing.
 json::value drawn(double number) {
   std::array<char, 32> digits{};
   const auto [end, failed] =
@@ -78,7 +78,7 @@ json::value drawn(double number) {
   return rounded;
 }
 
-/// An integer as such: metrics.jsonl has steps, and sums of tokens, as integers.
+/// A number as JSON. Whole numbers become integers, as the steps and the sums of tokens in metrics.jsonl are.
 json::value number_value(double number) {
   constexpr double most_exact = 0x1p53;
   return std::isnan(number) ? json::value()
@@ -100,7 +100,7 @@ class Steps {
     std::vector<double>& steps = columns_["step"];
     if (numbers->size() == 2 && numbers->contains("val_loss")) {
       const auto same = std::ranges::find(steps.rbegin(), steps.rend(), step);
-      if (same != steps.rend()) {  // was validated after a later step had been written
+      if (same != steps.rend()) {  // the step was validated after a later step had been written
         column("val_loss", rows_)[static_cast<std::size_t>(steps.rend() - same) - 1] = numbers->at("val_loss");
         return true;
       }
@@ -126,13 +126,13 @@ class Steps {
     const auto number = [&](std::string_view name) { return numbers->contains(name) ? numbers->at(name) : missing; };
     const double seconds = number("step_s");
     const double passed =
-        std::round(number("tokens_per_s") * seconds);  // a whole number, which was divided by the time
+        std::round(number("tokens_per_s") * seconds);  // a whole number of tokens was divided by the time
     time_.push_back((time_.empty() ? 0 : time_.back()) + (std::isnan(seconds) ? 0 : seconds));
     tokens_.push_back((tokens_.empty() ? 0 : tokens_.back()) + (std::isnan(passed) ? 0 : passed));
     return true;
   }
 
-  /// The distance of the lines that are kept, beside the last and the validated ones.
+  /// The number n such that every n-th line is kept. The last line, and lines with a validation, are kept, too.
   [[nodiscard]] std::size_t kept_every() const noexcept { return (rows_ + most_steps - 1) / most_steps; }
 
   [[nodiscard]] json::object columns() const {
@@ -169,7 +169,7 @@ class Steps {
     return values;
   }
 
-  /// Whether a row is kept because of its validation: unless most rows have one.
+  /// Whether rows are kept because they have a validation. They are, unless too many rows have one.
   [[nodiscard]] bool keeps_validated() const {
     const auto validated = columns_.find("val_loss");
     const auto is_there = [](double value) { return !std::isnan(value); };
@@ -194,9 +194,9 @@ class GrowingLines {
  public:
   explicit GrowingLines(std::filesystem::path path) : path_(std::move(path)) {}
 
-  /// Calls `add` with each line since the last call; the last one of before again, because it may have changed. Calls
-  /// `begin_again` first if the file does not continue what was read. Notes how many lines `add` refused. A last line
-  /// without an end does not count, because it may be unfinished.
+  /// Calls `add` with the last line of the last call, which can have changed, and with each line since. Calls
+  /// `begin_again` before if the file does not continue what was read. Adds a note that says how many lines `add`
+  /// refused. A last line without a newline does not count as refused, because it can be unfinished.
   template <typename BeginAgain, typename Add>
   void read(json::object& run, const BeginAgain& begin_again, const Add& add) {
     std::ifstream file(path_, std::ios::binary);
@@ -229,7 +229,7 @@ class GrowingLines {
   }
 
  private:
-  /// Whether a line is the last one, or that with a validation loss added.
+  /// Whether a line is `last_`, or `last_` with a validation loss added.
   [[nodiscard]] bool continues(std::string_view line) const {
     return line.starts_with(std::string_view(last_).substr(0, last_.size() - 1));
   }
@@ -298,8 +298,8 @@ json::object json_of(const std::vector<Interval>& intervals) {
   return object;
 }
 
-/// What each rank did in each interval, and the slow ranks of the last line. After an elastic restart only intervals
-/// with the last number of ranks.
+/// What each rank did in each interval, and the slow ranks of the last line. Only the intervals since the last change
+/// of the number of ranks are kept.
 class RankTimes {
  public:
   /// Adds a line. Returns false if it cannot be read.
@@ -362,7 +362,7 @@ void note_missing_steps(json::object& run, const json::object& summary) {
   }
 }
 
-/// What a field of a summary is, if it is not null.
+/// The type that a field of a summary must have, if the field is not null.
 enum class Form : std::uint8_t { number, text, list, object };
 
 struct Field {
@@ -411,7 +411,7 @@ const char* text_of(Form form) noexcept {
   return names[static_cast<std::size_t>(form)];
 }
 
-/// Removes what has not the form that it should have, and collects what that was.
+/// Removes fields that have another form than they should have, and collects their names for a note.
 class FormCheck {
  public:
   void check(json::object& object, const std::string& path, std::span<const Field> fields) {
@@ -424,7 +424,7 @@ class FormCheck {
     }
   }
 
-  /// Checks the objects in a list of `object`.
+  /// Checks the objects in the list `name` of `object`.
   void check_list(json::object& object, const std::string& name, std::span<const Field> fields) {
     json::value* const list = object.if_contains(name);
     if (list == nullptr || !list->is_array()) {
@@ -441,7 +441,7 @@ class FormCheck {
     }
   }
 
-  /// Checks that all that an object has are numbers, or objects of numbers.
+  /// Checks that an object has only numbers, and objects of numbers.
   void check_numbers(json::object& object, const std::string& path) {
     for (auto each = object.begin(); each != object.end();) {
       const std::string name = path + std::string(each->key());
@@ -475,7 +475,7 @@ class FormCheck {
   std::vector<std::string> wrong_;
 };
 
-/// Leaves out of a summary, and of all in it that the page reads, what has another form than it should.
+/// Removes from a summary, and from the objects in it that the page reads, fields that have a wrong form.
 void check_summary(json::object& run, json::object& summary) {
   FormCheck form;
   form.check(summary, "", summary_fields);
@@ -515,7 +515,7 @@ std::optional<json::object> read_summary(json::object& run, const std::filesyste
   }
 }
 
-/// Sets a field of `to` to one of `from`, if that is there.
+/// Sets the field `name` of `to` to the field `from_name` of `from`, if `from` has it.
 void copy(json::object& to, std::string_view name, const json::object& from, std::string_view from_name) {
   if (const json::value* const value = from.if_contains(from_name)) {
     to[name] = *value;
@@ -579,7 +579,7 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-/// Adds of each field the picture of its last step, and the animation.
+/// Adds the picture of the last step and the animation of each field that has them.
 void add_pictures(json::object& run, const std::filesystem::path& folder) {
   std::map<std::pair<std::string, std::string>, metrics::SavedPicture> last;  // by field and extension
   for (metrics::SavedPicture& picture : metrics::pictures_of(folder)) {

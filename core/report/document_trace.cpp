@@ -154,7 +154,7 @@ class Digest {
   std::int64_t last_step_ = -1;
 };
 
-/// Reads a trace as runs write it: an event a line. Throws std::exception for another file.
+/// Reads a trace as runs write it, with one event per line. Throws std::exception for another file.
 json::value digest_of(std::string_view text) {
   Digest digest;
   std::array<unsigned char, 4096> memory{};

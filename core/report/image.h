@@ -20,7 +20,7 @@ struct Color {
   bool operator==(const Color&) const = default;
 };
 
-/// How numbers become colours. Both are readable with any colour vision: lightness alone tells the values apart.
+/// How numbers become colours. Colours differ in lightness, too, so that they can be read with any colour vision.
 enum class ColorMap : std::uint8_t {
   sequential,  ///< from dark violet to light yellow
   diverging,   ///< from dark blue over white to dark brown, with zero in the middle
@@ -66,7 +66,7 @@ void write_png(const std::filesystem::path& path, const Image& image);
 /// An animation that repeats without end. Until commit() the path keeps the old file. Throws Error{io}.
 class GifWriter {
  public:
-  /// `first`: the first frame, whose size and palette all frames have. `seconds`: how long each is shown.
+  /// `first`: has the size and the palette of all frames, but is not added. `seconds`: how long each frame is shown.
   GifWriter(std::filesystem::path path, const Image& first, double seconds);
   GifWriter(const GifWriter&) = delete;
   GifWriter& operator=(const GifWriter&) = delete;
@@ -81,7 +81,7 @@ class GifWriter {
   files::AtomicFile file_;
   int hundredths_;
   std::exception_ptr failed_;                   ///< why the file could not be written
-  std::unique_ptr<void, void (*)(void*)> gif_;  ///< giflib's
+  std::unique_ptr<void, void (*)(void*)> gif_;  ///< giflib's handle
 };
 
 }  // namespace shardrun::report

@@ -71,7 +71,7 @@ GifWriter::GifWriter(std::filesystem::path path, const Image& first, double seco
           gif_of(gif_)->Error);
 }
 
-/// Called by giflib, which is written in C: an exception is stored until giflib has returned.
+/// Called by giflib, which is written in C. Stores an exception, because it must not pass through giflib.
 int GifWriter::write(void* writer, const unsigned char* bytes, int count) {
   auto* const self = static_cast<GifWriter*>(writer);
   try {

@@ -10,7 +10,7 @@ namespace shardrun::report {
 namespace {
 
 constexpr std::string_view mark = "<!-- shardrun report -->";
-/// The mark stands within this many first bytes of a page.
+/// The number of bytes at the beginning of a page among which the mark stands.
 constexpr std::size_t most_before_mark = 4096;
 
 /// Replaces the first `what`, from `begin` on. Returns the offset after the replacement.
@@ -37,7 +37,7 @@ std::string html_text(std::string_view text) {
 /// JSON with the same value, in UTF-8, in which nothing can end a script element or a line of JavaScript. All that is
 /// replaced stands in strings.
 std::string script_safe(std::string_view json) {
-  constexpr std::string_view separators = "\xe2\x80";  // of lines and paragraphs: U+2028 and U+2029
+  constexpr std::string_view separators = "\xe2\x80";  // first bytes of U+2028 and U+2029, which end lines
   std::string safe;
   const std::string text = with_replacements(json);
   safe.reserve(text.size() + text.size() / 64);

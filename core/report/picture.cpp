@@ -9,8 +9,8 @@
 namespace shardrun::report {
 namespace {
 
-constexpr std::int64_t most_cells = 1024;   ///< per side
-constexpr std::int64_t least_pixels = 512;  ///< of the longer side of a plane
+constexpr std::int64_t most_cells = 1024;   ///< most cells on a side
+constexpr std::int64_t least_pixels = 512;  ///< length that the longer side of a plane should have
 constexpr std::int64_t least_width = 480;   ///< width of an image that leaves room for its title
 constexpr std::int64_t least_bar = 160;
 constexpr std::int64_t plot_width = 640;
@@ -122,8 +122,8 @@ std::int64_t zoom_of(std::int64_t rows, std::int64_t columns) {
   return std::max<std::int64_t>(least_pixels / std::max(rows, columns), 1);
 }
 
-/// Draws a plane. `rows` returns the ticks for a height in pixels. Over time, rows are steps, as high as suits the
-/// picture, and time runs upwards.
+/// Draws a plane. `rows` returns the ticks for a height in pixels. `is_over_time`: rows are steps, time runs upwards,
+/// and cells need not be square.
 Image draw_plane(const Cells& cells, const std::string& title, const Style& style,
                  const std::function<std::vector<Tick>(std::int64_t height)>& rows, bool is_over_time) {
   const std::int64_t zoom = zoom_of(is_over_time ? 1 : cells.rows, cells.columns);
@@ -151,7 +151,7 @@ Image draw_plane(const Cells& cells, const std::string& title, const Style& styl
   return image;
 }
 
-/// Adds a line to the plot, one column of pixels at a time. Each column starts at the end of the one before.
+/// Adds a line to the plot, one column of pixels at a time. Each column reaches to the middle of the one before.
 void draw_curve(Image& image, const Frame& frame, const Cells& cells, const Scale& scale) {
   const auto height_of = [&](double value) {
     const double share = (value - scale.low) / (scale.high - scale.low);

@@ -30,7 +30,7 @@ struct Cells {
   std::int64_t columns = 0;
   std::vector<double> values;   ///< NaN if an element of the cell is not finite
   std::int64_t not_finite = 0;  ///< number of elements that are not finite
-  // The least and the greatest element of each cell; only for a line.
+  // The least and the greatest finite element of each cell; only for a line.
   std::vector<double> least;
   std::vector<double> greatest;
 };
@@ -38,10 +38,10 @@ struct Cells {
 /// Reads elements from number `first` on, in row-major order.
 using ReadElements = std::function<void(std::int64_t first, std::span<double> to)>;
 
-/// Reads all elements once, a piece at a time.
+/// Makes the cells of a field. Reads all elements once, a piece at a time.
 [[nodiscard]] Cells cells_of(const Extent& field, const ReadElements& read);
 
-/// The range of numbers for which a picture's colours, or the height of a line's plot, stand.
+/// The range of numbers that a picture's colours, or the height of a line's plot, show.
 struct Scale {
   double low = 0;
   double high = 1;
@@ -57,13 +57,13 @@ struct Scale {
 
 struct Style {
   ColorMap map = ColorMap::sequential;
-  Scale scale;  ///< numbers beyond it get the colours of its ends, and a line is cut off there
+  Scale scale;  ///< numbers beyond the scale get the colours of its ends; lines are cut off at its ends
 };
 
-/// Draws a line as a plot; a plane as pixels, with its first dimension downwards, and a bar with the scale's numbers.
+/// Draws a line as a plot. Draws a plane as pixels, with the first dimension downwards and a bar for the scale.
 [[nodiscard]] Image draw(const Cells& cells, const std::string& title, const Style& style);
 
-/// Draws a line over time, which runs upwards. `cells`: one row for each of `steps`.
+/// Draws a line over time, which runs upwards. `cells`: those of a field with one row for each of `steps`.
 [[nodiscard]] Image draw_over_time(const Cells& cells, std::span<const std::int64_t> steps, const std::string& title,
                                    const Style& style);
 

@@ -27,7 +27,7 @@ Extent extent_in(const OpenTensor& tensor) {
   return *extent;
 }
 
-/// Opens a field as it was after a step. Throws unless it is like `like`, the same field after another step.
+/// Opens a field as it was after a step. Throws Error{data} if its shape is not that of `like`, an earlier one.
 OpenTensor open_like(const History& history, std::int64_t step, const OpenTensor& like) {
   OpenTensor tensor = history.open(step);
   if (tensor.info.shape != like.info.shape) {

@@ -14,11 +14,11 @@
 namespace shardrun::report {
 
 // Pictures of what a run has saved. All functions replace the file `to`. They throw Error{usage} for a field that
-// cannot be drawn, and as History::open() does.
+// cannot be drawn, Error{data} if its shape differs between steps, Error{io}, and as History::open() does.
 
 struct PictureSettings {
   ColorMap map = ColorMap::sequential;
-  std::optional<Scale> scale;  ///< nothing: the range of the numbers in the picture, or in all pictures of an animation
+  std::optional<Scale> scale;  ///< nothing: the range of all numbers that the picture or the animation shows
 };
 
 /// Draws one step as a PNG.

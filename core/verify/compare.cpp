@@ -30,7 +30,7 @@ std::string index_text(const std::vector<std::int64_t>& shape, std::size_t eleme
   return fmt::format("[{}]", fmt::join(indices_of(shape, element), ", "));
 }
 
-/// The sequence whose logits a state is; null for other states.
+/// The sequence whose logits the state holds; null for a state without logits.
 const Workload::Sequence* sequence_of(const Workload& workload, const graph::State& state) {
   const auto found = std::ranges::find(workload.sequences, state.name, &Workload::Sequence::name);
   return found == workload.sequences.end() ? nullptr : &*found;
@@ -41,7 +41,7 @@ std::int64_t position_of(const Workload::Sequence& sequence, const graph::State&
   return sequence.kept[static_cast<std::size_t>(indices_of(state.type.shape, element)[0])];
 }
 
-/// Says in a sequence's difference where it begins, and of which prompt it is.
+/// Adds the first position that differs, and the prompt's line and id, to the difference of a sequence's logits.
 void name_prompt(const Workload::Sequence& sequence, Difference& difference) {
   difference.line = sequence.line;
   difference.id = sequence.id;
@@ -52,7 +52,7 @@ void name_prompt(const Workload::Sequence& sequence, Difference& difference) {
   }
 }
 
-/// An element as text: "element [3, 0]". Of a sequence: "logit 7 at position 12".
+/// An element as text, such as "element [3, 0]", or "logit 7 at position 12" in the logits of a sequence.
 std::string element_text(const Workload& workload, const graph::State& state, std::size_t element) {
   if (const Workload::Sequence* const sequence = sequence_of(workload, state)) {
     return fmt::format("logit {} at position {}", indices_of(state.type.shape, element)[1],
@@ -188,8 +188,8 @@ Gathered gather(const Workload& workload, std::int64_t ranks, std::int64_t step,
   return gathered;
 }
 
-/// The first position at which a sequence's logits differ by more than rounding may make them differ. REQUIRES: the
-/// logits of all positions, taken as one tensor, do; then those of some position do.
+/// The first position whose logits differ by more than `limit` times `rounding`; -1 if there is none. If the logits of
+/// all positions, taken as one tensor, exceed the limit, there is one.
 std::int64_t first_position(const Workload::Sequence& sequence, std::span<const double> found,
                             std::span<const double> expected, const Size& rounding) {
   const std::size_t row = expected.size() / sequence.kept.size();

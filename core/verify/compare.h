@@ -27,8 +27,8 @@ using Gathered = IdVector<graph::StateId, std::optional<Whole>>;
 /// Returns a rank's snapshot at the moment to gather. Called for one rank after the other.
 using SnapshotOf = std::function<Snapshot(std::int64_t rank)>;
 
-/// The largest number of times that a step is computed with rounded results. Once is enough unless a difference is only
-/// a little beyond the limit.
+/// The largest number of times that a step is computed with rounded results. A step is computed again only while a
+/// difference exceeds the limit, and none exceeds it by more than this factor.
 inline constexpr int most_rounded = 16;
 
 /// Compares a run with the reference, moment by moment. The reference repeats every step from the run's own states.
@@ -39,7 +39,7 @@ class Comparison {
   Comparison(const Workload& workload, std::int64_t ranks, int threads, Selection selection = {},
              std::function<bool()> stops = {}, Meter* meter = nullptr);
 
-  /// The work that the meter counts for `steps` steps and for the evaluation, if there is one. Each is computed twice.
+  /// The work that the meter expects for `steps` steps and for an evaluation, if each of them is computed only twice.
   [[nodiscard]] std::int64_t work(std::int64_t steps) const { return 2 * reference_.work(steps); }
 
   /// Compares the snapshots of all ranks at a moment. Calls must come in this order: for each step from 0 on, begin,
@@ -67,8 +67,8 @@ class Comparison {
   /// Compares the run's values of a state with the reference's. `exact`: whether they must be equal.
   [[nodiscard]] Difference difference(graph::StateId state, What what, std::int64_t step, const Gathered& run,
                                       bool exact);
-  /// The present values of the states that calls write, and of those that last, which the reference rounds after an
-  /// update.
+  /// The present values of the states that `calls` write, and of the written states that last between steps, which the
+  /// reference rounds after an update.
   [[nodiscard]] Values changed_by(const std::vector<Call>& calls) const;
   void load(const Values& values);
 

@@ -203,7 +203,7 @@ int record_sequences(const job::Job& job, std::int64_t prompts, compile::Compile
                      metrics::Display& display, const metrics::RunFolder& folder) {
   job::Job recorded = link.job();
   recorded.infer.to = job.output / answers_name;
-  if (recorded.infer.events) {  // which would go to that file: lines that are refused are told on the screen
+  if (recorded.infer.events) {  // `answers` holds no events, so the screen shows which lines are refused
     recorded.infer.events = false;
     recorded.infer.malformed = job::Malformed::skip;
   }
@@ -231,7 +231,7 @@ int record_sequences(const job::Job& job, std::int64_t prompts, compile::Compile
   return summary.exit_code;
 }
 
-/// Throws if tensors vary between ranks on purpose: the ranks then hold several models, but there is one reference.
+/// Throws Error{job} if the strategy lets parameters differ between ranks, because there is only one reference.
 void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Placements& placements = compiled.partition.placements;
   for (const graph::StateId s : compiled.graph.states.ids()) {
@@ -251,7 +251,7 @@ void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
 metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, const JobSettings& verified,
                               bool evaluates, const std::function<int()>& stop_signal) {
   const run::RunSettings& settings = verified.run;
-  if (job.ranks == 1 && !job::generates(job)) {  // prompts are continued by a process with the records of a rank
+  if (job.ranks == 1 && !job::generates(job)) {  // continuing prompts needs the RunFolder of a rank's process
     run::use_unit(job, *compiled.device, 0, 1);
     Meter meter(settings.progress, title_of_job);
     train::RankLink link(job, compiled, nullptr, stop_signal);
@@ -280,7 +280,7 @@ void require_interpretable(const job::Job& job, const compile::Compiled& compile
   }
 }
 
-/// Does the same with all ranks in this process. Calls `stop_signal` between steps.
+/// Like record_ranks(), but all ranks run in this process. Calls `stop_signal` at each moment of a step.
 metrics::Summary record_interpreted(const job::Job& job, const compile::Compiled& compiled, const Workload& workload,
                                     const JobSettings& verified, const std::function<int()>& stop_signal) {
   run::use_unit(job, *compiled.device, 0, 1);
@@ -319,8 +319,8 @@ metrics::Summary record_interpreted(const job::Job& job, const compile::Compiled
   return {};
 }
 
-/// Compares the snapshots in `folder` with the reference; returns nothing if a signal asked to stop. `compiled`: the
-/// compiled model.
+/// Compares the snapshots in `folder` with the reference. Returns an empty report if a signal asked to stop.
+/// `compiled`: the model that the reference computes.
 Report compare_snapshots(const std::filesystem::path& folder, const job::Job& job, const compile::Compiled& compiled,
                          std::vector<Workload::Sequence> sequences, const JobSettings& verified,
                          const Selection& selection, bool evaluates, const std::function<int()>& stop_signal) {
@@ -359,8 +359,8 @@ struct Verification {
   [[nodiscard]] compile::Compiled& reference() { return of_model ? *of_model : prepared.compiled; }
 };
 
-/// Throws Error{usage} for a glob that matches no tensor, however many prompts the file has. Which sequences there are
-/// is known after the run.
+/// Throws Error{usage} for a glob that matches no tensor and no sequence that a run can have. The run's sequences are
+/// known only afterwards, because lines that are no prompts are skipped.
 void require_sequences(const job::Job& job, const compile::Compiled& compiled, const JobSettings& verified) {
   if (verified.tensors.empty()) {
     return;
@@ -447,11 +447,11 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
   const bool evaluates = verification->evaluates;
   const files::ScratchFolder folder("shardrun-verify", "the ranks' states");
   job::Job copy = job;
-  copy.output = folder.path() / "run";  // the ranks lock it, as the scratch folder is
+  copy.output = folder.path() / "run";  // a folder that the ranks can lock; this process has locked the scratch folder
   std::filesystem::create_directory(copy.output);
   copy.checkpoints.used = false;
   copy.restarts = 0;
-  copy.infer.to = copy.output / answers_name;  // events of failures do not go to standard output, either
+  copy.infer.to = copy.output / answers_name;  // so that no events go to standard output
   const std::function<int()> stop_signal = settings.stop_signal ? settings.stop_signal : [] { return 0; };
   JobOutcome outcome;
   if (verified.in_process) {
@@ -465,7 +465,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
   }
   if (outcome.summary.exit_code != 0) {
     if (outcome.summary.status == "stopped") {
-      outcome.summary.error.clear();  // it counts steps of training
+      outcome.summary.error.clear();  // the text counts steps of training
     }
     return outcome;
   }

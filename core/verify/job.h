@@ -27,7 +27,7 @@ struct JobSettings {
 
 /// Runs the first steps of a job in a temporary folder, with the job's ranks and transports. Then compares them with
 /// the reference, which uses all cores of the machine. If the loss is compared, an evaluation is, too. Leaves the job's
-/// own output unchanged. Throws Error{job, data, plugin, usage} before the ranks start.
+/// own output unchanged. Throws Error before ranks start if the job cannot run, and Error{data} later without prompts.
 [[nodiscard]] JobOutcome verify_job(const job::Job& job, const JobSettings& settings);
 
 /// Runs a process that is one rank of verify_job(): its steps and, if `evaluates`, an evaluation. Writes the rank's

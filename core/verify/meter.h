@@ -14,7 +14,7 @@ namespace shardrun::verify {
 
 /// Shows how much of a known amount of work is done, and the remaining time. On a terminal it rewrites one line at most
 /// ten times a second. Elsewhere it prints whole lines: every 10 s, or after 2 s if another tenth of the work is done.
-/// For one thread.
+/// Only one thread can use it.
 class Meter {
  public:
   /// `title`: what is being done, such as "comparing with the reference".

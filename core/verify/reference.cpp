@@ -17,7 +17,7 @@
 namespace shardrun::verify {
 namespace {
 
-/// Whether the results are operands in fewer bits: casts, of which no rank rounds a part of a sum.
+/// Whether all operands are float32. Results in fewer bits are then casts, so that ranks round no partial sums of them.
 bool is_narrowed(const device::KernelCall& call) {
   return std::ranges::all_of(call.inputs, [](const device::TensorView& operand) {
     return graph::is_real(operand.dtype) && operand.rounded == graph::DType::f32;

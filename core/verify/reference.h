@@ -28,7 +28,7 @@ class Reference {
   [[nodiscard]] std::vector<double> state(graph::StateId id) const;
   void set_state(graph::StateId id, std::span<const double> values);
 
-  /// Whether results are rounded from now on, as a run may round them. Each computation rounds in a different way.
+  /// Whether results are rounded from now on, as a run can round them. Each computation rounds in a different way.
   void round(bool rounds) { rounds_ = rounds; }
 
   /// The work that the meter counts for `steps` steps and for the evaluation, if there is one.
@@ -36,7 +36,7 @@ class Reference {
 
   /// Computes the loss and the gradients of a step's batch.
   void differentiate(std::int64_t step);
-  /// Updates the parameters from the present gradients, or does a step of an iteration.
+  /// Updates the parameters from the present gradients, does a step of an iteration, or applies the model.
   void update(std::int64_t step);
   /// Computes the loss of the validation data.
   void evaluate();

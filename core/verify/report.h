@@ -33,25 +33,25 @@ enum class What : std::uint8_t {
 /// The difference of a tensor from its expected value.
 struct Difference {
   std::string tensor;      ///< its name; for a gradient, the name of its parameter
-  std::string state = {};  ///< the state's name if it differs from `tensor`; otherwise empty
+  std::string state = {};  ///< the name of the compared state; empty if it is `tensor`
   What what = What::loss;
   Size error = {};              ///< the run's values minus the expected ones
   Size rounding = {};           ///< the error that rounding makes; zero: the values must be equal
   double expected = 0;          ///< root mean square of the expected values
-  std::int64_t step = 0;        ///< counted from 1, as in metrics.jsonl; 0: before the first step
+  std::int64_t step = 0;        ///< counted from 1, as in metrics.jsonl; initial values belong to step 1
   std::int64_t values = 0;      ///< number of elements compared with the reference
   std::vector<int> ranks = {};  ///< ranks that hold the element with the largest error
   std::string note = {};        ///< a remark about the element with the largest error
   /// The first position at which logits of a sequence differ, from the reference or between ranks, counted from 0;
   /// nothing if they pass.
   std::optional<std::int64_t> position = {};
-  std::int64_t line = 0;  ///< of a sequence's prompt in its file, counted from 1; 0: not known
+  std::int64_t line = 0;  ///< the line of a sequence's prompt in its file, counted from 1; 0: not known
   std::string id = {};    ///< JSON of the prompt's id; empty: it has none
 
   /// The error divided by the error that rounding makes; infinite if there is an error where none is allowed.
   [[nodiscard]] double multiple() const noexcept;
   [[nodiscard]] bool passed() const noexcept { return multiple() <= limit; }
-  /// The mean error divided by the size of the expected values.
+  /// The root mean square of the error, divided by that of the expected values.
   [[nodiscard]] double relative() const noexcept { return error.mean == 0 ? 0 : error.mean / expected; }
   [[nodiscard]] const std::string& own_name() const noexcept { return state.empty() ? tensor : state; }
 };
@@ -73,8 +73,8 @@ class Report {
   /// as the loss.
   [[nodiscard]] std::size_t tensors() const;
   [[nodiscard]] std::size_t failed_tensors() const;
-  /// The number of elements per step that were compared with the reference: of losses, gradients, updated tensors and
-  /// predictions. The mean of all steps.
+  /// The mean number of elements per step that were compared with the reference. Initial values and evaluations are not
+  /// counted.
   [[nodiscard]] std::int64_t values_per_step() const;
   /// All pairs, sorted by Difference::multiple(), the worst first.
   [[nodiscard]] std::vector<Difference> worst() const;
@@ -82,7 +82,7 @@ class Report {
  private:
   using Pair = std::pair<std::string, What>;
   std::map<Pair, Difference> worst_;
-  std::map<Pair, std::set<std::int64_t>> steps_of_;  ///< in which each was compared
+  std::map<Pair, std::set<std::int64_t>> steps_of_;  ///< the steps in which each pair was compared
   std::int64_t steps_ = 0;
 };
 

@@ -21,12 +21,12 @@ namespace shardrun::verify {
 class SequenceRecorder {
  public:
   void take(const infer::Computed& computed);
-  /// Tells the line of a prompt, and JSON of its id, or "".
+  /// Records the line of prompt `number` in its file, counted from 1, and its id as JSON; "" if it has none.
   void name(std::int64_t number, std::int64_t line, const std::string& id);
-  /// Tells that the ranks have drawn different tokens. Keeps the positions that all ranks have: after different tokens,
-  /// one of them may have computed more. `least`: returns the least of all ranks' numbers. All ranks call this.
+  /// Records that the ranks have drawn different tokens. Drops positions that not all ranks have computed. `least`:
+  /// returns the smallest of all ranks' numbers, so all ranks must call part() together.
   void part(const std::function<std::int64_t(std::int64_t number)>& least);
-  /// Writes the rank's snapshot of each sequence, at the end of a step of its own. Throws Error{io}.
+  /// Writes a snapshot for each sequence, as if a step of its own had computed it. Throws Error{io}.
   void write(const std::filesystem::path& folder, std::int64_t rank) const;
 
  private:
@@ -36,19 +36,19 @@ class SequenceRecorder {
   };
 
   std::map<std::int64_t, Recorded> recorded_;                           ///< by the number of the prompt, counted from 1
-  std::map<std::int64_t, std::pair<std::int64_t, std::string>> lines_;  ///< and ids, by the same number
+  std::map<std::int64_t, std::pair<std::int64_t, std::string>> lines_;  ///< line and id, by the same number
   bool has_parted_ = false;
 };
 
 /// The name of the state with the logits of a prompt. `number`: counted from 1.
 [[nodiscard]] std::string sequence_name(std::int64_t number);
 
-/// The sequences of the snapshots that the first rank has written.
+/// The sequences of the snapshots that the first rank has written. Throws Error{io, data}.
 [[nodiscard]] std::vector<Workload::Sequence> read_sequences(const std::filesystem::path& folder);
-/// Whether the ranks that have written the snapshots have drawn different tokens.
+/// Whether the ranks have drawn different tokens. REQUIRES: the first rank has written a sequence.
 [[nodiscard]] bool have_parted(const std::filesystem::path& folder);
 
-/// The graph that the logits of sequences are compared with: it reads each sequence at once.
+/// The reference's graph, in which a function for each sequence computes the logits of all its kept positions at once.
 [[nodiscard]] graph::Graph graph_of_sequences(const job::Job& job, const compile::Compiled& compiled,
                                               const std::vector<Workload::Sequence>& sequences);
 

@@ -18,7 +18,7 @@ namespace shardrun::verify {
 enum class Moment : std::uint8_t {
   begin,       ///< parameters, optimizer states and fields before the step
   gradients,   ///< loss and gradients of the whole batch, before the update
-  end,         ///< parameters, optimizer states and fields after the step, and the gradient norm
+  end,         ///< parameters, optimizer states, fields, metrics and outputs after the step
   evaluation,  ///< loss of the validation data, with the parameters after the step
 };
 
@@ -53,9 +53,9 @@ using PlaceOf = std::function<std::pair<mesh::Box, std::vector<std::int64_t>>(gr
 void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment, std::int64_t rank,
                     const graph::Graph& graph, const runtime::Executor& executor, const PlaceOf& place_of = {});
 
-/// Writes a batch's predictions as the first rank's snapshot at the end of a step; other ranks write none, because the
-/// first rank has all of them. `program`: a program of the function `forward`. `name`: the state of the reference with
-/// which they are compared. Throws Error{io}.
+/// Writes a batch's predictions as the first rank's snapshot at the end of a step. The first rank has all of them, so
+/// the files of other ranks have no tensors. `program`: a program of the function `forward`. `name`: the state of the
+/// reference with which the predictions are compared. Throws Error{io}.
 void write_predictions(const std::filesystem::path& folder, std::int64_t step, std::int64_t rank,
                        const runtime::Executor& executor, std::size_t program, const std::string& name);
 

@@ -35,8 +35,8 @@ void interpret(const Workload& workload, const partition::Partition& partition, 
 // states, so that rounding errors do not add up over steps: loss and gradients are computed from the run's states at
 // the start of the step, the update from the run's gradients.
 
-/// Runs all ranks in this process, one after the other, and compares them. This tests the partitioner and the kernels,
-/// but not the transports.
+/// Runs all ranks in this process, one after the other, and compares their states. This tests the partitioner and the
+/// kernels, but not the transports.
 [[nodiscard]] Report verify_interpreted(const Workload& workload, const partition::Partition& partition,
                                         const InterpretedSettings& settings);
 
@@ -53,8 +53,8 @@ struct Recorded {
 
 /// Compares snapshots that ranks have written with write_snapshot(). Each rank needs one at `begin`, `gradients` (if
 /// the run trains) and `end` of every step from 0 to `steps` - 1. The evaluation after the last step is compared if the
-/// first rank wrote one. For predictions: each rank's at `begin` of step 0, and those of write_predictions() or
-/// SequenceRecorder::write() at `end` of every step. Throws Error{data} if a file is missing or of another job.
+/// first rank wrote one. Predictions need only `begin` of step 0, and what write_predictions() or
+/// SequenceRecorder::write() wrote at `end` of every step. Throws as read_snapshot() does.
 [[nodiscard]] Report verify_snapshots(const Workload& workload, const Recorded& recorded);
 
 }  // namespace shardrun::verify

@@ -21,27 +21,27 @@ struct Workload {
   std::vector<std::int64_t> microbatch_rows = {};  ///< rows of each microbatch; empty: no training
   std::vector<std::int64_t> evaluation_rows = {};
   std::int64_t iterated_rows = 0;  ///< samples per iteration
-  /// The batches to which a model is applied. A smaller last batch is moved to the second place.
+  /// A batch to which a model is applied. In `predicted`, a last batch that is smaller comes after the first.
   struct Batch {
     std::int64_t first = 0;
     std::int64_t rows = 0;
   };
   std::vector<Batch> predicted = {};
-  /// A sequence that was continued.
+  /// A prompt with the tokens that continue it.
   struct Sequence {
     std::string name;
     std::vector<std::int32_t> tokens;  ///< up to the last one that was read
     /// Positions, ascending. The logits at a position are those computed from its token and all before it.
     std::vector<std::int32_t> kept;
-    std::int64_t line = 0;  ///< of the prompt in its file, counted from 1; 0: not known
+    std::int64_t line = 0;  ///< the prompt's line in its file, counted from 1; 0: not known
     std::string id = {};    ///< JSON of the prompt's id; empty: it has none
   };
   std::vector<Sequence> sequences = {};
   const data::Dataset* dataset = nullptr;  ///< the data for training, predictions, and iterations with samples
   std::uint64_t seed = 0;
   std::function<double(std::int64_t step)> learning_rate = {};
-  const job::Job* job = nullptr;  ///< a job that may replace the model's initial states; may be null
-  const checkpoint::GivenWeights* weights = nullptr;  ///< the weights of a model that is applied; may be null
+  const job::Job* job = nullptr;  ///< a job that can replace the model's initial states; null if there is none
+  const checkpoint::GivenWeights* weights = nullptr;  ///< the weights of a model that is applied; null: none
 
   [[nodiscard]] bool trains() const noexcept { return !microbatch_rows.empty(); }
   [[nodiscard]] bool predicts() const noexcept { return !predicted.empty() || !sequences.empty(); }

@@ -55,7 +55,7 @@ function scaled(value, step, units, digits = 3) {
   return text + units[unit];
 }
 
-/// Text for people of a number of a kind. Exact numbers are in the tables.
+/// Functions that make text for people of numbers, by the kind of number. Exact numbers are in the tables.
 const shown = {
   bytes: value => scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"].map(unit => space + unit)),
   count: value => scaled(value, 1000, ["", "k", "M", "G", "T", "P"]),
@@ -92,7 +92,7 @@ function ranges(numbers) {
   return parts.join(", ");
 }
 
-/// Boxes are stops of the Tab key only while what they hold is larger than they are.
+/// The Tab key stops at a box only while the box's content is larger than the box.
 const scrolling = new ResizeObserver(entries => {
   for (const {target} of entries) {
     if (target.scrollWidth > target.clientWidth || target.scrollHeight > target.clientHeight) target.tabIndex = 0;
@@ -200,7 +200,7 @@ class Surface {
     for (const surface of Surface.all) surface.draw();
   }
 
-  /// Draws those that were not drawn yet, and forgets those that are gone.
+  /// Draws the surfaces that were not drawn yet, and forgets those that have left the page.
   static draw_new() {
     for (const surface of Surface.all) {
       if (!surface.canvas.isConnected) {

@@ -12,7 +12,7 @@ class View {
   get low() { return this.range ? this.range[0] : this.full[0]; }
   get high() { return this.range ? this.range[1] : this.full[1]; }
 
-  /// Shows a part, or all of it with null. A part keeps within the whole, and has some length.
+  /// Shows the part `range` of the axis, or the whole axis if it is null. Makes the part lie within the whole, and have a length.
   show(range) {
     const whole = this.full[1] - this.full[0];
     if (range) {
@@ -85,7 +85,7 @@ function smoothed(values, weight) {
   });
 }
 
-/// Draws a line through the points from `first` to `end`. Where many share a pixel, from the least to the greatest of them.
+/// Draws a line through the points from `first` to `end`. Where many points share a pixel, the line has their least and greatest.
 function trace_line(pen, x, y, first, end, place_x, place_y, width) {
   pen.beginPath();
   if (end - first <= 3 * width) {
@@ -110,7 +110,7 @@ function trace_line(pen, x, y, first, end, place_x, place_y, width) {
   pen.stroke();
 }
 
-/// Whether a pointer that leaves takes its place with it. A finger that is lifted leaves the cursor where it tapped.
+/// Whether the cursor goes when a pointer leaves. When a finger is lifted, the cursor stays where the finger tapped.
 const is_gone = event => event.pointerType !== "touch";
 
 /// What the pointer, the wheel and keys do on a drawing that has a view. The drawing says which value a pixel is (`value_at`), tells what is under
@@ -214,7 +214,7 @@ class Chart {
     return x - each.x[after - 1] <= each.x[after] - x ? after - 1 : after;
   }
 
-  /// Says what the lines are at the cursor, or at their ends.
+  /// Shows the numbers of the lines at the cursor or, without a cursor, their last numbers.
   tell() {
     const parts = [], cursor = this.view.cursor;
     for (const each of this.series) {
@@ -271,7 +271,7 @@ class Chart {
             value_at: pixel => low + clamp((pixel - left) / wide, 0, 1) * length};
   }
 
-  /// The top of the axis if few numbers are far above the others, or else infinity.
+  /// The top of the axis if a few numbers are far above all others; otherwise infinity.
   usual_top() {
     const all = this.series.flatMap(each => each.y.slice(...this.visible(each))).sort((a, b) => a - b);
     const most = all[Math.floor(0.97 * (all.length - 1))];
@@ -313,7 +313,7 @@ class Chart {
     if (place.beyond !== null) pen.fillText("\u2191 up to " + this.show(place.beyond), width - place.right, place.top - 8);
     pen.textAlign = "center";
     let free = 0;
-    for (const value of ticks(this.view.low, this.view.high, Math.max(5, place.wide / 90))) {  // of 5, two are seen at least
+    for (const value of ticks(this.view.low, this.view.high, Math.max(5, place.wide / 90))) {  // at least two of 5 ticks are in view
       const x = place.x(value);
       pen.beginPath();
       pen.moveTo(x, place.top + place.tall);

@@ -9,7 +9,7 @@ const x_axes = {
 
 const unit_of = run => run.unit === "samples" ? "samples" : "tok";
 
-/// The charts: a column of the steps each, with how its numbers read.
+/// The charts. Each draws a column of the steps; `show` makes text of its numbers.
 const curves = [
   {key: "loss", title: "Loss", show: shown.number, wide: true, smooth: true},
   {key: "tokens_per_s", title: "Speed", show: (value, run) => shown.rate(unit_of(run))(value), show_y: shown.count, smooth: true},
@@ -48,7 +48,7 @@ function repeated_steps(run, number) {
   return has(from) ? Math.max(0, end_of(run.attempts[number]) - from) : null;
 }
 
-/// Restarts, where the lines go on with the next attempt, and checkpoints of a run.
+/// The marks of a run: its restarts, after which lines show the next attempt, and its checkpoints.
 function marks_of(run, axis) {
   const steps = [];
   (run.attempts || []).forEach((attempt, i) => steps.push({step: began_after(run, i + 1) ?? end_of(attempt), kind: "restart"}));

@@ -39,7 +39,7 @@ function result_tile(run) {
   return has(validation) ? tile("Validation loss", shown.number(validation)) : null;
 }
 
-/// Of all steps, or of those of the last attempt.
+/// The number of steps that the last attempt did or, if there is no summary yet, the number of the latest step.
 const steps_done = run => run.summary && has(run.summary.steps) ? run.summary.steps : latest(run, "step");
 function seconds_in_steps(run) {
   const {step, time_s} = run.steps || {}, first = (run.summary || {}).first_step || 0;
@@ -273,7 +273,7 @@ function notes_section(run) {
   return run.notes && run.notes.length ? [make("ul", {}, ...run.notes.map(text => make("li", {text})))] : null;
 }
 
-/// Identifier, title, what makes the content or null, and what is said instead of none.
+/// Each section: its identifier, its title, the function that makes its content or null, and the text that stands in place of null.
 const sections = [
   ["overview", "Result", overview_section],
   ["compared", "Runs compared", compared_section],
@@ -311,7 +311,7 @@ function field_text(run, field) {
   return texts.get(field);
 }
 
-/// The element of a section, made anew only if a field of a run has changed that it has read, also later.
+/// The element of a section. It is made anew only if a field has changed that the section has read, when it was made or later.
 function section_of(section, runs) {
   const before = made_sections.get(section[0]);
   const is_same = (run, number) => [...before.read[number]].every(field => field_text(run, field) === field_text(before.runs[number], field));
@@ -379,7 +379,7 @@ function set_theme() {
   Surface.draw_everything();
 }
 
-/// On paper all is open and light, and drawn as wide as the paper.
+/// On paper all details are open, colours are light, and drawings are as wide as the paper.
 function print_begins() {
   document.documentElement.dataset.print = "yes";
   for (const each of document.querySelectorAll("details")) {

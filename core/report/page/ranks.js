@@ -9,7 +9,7 @@ const found_of = {
   stopped: "was stopped again and again: its process did not run while the others waited",
 };
 
-/// More than 16 rows: one for all ranks whose numbers read alike.
+/// If there are more than 16 rows, joins the rows of ranks whose numbers have the same text.
 function joined(rows) {
   if (rows.length <= 16 || !rows.every(row => has(row.rank))) return rows;
   const alike = new Map();
@@ -60,7 +60,7 @@ const category_colours = categories.map((name, i) => [name, "series-" + i]);
 
 const planned_of = rank => rank.planned ? rank.planned.peak : null;
 
-/// What is to be said of planned and measured memory in a sentence.
+/// The part of a sentence that compares planned and measured memory.
 function memory_verdict(run, ranks) {
   if (run.summary && run.summary.steps === 0) return "planned for steps, of which none ran";
   const measured = ranks.filter(rank => has(rank.measured_peak) && rank.planned);
@@ -166,13 +166,13 @@ function step_chart(run) {
   }).element;
 }
 
-/// All but the first, which has the start of the run in it, where there are others.
+/// The list without the first interval, which has the start of the run in it. A list of one interval stays as it is.
 const after_first = list => list.length > 1 ? list.slice(1) : list;
 
 const first_step = (times, interval) => times.step[interval] - times.steps[interval] + 1;
 const step_range = (from, to) => from === to ? String(from) : from + dash + to;
 
-/// The steps of no interval from interval `begin` on, such as "41–60, 135–140"; or "". Of an interval that a restart cuts short, no times are kept.
+/// The steps after interval `begin` that belong to no interval, such as "41–60, 135–140", or "". A restart loses the times of the interval that it cuts short.
 function steps_without_times(times, begin) {
   return times.step.slice(begin, -1).map((end, i) => [end + 1, first_step(times, begin + i + 1) - 1]).filter(([from, to]) => from <= to)
     .map(([from, to]) => step_range(from, to)).join(", ");
@@ -212,7 +212,7 @@ const quantities = {
   computing_s: "computing", exposed_s: "exposed communication", hidden_s: "hidden communication", input_s: "input", seconds: "whole step",
 };
 
-/// A map of ranks by intervals: the stronger, the longer. Steps of no interval are left empty.
+/// A map of ranks by intervals. The colour is the stronger, the longer a step took. Steps that belong to no interval stay empty.
 class HeatMap {
   constructor(run) {
     const times = this.times = run.rank_times;

@@ -1,4 +1,4 @@
-// What every rank did when, in traced steps; or when plan expects the actions of the stages.
+// Shows when each rank did what in traced steps. Without a trace, it shows when plan expects the actions of the stages.
 
 const outer_kinds = ["step", "function"], action_kinds = ["action", "operation"], wait_kinds = ["wait", "start"], label_width = 76;
 
@@ -220,7 +220,7 @@ class Timeline {
     pen.fillText(text, x + 3, y + 1);
   }
 
-  /// Parts of an action in which its rank waited. Many short ones share a pixel, in their shares.
+  /// Draws the parts of an action in which its rank waited. Short ones that share a pixel blend there by their lengths.
   draw_waits(pen, lane, span, x, y, width, paint) {
     pen.fillStyle = paint.wait_within;
     for (const wait of this.waits_of(lane, span)) {
