@@ -126,7 +126,7 @@ void Training::begin_at(const checkpoint::Position& first) {
 }
 
 /// Hooks run on the host, which then has to wait. If losses vary between ranks, a rank cannot tell from its own loss
-/// that a step has failed. An update is held back once the norm is known, so all updates must come after it.
+/// that a step has failed. Only updates after the norm are held back if the norm is not finite.
 bool Training::can_be_late() const {
   if (varies_ || compiled_.hooks != nullptr || after_step_program_) {
     return false;
