@@ -35,12 +35,12 @@ class Attempts {
   /// Shows a line to the person.
   using Tell = std::function<void(std::string_view line)>;
 
-  /// Whether another attempt follows the current one, which ended with `result`. `has_begun`: it reached its steps. If
-  /// an attempt ended because its checkpoint is damaged, the next one begins from the checkpoint before; finding that
-  /// out means reading the checkpoint.
+  /// Whether another attempt follows the current one, which ended with `result`. `has_begun`: the attempt reached its
+  /// steps. If an attempt ended because its checkpoint is damaged, the next one begins from the checkpoint before;
+  /// finding that out means reading the checkpoint.
   [[nodiscard]] bool goes_on_after(const launch::LaunchResult& result, bool has_begun, const Tell& tell);
-  /// Makes the next attempt the current one. Keeps the records of the failed attempt, with its summary. Returns a line
-  /// for the person. REQUIRES: goes_on_after() returned true, and no rank runs. Throws Error{io}.
+  /// Makes the next attempt the current one. Writes the failed attempt's summary to its folder, `record`. Returns a
+  /// line for the person. REQUIRES: goes_on_after() returned true, and no rank runs. Throws Error{io}.
   [[nodiscard]] std::string begin_next(Run& run, const std::filesystem::path& record, const metrics::Summary& failed);
 
   /// Adds the earlier attempts to the run's summary, and why no other attempt follows. If the run was asked to stop
