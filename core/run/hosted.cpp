@@ -34,8 +34,8 @@ namespace {
 constexpr std::chrono::milliseconds grace_of_first{2000};
 constexpr std::chrono::milliseconds grace_of_others{5000};
 
-/// The shortest time limit from connecting to a rank's hello, which takes a few round trips. Otherwise it is a quarter
-/// of [job] timeout.
+/// The time limit from connecting to a rank's hello is a quarter of [job] timeout, but at least this, because a hello
+/// takes a few round trips.
 constexpr std::chrono::milliseconds shortest_hello{5000};
 
 /// Rank 0 must name a silent rank before that rank considers rank 0 lost.

@@ -193,8 +193,8 @@ launch::Rank::Deadline latest_join(const launch::RankContext& context) {
   return context.is_hosted ? launch::Rank::Clock::now() + patience : launch::Rank::no_deadline;
 }
 
-/// How long to wait for rank 0 to write its remaining files. If this process ended with an error before that, another
-/// launcher would end all others.
+/// How long to wait for rank 0 to write its remaining files. Another launcher would end rank 0's process if this
+/// process ended with an error before that.
 constexpr std::chrono::seconds longest_wait_for_first{30};
 constexpr std::chrono::seconds longest_wait_after_failure{4};
 

@@ -87,7 +87,7 @@ class RankReports {
   std::string results_;  ///< to show at the end
   std::atomic<bool> has_begun_ = false;
   Results saved_ = Results::none;
-  std::int64_t unshown_ = 0;  ///< lines of ranks that were not shown since the last one that was
+  std::int64_t unshown_ = 0;  ///< lines of ranks that were left out since one was shown
   std::vector<std::unique_ptr<metrics::Log>> logs_;
   std::map<int, metrics::Summary> summaries_;  ///< the latest of each rank: planned values, then results
   std::map<std::int64_t, std::map<int, metrics::RankRates>> rates_;  ///< by step and rank

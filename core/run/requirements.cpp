@@ -120,7 +120,7 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
                     job.task == job::Task::train ? " or more microbatches" : "",
                     limits.memory->name.empty() ? "free memory" : "raise that limit"));
   }
-  // Transports map memory of their own; those within a machine also map that of all its ranks.
+  // Transports map memory of their own. Transports within a machine also map the memory of all ranks there.
   const bool maps_others = std::ranges::any_of(compiled.transports.transports, [](const plugins::Transport& each) {
     return each.props().has(SR_TRANSPORT_SAME_HOST);
   });
@@ -396,7 +396,7 @@ void require_replayable(const job::Job& job, const compile::Compiled& compiled) 
   }
 }
 
-/// Throws for engines that send messages with checked transfers. A checked message is prepared behind earlier ones, so
+/// Throws if transfers are checked and the engine sends messages. A checked message is prepared behind earlier ones, so
 /// an engine with several messages in progress could wait for itself.
 void require_checked_messages(const job::Job& job, const compile::Compiled& compiled) {
   if (job.checks.transfers && compiled.engine != nullptr && compiled.engine->plugin.has_messages()) {

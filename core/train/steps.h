@@ -102,8 +102,8 @@ class StepMeter {
 [[nodiscard]] partition::SentBytes sent_in_call(const runtime::Executor& executor, std::size_t program,
                                                 std::int64_t calls);
 
-/// Sets the slowest link to this rank and the sum of the others. `before`, `now`: what came from each rank until an
-/// earlier moment (if empty, nothing) and until now. A link whose bytes or time have not grown counts as unused.
+/// Sets the slowest link to this rank and the sum of the others. `before`, `now`: what each rank had sent by an
+/// earlier moment (empty: nothing) and by now. A link whose bytes or time have not grown counts as unused.
 void set_links(metrics::RankRates& rates, const std::vector<sdk::Arrivals>& before,
                const std::vector<sdk::Arrivals>& now);
 
