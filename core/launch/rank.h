@@ -98,7 +98,7 @@ class Rank {
 
   /// Whether all ranks are asked to pause (Ctrl-Z). Each rank then calls pause() once, all at the same point of their
   /// work and with no operation between ranks in progress. pause() returns when all ranks continue. pause() throws
-  /// Error{aborted}.
+  /// Error{aborted} if the job is aborted.
   [[nodiscard]] bool pause_asked() const noexcept;
   void pause();
 
