@@ -59,8 +59,7 @@ struct LaunchSettings {
   std::chrono::milliseconds grace{2000};               ///< from abort to SIGKILL
   std::chrono::milliseconds stranger_timeout{5000};    ///< from connecting to a correct hello
 
-  /// Whether the ranks have begun work that a stop must let them finish. Until then a stop kills them. Empty: always
-  /// true.
+  /// Whether the ranks have begun work that a stop must not cut off. Until then a stop kills them. Empty: always true.
   std::function<bool()> has_begun;
   /// Called when all ranks have been started; `pids` is indexed by rank.
   std::function<void(const std::vector<pid_t>& pids)> on_start;
