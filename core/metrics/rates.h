@@ -41,7 +41,7 @@ struct RankRates {
   double flops = 0;            ///< includes what is recomputed; 0: unknown
   double fastest = 0;          ///< operations per second of the rank's fastest op; 0: not measured
   double stopped = 0;          ///< in which the process did not run
-  std::int64_t stops = 0;      ///< how often
+  std::int64_t stops = 0;      ///< how often it was stopped
   Link slowest = {};           ///< the slowest of the links to this rank, of the latest report
   Link others = {};            ///< the others, and all of earlier reports, added up; `from` has no meaning
 
@@ -73,11 +73,11 @@ class StepRates {
   [[nodiscard]] RankRates take() noexcept;
 
  private:
-  /// The largest number of steps, the latest, that quartiles are of.
+  /// Quartiles are taken over the latest steps, at most so many.
   static constexpr std::size_t most = 1024;
 
-  /// The quartiles of a column's first `count` values, which this sorts. A shorter column counts whole.
-  /// REQUIRES: `count` > 0.
+  /// Returns the quartiles of a column's first `count` values, or of all if it has fewer. Sorts these values. REQUIRES:
+  /// `count` > 0.
   [[nodiscard]] static Quartiles quartiles_of(std::vector<double>& column, std::int64_t count) noexcept;
 
   RankRates sums_;
