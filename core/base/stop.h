@@ -20,7 +20,7 @@ class Stopped : public std::exception {
 /// call it.
 void request_stop(int signal) noexcept;
 
-/// Forgets the request. For tests that stop a rank within their process and continue.
+/// Forgets the request. It is for tests that stop a rank within their process and continue.
 void forget_stop() noexcept;
 
 /// The signal of request_stop(), or 0. Any thread may call it.

@@ -63,7 +63,7 @@ struct LaunchSettings {
   std::function<bool()> has_begun;
   /// Called when all ranks have been started; `pids` is indexed by rank.
   std::function<void(const std::vector<pid_t>& pids)> on_start;
-  /// Called once if a failure ends the job, as soon as its ranks are told to abort. They may live on until `grace`.
+  /// Called once if a failure ends the job, as soon as its ranks are told to abort. They can live on for `grace`.
   std::function<void(const RootCause& cause)> on_failure;
   std::function<void(const OutputLine& line)> on_output;
   std::function<void(const RankMessage& message)> on_message;

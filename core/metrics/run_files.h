@@ -19,7 +19,7 @@ namespace shardrun::metrics {
 /// of such a file.
 [[nodiscard]] std::filesystem::path events_folder(const std::filesystem::path& output);
 [[nodiscard]] bool is_of_events(const std::filesystem::path& path);
-/// The times of all ranks.
+/// The file with the times of all ranks.
 [[nodiscard]] std::filesystem::path ranks_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path summary_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path log_path(const std::filesystem::path& output, int rank);

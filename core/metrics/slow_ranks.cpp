@@ -240,8 +240,8 @@ class SlowRanks::Report {
                           SlowRank::Cause::transfer);
   }
 
-  /// Reading samples holds up the others likewise. Unlike computing, it does not take longer because a machine has more
-  /// to do than cores. Stages of a pipeline read different things, or nothing.
+  /// Reading samples, too, holds up the others for at most as long as they wait. Unlike computing, it takes no longer
+  /// on a machine with more to do than cores. Stages of a pipeline read different things, or nothing.
   [[nodiscard]] std::optional<Behind> behind_by_input(std::size_t rank, bool is_found) const {
     std::vector<Quartiles> inputs;
     for (std::size_t other = 0; other < ranks_.size(); ++other) {
@@ -283,7 +283,7 @@ class SlowRanks::Report {
     const auto steps = static_cast<double>(own.steps);
     const double step = own.seconds / steps;
     const double apart = own.usual_starved - reference;
-    // Waiting for other ranks alone.
+    // The seconds of a step in which a rank waits for other ranks, and not for a core.
     const auto waiting = [&](const RankRates& other) {
       return std::max(0.0, other.waiting - other.starved_waiting) / steps;
     };
@@ -353,7 +353,7 @@ const char* place_of(SlowRank::Cause cause) {
     case SlowRank::Cause::transfer: return "in transfers, which its transport begins late";
     case SlowRank::Cause::input: return "in reading its input";
     case SlowRank::Cause::stopped: return "because its process was stopped again and again";
-    case SlowRank::Cause::link: break;  // is named by its numbers
+    case SlowRank::Cause::link: break;  // the other place_of() gives its rates
   }
   return "";
 }
@@ -376,7 +376,7 @@ std::string name_of(const SlowRank& slow) {
              : "rank " + with_host(slow.rank, slow.host);
 }
 
-/// Whom it holds up.
+/// Names the ranks that it holds up.
 const char* others_of(const SlowRank& slow) { return slow.cause == SlowRank::Cause::link ? "its ranks" : "the others"; }
 
 }  // namespace

@@ -115,7 +115,7 @@ class First {
     }
   }
 
-  /// Begins to listen and returns the address. Then removes an older run's files.
+  /// Begins to listen, removes an older run's files, and returns the address.
   launch::Invitation host(const Rendezvous& rendezvous, const checkpoint::OpenCheckpoint* resumed) {
     launch::Invitation invitation = invitation_of(rendezvous, world_);
     launch::HostSettings settings =

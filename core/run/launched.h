@@ -85,7 +85,7 @@ inline constexpr const char* standard_option = "standard";
 
 /// Runs a job of several ranks: starts a process for each, shows their progress as one, and merges their reports. A
 /// rank that fails ends the job: the summary then has status "failed", the exit code and the root cause. With [job]
-/// restarts the ranks may instead be started again, from the newest checkpoint. `dataset` is loaded, and the ranks
+/// restarts, Attempts decides whether the ranks are started again instead. `dataset` is loaded, and the ranks
 /// inherit it; null if the job has no data. `resumed`: the checkpoint from which the run continues; null: none. `words`
 /// are appended to the command `rank JOB.ini` of each process.
 [[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const data::Dataset* dataset,

@@ -15,7 +15,7 @@ namespace shardrun::run {
 /// itself again.
 [[nodiscard]] inline bool runs_here(const job::Job& job) noexcept { return job.ranks == 1 && job.restarts == 0; }
 
-/// Who prepares a job, and on which machine.
+/// Facts about the process that prepares a job, and about its machine.
 struct Preparing {
   std::int64_t rank = 0;          ///< the rank whose programs are compiled
   std::int64_t ranks_here = 0;    ///< how many of the job's ranks share this machine; 0 if unknown

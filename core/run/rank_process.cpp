@@ -74,7 +74,7 @@ std::chrono::milliseconds silence_of(const job::Job& job) {
 
 namespace {
 
-/// The job with the threads for this machine and the number of ranks that share its cores: those that run on it.
+/// The job with the number of ranks that share this machine's cores, and with the threads for each of them.
 job::Job placed_here(const job::Job& job, const launch::RankContext& context) {
   job::Job placed = job;
   placed.machine_ranks = context.is_hosted ? std::max(1, context.local_world_size) : job.ranks;

@@ -24,7 +24,7 @@ void use_unit(const job::Job& job, const device::Device& device, std::int64_t lo
 std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
                                           std::int64_t ranks_here, std::int64_t processes);
 
-/// A line about a memory need that leaves less than a thirty-second of itself free; "" if it leaves more.
+/// A line about a memory need that leaves less than 1/32 of the need free; "" if it leaves more.
 /// `of_processes`: the part of the need that is not planned.
 [[nodiscard]] std::string narrow_notice(std::uint64_t bytes, std::uint64_t of_processes,
                                         const memory::MemoryRoom& room);

@@ -177,7 +177,7 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
     });
     written_ = true;
     if (!outcome_->failure.empty()) {
-      executor_.verify_states();  // damaged memory ends the run, although other failures may not
+      executor_.verify_states();  // damaged memory ends the run, even if a failed save does not
     }
     record_.summary.checkpoints->stall_s += metrics::seconds_since(begin);
     if (outcome_->ended) {
@@ -207,7 +207,7 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
   };
   try {
     writer_ = thread_without_signals("the writer of checkpoints", write_copy);
-  } catch (const Error&) {  // not thrown here, because the other ranks wait for this one
+  } catch (const Error&) {  // this thread writes then: the other ranks wait for this rank's file
     write_copy();
     tell(*outcome_);
   }
@@ -362,7 +362,7 @@ void Checkpointing::write_as_first(const checkpoint::Position& position, const s
   if (made.empty()) {
     whole_.insert(position.step);
     attempt([&] { remove_old(root); });
-    outcome.notice = std::exchange(outcome.failure, "");  // the checkpoint is whole all the same
+    outcome.notice = std::exchange(outcome.failure, "");  // the checkpoint is complete even so
   }
   outcome.failure = made;
   publish("end", outcome.failure);

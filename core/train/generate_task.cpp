@@ -300,7 +300,7 @@ class GenerateTask : private StreamTask {
     }
   }
 
-  /// Writes all answers before the first incomplete one. If answers are texts, also what that one has so far.
+  /// Writes all answers before the first incomplete one. As text, also writes what the incomplete one has so far.
   void write_answers() {
     while (!answers_.empty()) {
       Waiting& next = answers_.front();

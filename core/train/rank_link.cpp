@@ -185,8 +185,8 @@ void RankLink::refuse_changed(std::int32_t agreed, std::string_view possible) co
 }
 
 /// A request that any rank has received counts for all, because otherwise some ranks would wait for others that pause.
-/// A stop counts before a checkpoint, a checkpoint before a pause, and a pause before a report: what is left is asked
-/// for again after the next step.
+/// The largest number wins: a stop before a checkpoint, a checkpoint before a pause, and a pause before a report. The
+/// other requests are made again after the next step.
 std::int32_t RankLink::number_of(const Wish& wish) const {
   const int heard =
       std::max({wish.signal, rank_ != nullptr ? rank_->stop_signal() : 0, own_stop_signal_ ? own_stop_signal_() : 0});

@@ -62,8 +62,8 @@ struct Due {
 };
 
 /// This process as one of a job's ranks: its transports, which use the launcher's store, and agreements between the
-/// ranks. A single rank has neither store nor transports, and agrees with itself. The destructor destroys ops, groups
-/// and transports, in this order, and then releases the memory that they knew.
+/// ranks. A rank without a launcher has neither store nor transports, and agrees with itself. The destructor destroys
+/// ops, groups and transports, in this order, and then releases the memory that they knew.
 class RankLink final : private plugins::TransportHost {
  public:
   /// `rank` has joined; null for the only rank of a job without a launcher. The three references outlive this object.
@@ -175,7 +175,7 @@ class RankLink final : private plugins::TransportHost {
     void give() const noexcept;  ///< writes what this rank asks for; any thread may call it
   };
 
-  /// Throws Error{internal} unless a plugin made the same from the job on this rank as on the first rank.
+  /// Throws Error{internal} unless a plugin, `maker`, made the same `what` from the job as on the first rank.
   void check_made(const std::string& what, std::string_view maker, std::string_view text);
   /// Compares this rank's fingerprint of a file with the first rank's.
   void check_file(const std::string& key, std::string_view setting, const std::filesystem::path& file,
@@ -185,7 +185,7 @@ class RankLink final : private plugins::TransportHost {
   compile::Compiled& compiled_;
   launch::Rank* rank_;
   std::function<int()> own_stop_signal_;
-  std::optional<runtime::FlightRecorder> record_;  ///< nothing for a single rank
+  std::optional<runtime::FlightRecorder> record_;  ///< nothing without a launcher
   runtime::TransportMemory memory_;                ///< the memory that the transports know
   std::unique_ptr<runtime::Collectives> collectives_;
   runtime::Executor* executor_ = nullptr;  ///< set by connect()

@@ -137,7 +137,7 @@ class RankTask {
   std::int64_t last_step_ = 0;  ///< the step at which the job ends
 
  private:
-  /// The times from which this rank asks for something by the clock. `steps_to_come`: steps before it takes effect.
+  /// The times from which this rank asks the others for something. `steps_to_come`: steps until a request takes effect.
   [[nodiscard]] Due own_due(int steps_to_come);
   /// Reports the steps since the last report. All ranks call it after the same step.
   void report_rates();
@@ -164,7 +164,7 @@ class RankTask {
   std::vector<sdk::Arrivals> arrivals_;  ///< at the last report, by rank
   std::optional<Tracer> tracer_;
   std::optional<Tracer::Recording> recording_;
-  std::optional<Replicas> replicas_;            ///< only if there are several ranks
+  std::optional<Replicas> replicas_;            ///< only if replicas are compared, and no engine runs
   std::optional<Checkpointing> checkpointing_;  ///< only with [checkpoint]
   bool evaluated_ = true;                       ///< the evaluation after the last step was completed
 };

@@ -39,7 +39,7 @@ struct StepSettings {
   std::function<void(const infer::Computed& computed)> computed = {};  ///< gets all logits
   /// Called on the first rank for each prompt: its number, counted from 1, its line, and JSON of its id, or "".
   std::function<void(std::int64_t number, std::int64_t line, const std::string& id)> added = {};
-  /// Called on all ranks if they have drawn different tokens. Then no more are drawn. Without it, that is an error.
+  /// Called on all ranks if they have drawn different tokens; no more are drawn then. Null: that is Error{internal}.
   std::function<void()> parted = {};
 };
 

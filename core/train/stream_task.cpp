@@ -127,7 +127,7 @@ void StreamTask::open_lines() {
   }
 }
 
-/// The next number that the first rank tells. All ranks call it at the same point.
+/// Returns the first rank's `own`, which is the largest. All ranks call it at the same point.
 std::int32_t StreamTask::told(std::int32_t own) {
   return settings_.link.agree(own, std::numeric_limits<std::int32_t>::max());
 }

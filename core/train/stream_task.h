@@ -47,7 +47,7 @@ class StreamTask : protected RankTask {
 
   /// Opens the predictions. With `records`, also the stream of records, whose elements are converted to that type.
   void open_streams(std::optional<graph::DType> records);
-  /// Opens the predictions, and the stream of records as a text with one in each line.
+  /// Opens the predictions, and the stream of records as a text with one record in each line.
   void open_lines();
   /// Goes on to the next record. Returns its number of samples; nothing at the end, or if all ranks are asked to stop.
   /// The first rank finds the record in record().
@@ -73,7 +73,7 @@ class StreamTask : protected RankTask {
   [[nodiscard]] std::int64_t passed() const { return counted_ + skipped_; }
   /// Shows the progress now and then. `total`: 0 if it is not known.
   void tell_progress(std::string_view what, std::int64_t done, std::int64_t total);
-  /// Ends the stream of records. Completes the file of predictions unless all ranks were asked to stop.
+  /// Ends the stream of records. Completes the file of predictions; one of arrays only if no rank was asked to stop.
   void end_streams();
 
   std::optional<Predictions> predictions_;  ///< on the first rank

@@ -29,7 +29,7 @@ using MadeOfAll =
 /// number of threads.
 class Training final : public Trainer {
  public:
-  /// `job` and `compiled` outlive this object. `agree`, `made_of_all`: empty with one rank. REQUIRES: a dataset.
+  /// `job` and `compiled` outlive this object. `agree`, `made_of_all`: can be empty with one rank. REQUIRES: a dataset.
   Training(const job::Job& job, const compile::Compiled& compiled, Agree agree = {}, MadeOfAll made_of_all = {});
 
   void initialize() override;

@@ -267,8 +267,8 @@ void FaultyOp::hold() {
 
 void FaultyOp::unhold() { group_.held_.remove(this); }
 
-/// Flips the lowest bit of an element's highest byte: the number gets another magnitude or sign, and stays a number.
-/// Takes the first element from the middle of the received block on that is not zero.
+/// Flips the lowest bit of an element's highest byte, which changes the number's magnitude. Takes the first element
+/// that is not zero, from the middle of the received block on.
 void FaultyOp::corrupt() {
   for (const sdk::OpSpec& op : specs_) {
     const auto block = received(op, group_.rank(), group_.size());
