@@ -1,7 +1,7 @@
 #pragma once
 
-/// Mark functions that GPU kernels call. nvcc compiles them for the GPU and, with SHARDRUN_ON_BOTH, also for the
-/// processor. Other compilers compile all of them for the processor.
+/// These macros mark functions that GPU kernels call. nvcc compiles the functions for the GPU and, with
+/// SHARDRUN_ON_BOTH, also for the processor. Other compilers compile all of them for the processor.
 ///
 /// SHARDRUN_UNROLLED is put before a loop over small arrays, which stay in registers only if their indices are
 /// constants. SHARDRUN_NOT_UNROLLED is put before a loop whose unrolled code would use too many registers.

@@ -10,8 +10,8 @@ namespace shardrun {
 /// This machine's name, for messages to people.
 [[nodiscard]] std::string host_name();
 
-/// Ends this process at once, as _exit does. Marks the end as intended, so that no plugin whose code is running is
-/// blamed. Async-signal-safe; any thread may call it.
+/// Ends this process at once, as _exit does, but by a direct system call. A guard that watches plugins for _exit then
+/// does not blame the plugin whose code is running. Async-signal-safe; any thread may call it.
 [[noreturn]] void end_process(int code) noexcept;
 
 /// Starts a thread with all signals blocked, so that other threads handle them. `except`: a signal that stays

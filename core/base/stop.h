@@ -20,7 +20,7 @@ class Stopped : public std::exception {
 /// call it.
 void request_stop(int signal) noexcept;
 
-/// Forgets the request. For tests that stop a rank within their process and continue.
+/// Forgets the request. It is for tests that stop a rank within their process and continue.
 void forget_stop() noexcept;
 
 /// The signal of request_stop(), or 0. Any thread may call it.
@@ -32,7 +32,7 @@ void forget_stop() noexcept;
 void stop_point();
 
 /// While such an object exists, stop_point() does nothing in this process. Ranks agree on stopping between steps; a
-/// rank that left a step alone would make the others fail. Any thread may use it.
+/// rank that stopped within a step by itself would make the others fail. Any thread may use it.
 class StepsUnderWay {
  public:
   StepsUnderWay() noexcept;

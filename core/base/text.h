@@ -18,7 +18,7 @@ namespace shardrun {
 /// For messages: control characters and bytes that are not UTF-8 are written as \xNN.
 [[nodiscard]] std::string escaped(std::string_view text);
 
-/// For messages: like escaped(), without the middle of a long text.
+/// For messages: like escaped(). A text that would be longer than 80 bytes is cut off, and its length is added.
 [[nodiscard]] std::string shown(std::string_view text);
 
 /// Whether a text has the form [a-z][a-z0-9_]* of names of sections, keys, options and mesh axes.

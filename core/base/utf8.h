@@ -17,7 +17,7 @@ struct Utf8Character {
 /// invalid (RFC 3629).
 [[nodiscard]] Utf8Character utf8_at(std::string_view text, std::size_t at) noexcept;
 
-/// Offset of the first byte that does not start a valid character.
+/// The offset of the first byte where no valid character starts; nothing if all of `text` is valid.
 [[nodiscard]] std::optional<std::size_t> first_invalid_utf8(std::string_view text) noexcept;
 
 /// The number of bytes of an invalid sequence: the longest beginning of a valid character, or one byte. Python and

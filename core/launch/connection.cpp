@@ -105,7 +105,7 @@ void FrameConnection::call(const std::function<void()>& callback) {
   }
 }
 
-/// The callbacks are destroyed here, or in call(), but never in close(), which one of them may have called.
+/// Destroys the callbacks, unless call() has replaced them. close() does not, because a callback can be its caller.
 void FrameConnection::ended(const std::string& why) {
   const Events events = std::exchange(events_, {});
   if (open_) {
@@ -154,7 +154,7 @@ void FrameConnection::write_front() {
                              if (!self->outgoing_.empty()) {
                                self->write_front();
                              }
-                             // Last, because a callback may send, which starts a write if none is in progress.
+                             // The callbacks come last, because one that sends starts a write if none is in progress.
                              for (const Outgoing& each : done) {
                                if (each.written) {
                                  each.written();

@@ -26,7 +26,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
     std::function<void(const std::string& why)> closed;  ///< called once, unless close() was called before
   };
 
-  /// `tls` determines which end this is. Throws Error{internal} if OpenSSL fails.
+  /// `tls`: the settings of this end, the client's or the server's. Throws Error{internal} if OpenSSL fails.
   FrameConnection(boost::asio::ip::tcp::socket socket, const TlsContext& tls);
 
   /// Starts the handshake, and then reads frames. A ProtocolError thrown by `events.frame` closes the connection with

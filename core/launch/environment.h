@@ -12,8 +12,8 @@ namespace shardrun::launch {
 /// this user can read a rank's initial environment in /proc, even after the rank has unset the variable.
 inline constexpr int handed_over_descriptor = 3;
 
-/// The environment of a rank: `inherited` ("NAME=value" each), with the variables that launchers set replaced. It does
-/// not contain the token.
+/// The environment of a rank: `inherited` ("NAME=value" each), in which this rank's values replace all variables that
+/// launchers set. It does not contain the token.
 [[nodiscard]] std::vector<std::string> rank_environment(const std::vector<std::string>& inherited,
                                                         const RankContext& context, int threads);
 

@@ -65,7 +65,7 @@ void FailureJudge::failed(int rank, FailureKind kind, std::optional<int> awaited
 
 void FailureJudge::ended(int rank, int stop_signal) {
   const RankStatus& gone = of(rank);
-  /// Another launcher started this rank, so its exit is not seen.
+  /// The exit of a rank that another launcher started is not seen.
   const bool is_unseen = !gone.end.exit_code && gone.end.signal == 0;
   if (gone.end.killed || (is_unseen ? gone.end.said_goodbye : ended_well(gone.end, stop_signal))) {
     return;

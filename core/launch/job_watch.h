@@ -49,9 +49,9 @@ class FailureJudge {
   void blame(int rank, FailureKind kind, std::string text);
 
   [[nodiscard]] const std::optional<RootCause>& cause() const { return cause_; }
-  /// Whether no further report can change the cause or what is said about it. Ranks may wait for each other in a chain,
-  /// and time out at almost the same moment. The first link of the chain is known only when all of them have reported,
-  /// the accused rank too; an abort would keep them from reporting.
+  /// Whether no further report can change the cause or what is said about it. Ranks can wait for each other in a chain,
+  /// and time out at almost the same moment. The rank at the end of the chain is known only when all of them have
+  /// reported, and an abort would keep them from reporting.
   [[nodiscard]] bool is_final() const;
   /// The job's outcome, without the parts that only the owner of the processes knows.
   [[nodiscard]] LaunchResult result() const;
@@ -98,8 +98,7 @@ class JobWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Listens. Throws Error{io}, or Error{usage} if the address is taken, is not this host's,
-  /// or stands for every address.
+  /// Listens. Throws Error{io}; Error{usage} if the address is taken, not this host's, or stands for every address.
   JobWatch(boost::asio::io_context& io, JobWatchSettings settings, JobWatchEvents events);
 
   [[nodiscard]] StoreServer& store() { return store_; }
@@ -116,7 +115,8 @@ class JobWatch {
   /// Counts every rank as heard from now. Called after this process was suspended.
   void forget_silence();
 
-  /// As in FailureJudge. In addition, they begin to end the job if the cause is final.
+  /// blame() and ended() do what FailureJudge's functions do, and then call end_if_failed(). After a failure, it begins
+  /// to end the job: at once if the cause is final, otherwise `report_time` after the first failure.
   void blame(int rank, FailureKind kind, std::string text);
   void ended(int rank, int stop_signal);
   void end_if_failed();

@@ -59,11 +59,11 @@ struct LaunchSettings {
   std::chrono::milliseconds grace{2000};               ///< from abort to SIGKILL
   std::chrono::milliseconds stranger_timeout{5000};    ///< from connecting to a correct hello
 
-  /// Whether the ranks have begun work that a stop must end in order. Until then a stop kills them. Empty: always true.
+  /// Whether the ranks have begun work that a stop must not cut off. Until then a stop kills them. Empty: always true.
   std::function<bool()> has_begun;
   /// Called when all ranks have been started; `pids` is indexed by rank.
   std::function<void(const std::vector<pid_t>& pids)> on_start;
-  /// Called once if a failure ends the job, as soon as its ranks are told to abort. They may live on until `grace`.
+  /// Called once if a failure ends the job, as soon as its ranks are told to abort. They can live on for `grace`.
   std::function<void(const RootCause& cause)> on_failure;
   std::function<void(const OutputLine& line)> on_output;
   std::function<void(const RankMessage& message)> on_message;

@@ -14,7 +14,7 @@
 namespace shardrun::launch {
 namespace {
 
-/// The largest amount that a dead writer can have left in the pipe. Its descendants could write forever.
+/// The most that drain() reads. A dead writer left no more in the pipe; its descendants could write forever.
 constexpr std::size_t largest_pipe_bytes = std::size_t{1024} * 1024;
 
 int duplicate(const files::FileDescriptor& pipe) {

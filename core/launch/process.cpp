@@ -77,7 +77,7 @@ std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-/// Everything that the child needs between fork and exec, where it may not allocate or lock.
+/// Everything that the child needs between fork and exec. There it must not allocate or lock.
 struct Child {
   pid_t launcher;
   const char* program;

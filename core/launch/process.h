@@ -18,7 +18,7 @@ struct ProcessStart {
   std::vector<std::string> arguments;    ///< argv, including argv[0]
   std::vector<std::string> environment;  ///< "NAME=value" each
   std::string_view handed_over = {};     ///< what the child can read on handed_over_descriptor; at most 4096 bytes
-  int input = -1;                        ///< becomes its standard input; -1: that is empty
+  int input = -1;                        ///< becomes its standard input; -1: an empty one
 };
 
 struct StartedProcess {

@@ -19,7 +19,7 @@ namespace shardrun::launch {
 
 inline constexpr std::uint8_t protocol_version = 4;
 inline constexpr std::size_t frame_header_bytes = 4;
-inline constexpr std::size_t max_frame_bytes = std::size_t{1024} * 1024;  ///< the longest frame
+inline constexpr std::size_t max_frame_bytes = std::size_t{1024} * 1024;  ///< the longest frame, without its header
 
 enum class FrameType : std::uint8_t {
   // Sent by a rank.

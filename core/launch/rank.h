@@ -98,7 +98,7 @@ class Rank {
 
   /// Whether all ranks are asked to pause (Ctrl-Z). Each rank then calls pause() once, all at the same point of their
   /// work and with no operation between ranks in progress. pause() returns when all ranks continue. pause() throws
-  /// Error{aborted}.
+  /// Error{aborted} if the job is aborted.
   [[nodiscard]] bool pause_asked() const noexcept;
   void pause();
 
@@ -109,8 +109,8 @@ class Rank {
   /// counts as the cause. Returns whether the launcher knows of the failure; if not, nobody else will report it.
   bool fail(FailureKind kind, std::string_view text, std::optional<int> awaited = std::nullopt) noexcept;
 
-  /// Leaves the job: the last call of a rank. Waits until the launcher has read everything sent before. A later abort
-  /// does not concern this rank any more. Throws Error{aborted} if the job is aborted before that, Error{io} if
+  /// Leaves the job. Only await_end() can follow. Waits until the launcher has read everything sent before. A later
+  /// abort does not concern this rank any more. Throws Error{aborted} if the job is aborted before that, Error{io} if
   /// `deadline` passes.
   void goodbye(Deadline deadline);
 

@@ -24,7 +24,7 @@ class RunningTimer {
   boost::asio::steady_timer timer_;
   std::chrono::nanoseconds left_{};
   std::function<void()> call_;
-  /// Expires with the timer. A queued wait may live longer, and checks it.
+  /// Is destroyed with the timer. A queued wait can outlive the timer, and checks that.
   std::shared_ptr<const bool> lives_ = std::make_shared<const bool>(true);
 };
 

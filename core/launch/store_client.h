@@ -36,8 +36,8 @@ struct StoreConnectorSettings {
 
 /// All callbacks must be set.
 struct StoreConnectorEvents {
-  /// Called when the listener has proved that it knows the token. The caller is a callback of the connection itself,
-  /// which must therefore not be destroyed in it. `own_address`: the address of this end of the connection.
+  /// Called when the listener has proved that it knows the token. A callback of the connection calls it, so it must not
+  /// destroy the connection. `own_address`: the address of this end of the connection.
   std::function<void(std::shared_ptr<FrameConnection> connection, const std::string& own_address)> proved;
   std::function<void(const std::string& why)> failed;   ///< an attempt failed; another follows
   std::function<void(const std::string& why)> refused;  ///< the last attempt failed; no other follows

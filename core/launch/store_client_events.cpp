@@ -174,7 +174,7 @@ void StoreClient::remind_after(std::chrono::milliseconds pause) {
   });
 }
 
-/// If `grace` is set, ends this process after that time: no launcher of this program would kill this rank.
+/// If `grace` is set, ends this process after that time, because no launcher of shardrun is there to kill it.
 void StoreClient::end_after_grace(const std::string& reason) {
   if (settings_.grace.count() == 0) {
     return;

@@ -18,7 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Short enough that a person's request to stop is answered soon.
+/// Ticks are so short that a person's request to stop is answered soon.
 constexpr milliseconds longest_tick{200};
 
 /// The number of each rank's machine, by rank: "0 0 1 1".

@@ -36,7 +36,7 @@ struct HostSettings {
 
   /// The signal that asked this process to stop, or 0; it ends a job that has not begun.
   std::function<int()> stop_signal;
-  std::function<bool()> has_begun;  ///< whether ranks have begun work that a stop must end in order; empty: always
+  std::function<bool()> has_begun;  ///< see LaunchSettings; empty: always true
   std::function<void(const RankMessage& message)> on_message;
   std::function<void(std::string_view line)> on_log;
   std::function<void(std::string_view line)> on_notice;
@@ -64,7 +64,7 @@ class StoreHost {
   /// Call it when the other ranks know the address. Starts their `join_timeout`.
   void expect_ranks();
 
-  /// Waits until all ranks have said goodbye, or until the job has failed and all ranks are gone or `grace` has passed.
+  /// Waits until all ranks have said goodbye. After a failure, waits until all are gone or `grace` has passed.
   [[nodiscard]] LaunchResult wait();
 
  private:

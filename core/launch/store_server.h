@@ -25,7 +25,7 @@ struct StoreServerSettings {
   Token token = {};
   std::string job;                                ///< the job's text
   std::chrono::milliseconds hello_timeout{5000};  ///< from connecting to the end of a correct hello
-  /// So that ranks notice if this process hangs or its machine is lost: their connections then stay open.
+  /// If true, ranks notice when this process hangs or its machine is lost: their connections stay open then.
   bool answers_heartbeats = false;
   /// The text that explains to a rank why its job differs.
   std::string about_other_job = "have the job file or a plugin changed while the job was starting?";

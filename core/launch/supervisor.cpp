@@ -96,7 +96,7 @@ Supervisor::~Supervisor() {
   }
 }
 
-/// If a signal asked for a stop before SignalPipe caught signals, no rank has been told of it yet.
+/// If a signal asked for a stop before SignalPipe caught signals, starts no rank.
 LaunchResult Supervisor::run() {
   stop_signal_ = stop_requested();
   if (stop_signal_ != 0) {

@@ -55,7 +55,7 @@ class OutputReader {
   std::array<char, 16384> chunk_ = {};
 };
 
-/// One call of launch(): owns the ranks' processes and pipes, and watches the job, all on the calling thread.
+/// Carries out one call of launch(). Owns the ranks' processes and pipes, and watches the job, on the calling thread.
 class Supervisor {
  public:
   explicit Supervisor(const LaunchSettings& settings);

@@ -117,7 +117,7 @@ std::optional<World> world_by_variables(const Reader& reader) {
   return world;
 }
 
-/// Whether the processes of `inner` may be those of `outer`, or may have been started by a launcher in each of those.
+/// Whether `inner` can be the processes of `outer`, or processes that a launcher in each of those has started.
 bool fit_together(const World& outer, const World& inner) {
   if (outer.size == inner.size) {
     return outer.rank == inner.rank;
@@ -129,9 +129,9 @@ bool fit_together(const World& outer, const World& inner) {
          inner.rank / (inner.size / outer.size) == outer.rank;
 }
 
-/// Chooses between a launcher's world and that of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The nearer one counts:
-/// whoever set the meeting place was started by the other, like torchrun by srun on each machine. Both may describe the
-/// same ranks.
+/// Chooses between a launcher's world, `outer`, and that of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, `inner`. If
+/// their sizes differ, a second launcher in each process of the first has set these variables, like torchrun under
+/// srun. Then `inner` counts. Throws Error{usage} if the worlds do not fit.
 World nearer(World outer, World inner) {
   if (!fit_together(outer, inner)) {
     throw Error(

@@ -14,7 +14,7 @@ namespace shardrun::launch {
 
 /// Where rank 0 listens.
 struct Master {
-  std::string address;  ///< for other ranks perhaps several, separated by commas, which are tried in turn
+  std::string address;  ///< on other ranks it can be several, separated by commas, which are tried in turn
   std::uint16_t port = 0;
 };
 
@@ -39,13 +39,13 @@ using Variables = std::function<const char*(const char* name)>;
 ///  - a step of Slurm with several tasks (SLURM_PROCID and SLURM_STEP_NUM_TASKS). A step with one task does not count,
 ///    even if Slurm sets PMI_RANK and PMI_SIZE for it; a shell or a script in an allocation is such a step;
 ///  - RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-/// The last four may be set in addition to those of another launcher. They count if they agree with these, or if a
-/// launcher within each of the other's processes has set them. Otherwise both are named and refused.
+/// The last four can be set in addition to another launcher's variables. Either both describe the same ranks, or a
+/// second launcher has set the four: it was started in each process of the first, and its ranks count.
 /// A process that launch() started belongs to launch() only. Throws Error{usage} if variables are invalid.
 [[nodiscard]] std::optional<World> world_of(const Variables& variable = own_variable);
 
 /// Throws Error{usage} if MASTER_ADDR and MASTER_PORT are set with only one of RANK and WORLD_SIZE (a WORLD_SIZE of 1
-/// may stand alone). Otherwise each such process would run the whole job by itself.
+/// may stand alone). Without this check, each such process would run the whole job.
 void require_whole_world(const Variables& variable = own_variable);
 
 /// The token in SHARDRUN_TOKEN, 64 hexadecimal digits; nothing if it is not set. Throws Error{usage} if it is invalid.
@@ -59,8 +59,8 @@ void require_whole_world(const Variables& variable = own_variable);
 /// The numeric addresses of a host, at least one, IPv4 first. Throws Error{usage} if it has none.
 [[nodiscard]] std::vector<std::string> resolve(const std::string& host);
 /// Like resolve(), for a host that other machines must reach. `variable`: the variable that names the host, for
-/// messages. Loopback addresses are left out, except for the name "localhost" (many machines map their own name to
-/// one). Throws Error{usage} if no other address is left, and for 0.0.0.0 and ::.
+/// messages. If the host is a name other than "localhost", loopback addresses are left out, because many machines map
+/// their own name to one. Throws Error{usage} if no address is left, and for 0.0.0.0 and ::.
 [[nodiscard]] std::vector<std::string> resolve_for_others(std::string_view variable, const std::string& host);
 /// The first address of resolve_for_others() that this machine has. Throws Error{usage} if it has none.
 [[nodiscard]] std::string own_of(std::string_view variable, const std::string& host);

@@ -15,9 +15,9 @@
 namespace shardrun::metrics {
 namespace {
 
-// A record is the length of its data in 8 bytes, the masked CRC of those, the data, and the masked CRC of the data. The
-// data are a protocol buffer of TensorFlow's message Event. Numbers of fields are those of event.proto, summary.proto
-// and tensor.proto.
+// A record is the length of its data in 8 bytes, the masked CRC of these bytes, the data, and the masked CRC of the
+// data. The data are a protocol buffer of TensorFlow's message Event. Numbers of fields are those of event.proto,
+// summary.proto and tensor.proto.
 
 template <std::unsigned_integral Number>
 void append_bytes(std::string& text, Number number) {
@@ -77,7 +77,7 @@ std::string event_of_version() {
   return event;
 }
 
-/// The event behind which TensorBoard drops older events of this step and later ones.
+/// The event at which TensorBoard drops earlier events of this step and of later steps.
 std::string event_of_start(std::int64_t step) {
   std::string log;
   append_field(log, 1, std::int64_t{1});  // START
@@ -86,7 +86,7 @@ std::string event_of_start(std::int64_t step) {
   return event;
 }
 
-/// A text, which TensorBoard shows as Markdown: indented, so that it is shown as it is.
+/// The event that holds a text. TensorBoard shows texts as Markdown, and an indented text as it is.
 std::string event_of_text(std::int64_t step, std::string_view tag, std::string_view text) {
   std::string shown = "    ";
   for (const char c : text) {

@@ -11,16 +11,16 @@
 namespace shardrun::metrics {
 namespace {
 
-/// How the values of a metric come about.
+/// Which ranks' values a metric has.
 enum class Kind : std::uint8_t {
-  gauge,    ///< of the run: the first rank's
+  gauge,    ///< the first rank's value, for the run
   by_rank,  ///< a gauge with the label `rank`
   counter,  ///< counted by the first rank in an attempt; the attempts are added up
 };
 
 struct Metric {
   std::string_view field;
-  std::string_view name;  ///< behind "shardrun_"
+  std::string_view name;  ///< without the prefix "shardrun_"
   Kind kind;
   std::string_view help;
 };

@@ -23,9 +23,9 @@ class Exposition {
 
   /// Takes a line of numbers of a rank: one of metrics.jsonl, or another with fields of the same kind.
   void take(int rank, std::string_view line);
-  /// The ranks that hold up the others now.
+  /// Takes the ranks that hold up the others now. They replace those of the last call.
   void take(const std::vector<SlowRank>& slow_ranks);
-  /// The ranks are started again, and are so many.
+  /// Call it when the ranks are started again. `ranks`: how many they are now.
   void begin_again(std::int64_t ranks);
 
   /// The numbers in the text format 0.0.4.
@@ -43,7 +43,7 @@ class Exposition {
   std::map<std::string, std::int64_t, std::less<>> before_;  ///< counts of the attempts before the current one
 };
 
-/// The lines that tell of a metric, before its samples. `name`: behind "shardrun_".
+/// The HELP and TYPE lines of a metric, which precede its samples. `name`: without the prefix "shardrun_".
 [[nodiscard]] std::string metric_head(std::string_view name, std::string_view kind, std::string_view help);
 
 /// The labels of a sample, escaped: {name="value"}.

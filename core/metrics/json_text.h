@@ -9,10 +9,10 @@
 
 namespace shardrun::metrics {
 
-/// The shortest decimal that reads back as the same double; null for NaN and infinities.
+/// Appends the shortest decimal that reads back as the same double; null for NaN and infinities.
 void append_json(std::string& text, double value);
 void append_json(std::string& text, std::int64_t value);
-/// An array.
+/// Appends an array.
 void append_json(std::string& text, std::span<const double> values);
 /// Appends a quoted and escaped text. REQUIRES: it is UTF-8.
 void append_json(std::string& text, std::string_view value);

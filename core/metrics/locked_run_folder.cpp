@@ -261,7 +261,7 @@ void LockedRunFolder::remove_files(const Kept& kept) const {
   }
   if (!kept.metrics) {
     remove_of_ranks(root() / "log", ".log");
-    remove_those(events_folder(root()), is_of_events);  // otherwise TensorBoard passes over what is not kept
+    remove_those(events_folder(root()), is_of_events);  // with kept metrics, TensorBoard drops later events itself
   }
   remove_file(csv_path(root()));  // made again of the lines of metrics.jsonl
   remove_file(trace_path(root()));

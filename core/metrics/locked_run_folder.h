@@ -28,8 +28,8 @@ enum class Saved {
 /// folders. The file stays; its mere existence locks nothing.
 class LockedRunFolder {
  public:
-  /// Creates the folder, its parents, and `log` in it. Throws Error{io} if the system refuses, or if another run holds
-  /// the folder; then the message names that run's process.
+  /// Creates the folder, its parents, and `log` in it. Throws Error{job} if another run holds the folder, and names
+  /// that run's process; Error{data} if no folder there can be written to; Error{io} if the system refuses otherwise.
   explicit LockedRunFolder(std::filesystem::path output);
 
   /// The path for people. Files are written below `root()`.
@@ -58,17 +58,17 @@ class LockedRunFolder {
  private:
   std::filesystem::path output_;
   files::Folder locked_;
-  bool was_of_a_run_;  ///< before this object held it
+  bool was_of_a_run_;  ///< a run held the folder before this one
   files::FileDescriptor lock_;
   RunFolder folder_;
   std::map<std::string, ino_t> older_;  ///< results that were here before, with their inodes
 };
 
-/// Whether a run holds the folder now. Where the file system or another machine keeps locks to itself, the answer may
-/// be no although a run does.
+/// Whether a run holds the folder now. Can be false although a run does, where the file system cannot lock, or does not
+/// share locks between machines.
 [[nodiscard]] bool is_held(const std::filesystem::path& output);
 
-/// Its destructor removes the temporary files of killed ranks, after all ranks have ended, however the job ended.
+/// The destructor removes the temporary files of killed ranks, after all ranks have ended, however the job ended.
 class Leftovers {
  public:
   explicit Leftovers(const LockedRunFolder& folder) : folder_(folder) {}

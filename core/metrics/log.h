@@ -16,7 +16,7 @@ using WallTime = std::chrono::system_clock::time_point;
 /// A time in UTC: "2024-05-17T09:03:01.042Z".
 [[nodiscard]] std::string utc_text(WallTime time);
 
-/// A rank's log. Lines are appended to a file, after their time (UTC), and passed on.
+/// A rank's log. Appends lines to a file, each after its time in UTC, and passes them on.
 class Log {
  public:
   /// Creates the file and its parent folders. `tee` gets every line, without the time; it may be empty.

@@ -34,8 +34,8 @@ class CsvWriter {
 };
 
 /// A new file of events for TensorBoard. Each step is one record, which is written at once. TensorBoard drops what
-/// older files of the folder say of the steps that this one begins with: an attempt did them, and was followed by
-/// another.
+/// older files of the folder say of this file's first step and later ones: an earlier attempt did those steps, and this
+/// attempt does them again.
 class EventFile {
  public:
   /// `folder` exists. `done`: the steps done before those of this file. `job`: the text of the job. Throws Error{io}.

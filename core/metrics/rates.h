@@ -41,11 +41,11 @@ struct RankRates {
   double flops = 0;            ///< includes what is recomputed; 0: unknown
   double fastest = 0;          ///< operations per second of the rank's fastest op; 0: not measured
   double stopped = 0;          ///< in which the process did not run
-  std::int64_t stops = 0;      ///< how often
-  Link slowest = {};           ///< the slowest of the links to this rank, of the latest report
-  Link others = {};            ///< the others, and all of earlier reports, added up; `from` has no meaning
+  std::int64_t stops = 0;      ///< how often it was stopped
+  Link slowest = {};           ///< the slowest of the links to this rank, in the latest report
+  Link others = {};            ///< sum of the other links, and of all links in earlier reports; `from` has no meaning
 
-  // Over the single steps, because medians leave out steps that something else has disturbed.
+  // Quartiles and medians over single steps, because they leave out steps that something else has disturbed.
   Quartiles busy;           ///< `seconds` without `waiting`
   Quartiles late_in_step;   ///< `late`
   Quartiles input_in_step;  ///< `input`
@@ -73,17 +73,17 @@ class StepRates {
   [[nodiscard]] RankRates take() noexcept;
 
  private:
-  /// The largest number of steps, the latest, that quartiles are of.
+  /// Quartiles are taken over the latest steps, at most so many.
   static constexpr std::size_t most = 1024;
 
-  /// The quartiles of a column's first `count` values, which this sorts. A shorter column counts whole.
-  /// REQUIRES: `count` > 0.
+  /// Returns the quartiles of a column's first `count` values, or of all if it has fewer. Sorts these values. REQUIRES:
+  /// `count` > 0.
   [[nodiscard]] static Quartiles quartiles_of(std::vector<double>& column, std::int64_t count) noexcept;
 
   RankRates sums_;
-  RankRates stretch_;  ///< of the steps since the last whole stretch
+  RankRates stretch_;  ///< sums of the steps since the last whole stretch
   std::int64_t stretches_ = 0;
-  /// Busy, late, seconds, waiting and input of each step; starved of a step, the mean of each stretch.
+  /// Columns of busy, late, seconds, waiting and input, by step; and of starved per step, by stretch.
   std::array<std::vector<double>, 6> columns_;
 };
 

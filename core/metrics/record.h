@@ -33,7 +33,7 @@ class Display {
   /// Sets the current activity, as screen::Progress::now_at does.
   virtual void now_at(std::string_view what, std::int64_t done, std::int64_t total) = 0;
   void now_at(std::string_view what) { now_at(what, 0, 0); }
-  /// Tells the process that serves the run's numbers of a line of numbers; see Exposition::take.
+  /// Sends a line of numbers to the process that serves the run's numbers; see Exposition::take.
   virtual void numbers(std::string_view line) = 0;
   /// Reports what this rank did in some steps. Every rank must report the same steps.
   virtual void rates(const RankRates& rates) = 0;
@@ -47,12 +47,12 @@ class Display {
   virtual void results_are(Results results) = 0;
 };
 
-/// What becomes of the lines of metrics.jsonl, beside that file: [metrics].
+/// Where the lines of metrics.jsonl go beside that file, as [metrics] says.
 struct OtherMetrics {
   bool csv = false;
   bool events = false;                       ///< for TensorBoard
-  bool numbers = false;                      ///< Display::numbers
-  std::span<const std::string_view> fields;  ///< that the lines may have, in order
+  bool numbers = false;                      ///< to Display::numbers
+  std::span<const std::string_view> fields;  ///< the fields that a line can have, in order
   std::int64_t done = 0;                     ///< steps done before the first line
 };
 
@@ -77,7 +77,7 @@ class Record {
   void write(const StepRecord& step);
   void write(std::span<const JsonField> fields);
   void add_validation(std::int64_t step, double val_loss);
-  /// Tells the process that serves the run's numbers of some of this rank, if there is one.
+  /// Sends some numbers of this rank to the process that serves the run's numbers, if there is one.
   void tell(std::span<const JsonField> numbers);
   void update(const screen::ProgressUpdate& update);
   void results_are(Results results);

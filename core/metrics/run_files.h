@@ -15,11 +15,11 @@ namespace shardrun::metrics {
 
 [[nodiscard]] std::filesystem::path metrics_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path csv_path(const std::filesystem::path& output);
-/// The folder of the files of events for TensorBoard, one for each start of the first rank; and whether a file in it is
-/// one, by its name.
+/// The folder of TensorBoard's files of events, one for each start of the first rank; and whether a file's name is that
+/// of such a file.
 [[nodiscard]] std::filesystem::path events_folder(const std::filesystem::path& output);
 [[nodiscard]] bool is_of_events(const std::filesystem::path& path);
-/// The times of all ranks.
+/// The file with the times of all ranks.
 [[nodiscard]] std::filesystem::path ranks_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path summary_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path log_path(const std::filesystem::path& output, int rank);
@@ -71,11 +71,11 @@ struct Kept {
 /// Bytes on disk of the earlier run's files that a new run removes before it writes.
 [[nodiscard]] std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& kept = {});
 
-/// Whether a run that writes to `output` may replace or remove `file`: if the file is there, directly or through links,
-/// and has the name of a file that runs write.
+/// Whether a run that writes to `output` can replace or remove `file`. It can if the file is there, directly or through
+/// links, and has the name of a file that runs write.
 [[nodiscard]] bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem::path& output);
 
-/// The states that were saved during a run, by their steps; and the same for an output.
+/// The states that were saved during a run, by their steps; and the files of the output `name`, by theirs.
 [[nodiscard]] std::map<std::int64_t, std::filesystem::path> states_under_way(const std::filesystem::path& output);
 [[nodiscard]] std::map<std::int64_t, std::filesystem::path> outputs_under_way(const std::filesystem::path& output,
                                                                               std::string_view name);

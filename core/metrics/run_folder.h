@@ -31,7 +31,7 @@ class RunFolder {
   void require_owned() const;
 
  private:
-  /// Whether this run's lock is or may be at `path`: false only if it is known to be missing.
+  /// Whether this run's lock is at `path`. An error other than a missing file counts as yes.
   [[nodiscard]] bool is_lock(const std::filesystem::path& path) const noexcept;
 
   std::filesystem::path path_;
@@ -43,7 +43,7 @@ class RunFolder {
   std::string owner_;
 };
 
-/// Finds a run's folder by its `owner`, for a rank whose first rank is on another machine. Waits for the lock to
+/// Finds a run's folder by its `owner`, for a rank on another machine than the first rank's. Waits for the lock to
 /// appear, because network file systems take time. Throws Error{io} if it does not appear, and Stopped after a request
 /// to stop or an abort.
 [[nodiscard]] RunFolder find_run_folder(const std::filesystem::path& path, const std::string& owner,

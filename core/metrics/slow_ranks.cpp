@@ -15,24 +15,24 @@ namespace {
 
 /// The least share of a step by which a slow rank holds up the others; half of it for a rank that was found already.
 constexpr double least_share = 0.1;
-/// Seconds of a step by which a rank's transfers begin late, at least: a transport's thread takes some time to wake up,
-/// more on some cores than on others. The same for reading samples.
+/// A part of a step, such as late transfers or reading samples, counts only from so many seconds on: a transport's
+/// thread takes some time to wake up, more on some cores than on others.
 constexpr double least_of_part = 1e-3;
-/// A rank is found after two clear reports in a row, or after six if they are not clear, which cover ten steps or
-/// so many seconds. A report is clear if the numbers of the rank and of its reference lie farther apart than they vary.
+/// A rank is found after two clear reports in a row, or after six that are not clear. The reports cover ten steps or
+/// five seconds. A report is clear if the numbers of the rank and of its reference lie farther apart than they vary.
 constexpr std::int64_t weight_of_clear = 3;
 constexpr std::int64_t weight_of_unclear = 1;
 constexpr std::int64_t least_weight = 6;
 constexpr std::int64_t least_steps = 10;
 constexpr double least_seconds = 5;
-/// The quartiles of fewer steps than this say little of how much they vary: such a report is clear if the rank holds up
-/// the others for this share of a step, and then weighs less.
+/// The quartiles of fewer steps than this say little of how much steps vary. Such a report counts as
+/// `weight_of_few` if the rank holds up the others for this share of a step or more, otherwise as unclear.
 constexpr std::int64_t steps_of_quartiles = 4;
 constexpr double least_share_of_few = 0.5;
 constexpr std::int64_t weight_of_few = 2;
 
-// A rank alone in its stage is slow if it is busy for more than this many times what its number of operations lets
-// expect, or what was usual for it in at least `reports_of_usual` reports. Stages have other ops, of other speeds.
+// A rank alone in its stage is slow if it is busy for more than the first factor times what its operations should take,
+// or the second times what was usual in `reports_of_usual` reports or more. Ops of other stages have other speeds.
 constexpr double most_of_expected = 2;
 constexpr double most_of_usual = 1.5;
 constexpr std::int64_t reports_of_usual = 3;
@@ -41,7 +41,7 @@ constexpr std::int64_t reports_of_usual = 3;
 constexpr std::int64_t least_stops = 3;
 constexpr double seconds_of_stops = 2;
 
-// A link is slow if it moves less than this share of the bytes per second of others; much less: then it is clear.
+// A link is slow if it moves less than the first share of the bytes per second of others, and clear below the second.
 constexpr double most_of_bandwidth = 0.25;
 constexpr double most_of_clear_bandwidth = 0.125;
 
@@ -51,14 +51,14 @@ Quartiles times(double factor, const Quartiles& quartiles) {
 
 double spread_of(const Quartiles& quartiles) { return quartiles.high - quartiles.low; }
 
-/// The time with which a rank's time is compared: that of the slowest of the other ranks. In larger groups other
-/// ranks may be slow as well, up to almost half of them in all; then it is that of the slowest of the rest.
+/// The time with which a rank's time is compared: the longest among the other ranks. In larger groups other ranks can
+/// be slow as well. There, the longest times are left out, up to almost half of the group.
 Quartiles reference_among(std::vector<Quartiles> others) {
   std::ranges::sort(others, std::ranges::greater(), &Quartiles::high);
   return others[others.size() < 3 ? 0 : others.size() / 2 - 1];
 }
 
-/// How many times as many operations a rank has as another; at least 1, also if they are not known.
+/// The ratio of a rank's operations to another's, but at least 1; 1 if they are not known.
 double ratio_of_flops(const RankRates& rank, const RankRates& other) {
   return rank.flops > 0 && other.flops > 0 ? std::max(1.0, rank.flops / other.flops) : 1;
 }
@@ -95,8 +95,8 @@ class SlowRanks::Report {
   /// The length of a step, which is that of the rank with the longest one.
   [[nodiscard]] double step() const noexcept { return step_; }
 
-  /// Nothing if the rank does not hold up the others. `is_found`: it did so before, so it is as fast as they are only
-  /// if its median is. `usual`: seconds for which the rank is usually busy, if known.
+  /// Nothing if the rank does not hold up the others. `is_found`: the rank was found to be slow, so now only its median
+  /// counts. `usual`: seconds for which the rank is usually busy, if known.
   [[nodiscard]] std::optional<Behind> behind(std::size_t rank, bool is_found, std::optional<double> usual) const {
     std::optional<Behind> most;
     for (const std::optional<Behind>& each : {behind_by_input(rank, is_found), behind_by_busy(rank, is_found, usual),
@@ -116,7 +116,7 @@ class SlowRanks::Report {
     return is_known && (is_on_one_host_ || hosts_[rank] != hosts_[from]) ? &link : nullptr;
   }
 
-  /// The same for the slowest link to a rank. `usual`: its bytes per second before, if known.
+  /// Like behind(), for the link of link_to(), which must exist. `usual`: its bytes per second before, if known.
   [[nodiscard]] std::optional<Behind> behind_by_link(std::size_t rank, bool is_found,
                                                      std::optional<double> usual) const {
     const RankRates::Link& link = *link_to(rank);
@@ -233,15 +233,15 @@ class SlowRanks::Report {
                   .steps = own.steps};
   }
 
-  /// Transfers that begin late hold up the others for as long as these wait, at most.
+  /// Transfers that begin late hold up the others for at most as long as the others wait.
   [[nodiscard]] std::optional<Behind> behind_by_late(std::size_t rank, bool is_found) const {
     return behind_by_part(rank, is_found, ranks_[rank].late_in_step,
                           others(rank, [](const RankRates& other) { return other.late_in_step; }),
                           SlowRank::Cause::transfer);
   }
 
-  /// So does reading of samples. Unlike computing, it does not take longer because a machine has more to do than cores.
-  /// Stages of a pipeline read different things, or nothing.
+  /// Reading samples, too, holds up the others for at most as long as they wait. Unlike computing, it takes no longer
+  /// on a machine with more to do than cores. Stages of a pipeline read different things, or nothing.
   [[nodiscard]] std::optional<Behind> behind_by_input(std::size_t rank, bool is_found) const {
     std::vector<Quartiles> inputs;
     for (std::size_t other = 0; other < ranks_.size(); ++other) {
@@ -270,9 +270,8 @@ class SlowRanks::Report {
                   .steps = ranks_[rank].steps};
   }
 
-  /// A rank that lacks a core holds up the others for as long as these wait, at most. It is compared with all others,
-  /// also of other stages: on a machine with more to do than cores, each of them lacks a core in proportion to its
-  /// work.
+  /// A rank that lacks a core holds up the others for at most as long as they wait. It is compared with ranks of all
+  /// stages: on a machine with more to do than cores, each rank lacks a core in proportion to its work.
   [[nodiscard]] std::optional<Behind> behind_by_starving(std::size_t rank, bool is_found) const {
     const RankRates& own = ranks_[rank];
     const std::vector<Quartiles> starved = others(rank, [&](const RankRates& other) {
@@ -284,7 +283,7 @@ class SlowRanks::Report {
     const auto steps = static_cast<double>(own.steps);
     const double step = own.seconds / steps;
     const double apart = own.usual_starved - reference;
-    // Waiting for other ranks alone.
+    // The seconds of a step in which a rank waits for other ranks, and not for a core.
     const auto waiting = [&](const RankRates& other) {
       return std::max(0.0, other.waiting - other.starved_waiting) / steps;
     };
@@ -302,8 +301,9 @@ class SlowRanks::Report {
                   .steps = own.steps};
   }
 
-  /// Stops hold up the others for as long as these wait, at most. The times of all processes that have to wait for a
-  /// core vary alike. How long the others wait decides only whether a rank is found.
+  /// Stops hold up the others for at most as long as the others wait. Only what exceeds the
+  /// stops of every other rank counts, because waits for a core stop all alike. How long the others wait decides only
+  /// whether a rank is found.
   [[nodiscard]] std::optional<Behind> behind_by_stops(std::size_t rank, bool is_found) const {
     const RankRates& own = latest_[rank];
     if (own.stops < least_stops || own.seconds < seconds_of_stops) {
@@ -322,7 +322,7 @@ class SlowRanks::Report {
     if (is_found ? stopped < least_share / 2 * own.seconds : seconds < least_share * own.seconds) {
       return std::nullopt;
     }
-    RankRates since;  // the first of the reports with a stop
+    RankRates since;  // sums since the first of the reports with a stop
     since.steps = 0;
     for (const std::vector<RankRates>& report : reports_) {
       if (since.steps > 0 || report[rank].stops > 0) {
@@ -353,7 +353,7 @@ const char* place_of(SlowRank::Cause cause) {
     case SlowRank::Cause::transfer: return "in transfers, which its transport begins late";
     case SlowRank::Cause::input: return "in reading its input";
     case SlowRank::Cause::stopped: return "because its process was stopped again and again";
-    case SlowRank::Cause::link: break;  // is named by its numbers
+    case SlowRank::Cause::link: break;  // the other place_of() gives its rates
   }
   return "";
 }
@@ -376,7 +376,7 @@ std::string name_of(const SlowRank& slow) {
              : "rank " + with_host(slow.rank, slow.host);
 }
 
-/// Whom it holds up.
+/// Names the ranks that it holds up.
 const char* others_of(const SlowRank& slow) { return slow.cause == SlowRank::Cause::link ? "its ranks" : "the others"; }
 
 }  // namespace
@@ -554,7 +554,7 @@ void SlowRanks::judge_links(const Report& report, const std::vector<std::string>
       usual.add(link->bandwidth());
     }
     std::optional<Behind>& of_link = links[party];
-    if (behind && (!of_link || behind->seconds > of_link->seconds)) {  // of its two directions
+    if (behind && (!of_link || behind->seconds > of_link->seconds)) {  // the slower direction counts
       of_link = behind;
     }
   }

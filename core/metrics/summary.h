@@ -28,7 +28,7 @@ using SentBytes = std::map<std::string, std::map<std::string, std::uint64_t>>;
 /// The calls of one of a job's programs.
 struct ProgramCalls {
   std::int64_t calls = 0;
-  SentBytes sent_bytes;  ///< in a call
+  SentBytes sent_bytes;  ///< per call
 };
 
 struct RankSummary {
@@ -43,7 +43,7 @@ struct RankSummary {
   SentBytes sent_bytes;  ///< per step
   /// The programs that a job which continues prompts has called, by name; none for other jobs.
   std::map<std::string, ProgramCalls> programs;
-  std::uint64_t wire_bytes = 0;  ///< bytes that the transports moved in the whole run
+  std::uint64_t wire_bytes = 0;  ///< bytes that the transports sent in the whole run
 };
 
 /// Program, place and time of a run, known to the process that writes the summary.
@@ -64,7 +64,7 @@ struct CheckpointSummary {
   double stall_s = 0;           ///< seconds that steps waited for copies and writers
 };
 
-/// A start of all ranks that failed, and after which they were started again.
+/// A failed start of all ranks, after which they were started again.
 struct Attempt {
   std::int64_t rank = 0;  ///< the rank that failed first
   std::string cause;
@@ -106,7 +106,7 @@ struct Summary {
 /// The field `slow_ranks` of a summary, on one line.
 [[nodiscard]] std::string to_json(const std::vector<SlowRank>& slow_ranks);
 
-/// Parses the result of `to_json(summary)`, without the origin. Throws Error{internal} for anything else.
+/// Parses a rank's to_json(), without origin, attempts, `saved`, `strangers`, slow ranks. Throws Error{internal}.
 [[nodiscard]] Summary parse_summary(std::string_view json);
 
 /// Throws Error{io}; then the path keeps its earlier content.

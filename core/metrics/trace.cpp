@@ -119,7 +119,7 @@ std::string at_time(std::string_view line, std::int64_t begin, std::int64_t end)
 
 std::string arrow(std::int64_t number, const End& sent, const End& received) {
   constexpr const char* event = R"({{"ph":"{}"{},"pid":{},"tid":{},"name":"message","cat":"message","id":{},"ts":{}}})";
-  // The arrow ends within the receiving span: a span that ends exactly then would count as over.
+  // The arrow ends 1 ns before the receiving span ends, because readers count the span as over at its end.
   return fmt::format(
       "{}{}{}{}", between, fmt::format(event, 's', "", sent.process, sent.row, number, microseconds(sent.begin)),
       between,

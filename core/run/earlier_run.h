@@ -12,7 +12,7 @@ namespace shardrun::run {
 
 /// Throws Error{job} if the output folder has a run of a different job, which this run would replace. A job is
 /// different if its task, model or data differ, or if other settings differ and its file has another name. A run that
-/// continues the run in the folder replaces nothing. REQUIRES: `compiled.resumed` is set.
+/// continues the run in the folder replaces nothing. REQUIRES: begin_from() was called.
 void require_same_job(const job::Job& job, const compile::Compiled& compiled);
 
 }  // namespace shardrun::run

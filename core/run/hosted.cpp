@@ -34,8 +34,8 @@ namespace {
 constexpr std::chrono::milliseconds grace_of_first{2000};
 constexpr std::chrono::milliseconds grace_of_others{5000};
 
-/// The shortest time limit from connecting to a rank's hello, which takes a few round trips. Otherwise it is a quarter
-/// of [job] timeout.
+/// The time limit from connecting to a rank's hello is a quarter of [job] timeout, but at least this, because a hello
+/// takes a few round trips.
 constexpr std::chrono::milliseconds shortest_hello{5000};
 
 /// Rank 0 must name a silent rank before that rank considers rank 0 lost.
@@ -115,7 +115,7 @@ class First {
     }
   }
 
-  /// Begins to listen and returns the address. Then removes an older run's files.
+  /// Begins to listen, removes an older run's files, and returns the address.
   launch::Invitation host(const Rendezvous& rendezvous, const checkpoint::OpenCheckpoint* resumed) {
     launch::Invitation invitation = invitation_of(rendezvous, world_);
     launch::HostSettings settings =

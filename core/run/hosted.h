@@ -34,7 +34,7 @@ namespace shardrun::run {
 
 // Parts of the above, for other commands whose ranks another launcher has started.
 
-/// How many ranks share this machine; 0 if unknown before they meet. Ranks that meet at a loopback address all do.
+/// How many ranks share this machine; 0 if unknown before they meet. Ranks that meet at a loopback address share one.
 [[nodiscard]] std::int64_t ranks_here(const launch::World& world);
 
 /// Settings for how rank 0's process listens and waits, without callbacks. `silence`: how long a rank may be silent

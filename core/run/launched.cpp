@@ -74,11 +74,11 @@ std::vector<std::string> with_checkpoint(std::vector<std::string> words, const c
   return words;
 }
 
-/// Tells a program that reads events, which would otherwise wait until all ranks have ended.
+/// Writes an event for a program that reads events. Without it, the program would wait until all ranks have ended.
 void tell_failure(const job::Job& job, const launch::RootCause& cause) {
   if (job.infer.events && job::is_standard(job.infer.to)) {
-    // So short that it stays whole beside what the first rank writes, and on a line of its own if it comes within a
-    // longer event. A program that does not read gets none.
+    // The event is so short that it is written in one piece, between what the first rank writes. The line break ends an
+    // event that the first rank has not written whole. A program that does not read gets no event.
     constexpr std::size_t most_bytes = 500;
     const boost::json::object event = {{"failed", with_replacements(launch::describe(cause).substr(0, most_bytes))}};
     const std::string line = "\n" + boost::json::serialize(event) + "\n";

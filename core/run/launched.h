@@ -35,12 +35,12 @@ class Attempts {
   /// Shows a line to the person.
   using Tell = std::function<void(std::string_view line)>;
 
-  /// Whether another attempt follows the current one, which ended with `result`. `has_begun`: it reached its steps. If
-  /// an attempt ended because its checkpoint is damaged, the next one begins from the checkpoint before; finding that
-  /// out means reading the checkpoint.
+  /// Whether another attempt follows the current one, which ended with `result`. `has_begun`: the attempt reached its
+  /// steps. If an attempt ended because its checkpoint is damaged, the next one begins from the checkpoint before;
+  /// finding that out means reading the checkpoint.
   [[nodiscard]] bool goes_on_after(const launch::LaunchResult& result, bool has_begun, const Tell& tell);
-  /// Makes the next attempt the current one. Keeps the records of the failed attempt, with its summary. Returns a line
-  /// for the person. REQUIRES: goes_on_after() returned true, and no rank runs. Throws Error{io}.
+  /// Makes the next attempt the current one. Writes the failed attempt's summary to its folder, `record`. Returns a
+  /// line for the person. REQUIRES: goes_on_after() returned true, and no rank runs. Throws Error{io}.
   [[nodiscard]] std::string begin_next(Run& run, const std::filesystem::path& record, const metrics::Summary& failed);
 
   /// Adds the earlier attempts to the run's summary, and why no other attempt follows. If the run was asked to stop
@@ -85,7 +85,7 @@ inline constexpr const char* standard_option = "standard";
 
 /// Runs a job of several ranks: starts a process for each, shows their progress as one, and merges their reports. A
 /// rank that fails ends the job: the summary then has status "failed", the exit code and the root cause. With [job]
-/// restarts the ranks may instead be started again, from the newest checkpoint. `dataset` is loaded, and the ranks
+/// restarts, Attempts decides whether the ranks are started again instead. `dataset` is loaded, and the ranks
 /// inherit it; null if the job has no data. `resumed`: the checkpoint from which the run continues; null: none. `words`
 /// are appended to the command `rank JOB.ini` of each process.
 [[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const data::Dataset* dataset,

@@ -22,8 +22,8 @@ class LocalDisplay final : public metrics::Display {
   LocalDisplay& operator=(const LocalDisplay&) = delete;
   ~LocalDisplay() override;
 
-  /// Ends the display before ranks are started, because a screen must not delay them. Waits for the output no longer
-  /// than usual.
+  /// Ends the display before ranks are started, because a screen must not delay them. Waits for the output as
+  /// screen::Screen::finish() does by default.
   void hand_over();
 
   using metrics::Display::now_at;

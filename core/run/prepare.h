@@ -15,12 +15,12 @@ namespace shardrun::run {
 /// itself again.
 [[nodiscard]] inline bool runs_here(const job::Job& job) noexcept { return job.ranks == 1 && job.restarts == 0; }
 
-/// Who prepares a job, and on which machine.
+/// Facts about the process that prepares a job, and about its machine.
 struct Preparing {
   std::int64_t rank = 0;          ///< the rank whose programs are compiled
   std::int64_t ranks_here = 0;    ///< how many of the job's ranks share this machine; 0 if unknown
   std::int64_t processes = 0;     ///< how many of them this process will start
-  bool writes = true;             ///< it writes to [job] output, and continues from its checkpoints
+  bool writes = true;             ///< the run writes to [job] output, and continues from its checkpoints
   bool replaces = false;          ///< the run may replace one of a different job
   std::string_view restarted_by;  ///< the other launcher that has started the ranks; "" if shardrun starts them
   std::function<void(std::string_view activity)> now_at;  ///< shows the current activity; may be empty
@@ -28,7 +28,7 @@ struct Preparing {
 
 /// A job that is ready to run.
 struct Prepared {
-  compile::Compiled compiled;        ///< begins from the checkpoint from which the run continues
+  compile::Compiled compiled;        ///< with the checkpoint from which the run continues, if any
   std::vector<std::string> notices;  ///< to show before the first step
 };
 

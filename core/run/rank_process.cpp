@@ -74,7 +74,7 @@ std::chrono::milliseconds silence_of(const job::Job& job) {
 
 namespace {
 
-/// The job with this machine's ranks: only they share its cores, and they may be only some of the job's ranks.
+/// The job with the number of ranks that share this machine's cores, and with the threads for each of them.
 job::Job placed_here(const job::Job& job, const launch::RankContext& context) {
   job::Job placed = job;
   placed.machine_ranks = context.is_hosted ? std::max(1, context.local_world_size) : job.ranks;
@@ -193,8 +193,8 @@ launch::Rank::Deadline latest_join(const launch::RankContext& context) {
   return context.is_hosted ? launch::Rank::Clock::now() + patience : launch::Rank::no_deadline;
 }
 
-/// How long to wait for rank 0 to write its remaining files. If this process ended with an error before that, another
-/// launcher would end all others.
+/// How long to wait for rank 0 to write its remaining files. Another launcher would end rank 0's process if this
+/// process ended with an error before that.
 constexpr std::chrono::seconds longest_wait_for_first{30};
 constexpr std::chrono::seconds longest_wait_after_failure{4};
 

@@ -42,8 +42,8 @@ inline constexpr const char* declared_option = "declared";
 /// The inputs that a rank gets from the process that started it. A rank that another launcher started finds some of
 /// them by itself.
 struct RankInputs {
-  /// A path into the open [job] output of the process that holds it. Empty: the folder is found by its path, and must
-  /// be the one to which rank 0 writes.
+  /// A path into [job] output that goes through the descriptor of the process that opened it. Empty: the folder is
+  /// found by its path, and must be the one to which rank 0 writes.
   std::filesystem::path folder = {};
   std::string declared = {};                       ///< see declared_option; empty: not known
   std::vector<std::string> data = {};              ///< handles of the job's data, which the starting process holds open

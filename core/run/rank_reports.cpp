@@ -20,7 +20,7 @@
 namespace shardrun::run {
 namespace {
 
-// Kinds of messages from ranks to the launcher; summary_message is one too.
+// More kinds of messages from ranks to the launcher, beside line_message and summary_message.
 constexpr const char* progress_message = "progress";
 constexpr const char* finish_message = "finish";
 constexpr const char* activity_message = "activity";
@@ -95,7 +95,7 @@ constexpr std::size_t most_waiting_output = std::size_t{1024} * 1024;
 /// Seconds between two lines of ranks.jsonl, except before the last one.
 constexpr double least_between_lines = 2;
 
-/// Adds the ranks' reports of the following steps.
+/// Adds the ranks' reports of later steps to `sums`.
 void add_up(std::vector<metrics::RankRates>& sums, const std::vector<metrics::RankRates>& ranks) {
   if (sums.empty()) {
     sums = ranks;

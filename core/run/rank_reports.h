@@ -52,8 +52,8 @@ class RankReports {
   /// The first rank's summary with every rank's part. A rank that died has its planned part, if it had reported that.
   /// `folder`: the folder of the ranks' flight records.
   [[nodiscard]] metrics::Summary merge(const launch::LaunchResult& result, const std::filesystem::path& folder);
-  /// Waits until everything is on the screen. If the screen is stopped, waits as long as the run succeeded and nobody
-  /// asks to stop.
+  /// Waits until everything is on the screen. If the screen is blocked, gives up after a short time, except after a run
+  /// that succeeded: then it waits until somebody asks to stop.
   void finish_screen(const metrics::Summary& summary);
 
  private:
@@ -67,15 +67,15 @@ class RankReports {
   void look_for_slow_ranks(const std::vector<metrics::RankRates>& ranks);
   /// With --profile, shows the rates when enough steps are done.
   void show_rates(const std::vector<metrics::RankRates>& ranks);
-  /// Writes a line of ranks.jsonl of all that was reported since the last one. If that fails, tells the person, and
-  /// writes no more.
+  /// Writes a line of ranks.jsonl with what the ranks have reported since the line before. If that fails, tells the
+  /// person, and writes no more.
   void write_times();
-  /// Tells the person, and the first rank's log.
+  /// Shows the line to the person, and writes it to the first rank's log.
   void tell(std::string_view line) {
     log(line);
     notice(line);
   }
-  /// Fills in what the first rank did not live to report at its end.
+  /// Fills in what the first rank would have reported at its end, from its latest progress.
   void fill(metrics::Summary& summary) const;
 
   const job::Job& job_;
@@ -87,13 +87,13 @@ class RankReports {
   std::string results_;  ///< to show at the end
   std::atomic<bool> has_begun_ = false;
   Results saved_ = Results::none;
-  std::int64_t unshown_ = 0;  ///< lines of ranks that were not shown since the last one that was
+  std::int64_t unshown_ = 0;  ///< lines of ranks that were left out since one was shown
   std::vector<std::unique_ptr<metrics::Log>> logs_;
   std::map<int, metrics::Summary> summaries_;  ///< the latest of each rank: planned values, then results
   std::map<std::int64_t, std::map<int, metrics::RankRates>> rates_;  ///< by step and rank
   metrics::SlowRanks slow_ranks_;
-  std::vector<metrics::RankRates> since_shown_;    ///< by rank; empty: nothing yet, as in the next
-  std::vector<metrics::RankRates> since_written_;  ///< by rank
+  std::vector<metrics::RankRates> since_shown_;    ///< sums by rank of what rates_line() has not shown; empty: none
+  std::vector<metrics::RankRates> since_written_;  ///< sums by rank of what is not in `times_`; empty: none
   std::optional<metrics::JsonlWriter> times_;      ///< ranks.jsonl
   std::chrono::steady_clock::time_point written_at_ = std::chrono::steady_clock::now();
   screen::ProgressUpdate last_;  ///< with the latest validation loss

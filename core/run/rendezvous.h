@@ -31,11 +31,11 @@ struct Messengers {
 /// neither an address nor a messenger.
 [[nodiscard]] Rendezvous rendezvous_of(const Messengers& messengers, const launch::World& world);
 
-/// The address at which rank 0 must listen; without a port if it may choose one.
+/// The address at which rank 0 must listen. Port 0: rank 0 chooses the port.
 [[nodiscard]] launch::Invitation invitation_of(const Rendezvous& rendezvous, const launch::World& world);
 
-/// Called on rank 0: tells the other ranks its address. An invitation without a port says that there is none. Returns
-/// false if no messenger can tell it.
+/// Called on rank 0: tells the other ranks its address. Port 0 tells them that rank 0 could not begin. Returns false if
+/// no messenger can tell it.
 [[nodiscard]] bool invite(Rendezvous& rendezvous, const launch::World& world, const launch::Invitation& invitation);
 
 /// Called on other ranks: returns the invitation. Throws Error{usage} if no messenger can tell it.

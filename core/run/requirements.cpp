@@ -120,7 +120,7 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
                     job.task == job::Task::train ? " or more microbatches" : "",
                     limits.memory->name.empty() ? "free memory" : "raise that limit"));
   }
-  // Transports map memory of their own; those within a machine also map that of all its ranks.
+  // Transports map memory of their own. Transports within a machine also map the memory of all ranks there.
   const bool maps_others = std::ranges::any_of(compiled.transports.transports, [](const plugins::Transport& each) {
     return each.props().has(SR_TRANSPORT_SAME_HOST);
   });
@@ -206,7 +206,7 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
       inputs.emplace_back("[data]", file);
     }
   }
-  // The state from which a run starts is kept.
+  // A file of a run's own states is left out, because the run keeps the state from which it starts.
   std::error_code none;
   for (const std::filesystem::path& state : checkpoint::saved_state_files(job)) {
     if (!metrics::has_name_of_state(state) && !metrics::has_name_of_state(std::filesystem::canonical(state, none))) {
@@ -223,8 +223,8 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   return inputs;
 }
 
-/// Throws unless the file [infer] from can be read, and the one that the first rank writes can be written and is
-/// neither a file that the job reads nor one of the run's own.
+/// Throws unless the file [infer] from can be read. On the first rank, the file [infer] to must also be writable, and
+/// must be neither a file that the job reads nor one that the run writes for itself.
 void require_streams(const job::Job& job, std::int64_t rank) {
   const auto refuse = [&](const char* key, const std::string& what) {
     throw Error(ErrorCode::job, fmt::format("{}: [infer] {} = {}", job.where("infer", key), key, what));
@@ -396,7 +396,7 @@ void require_replayable(const job::Job& job, const compile::Compiled& compiled) 
   }
 }
 
-/// Throws for engines that send messages with checked transfers. A checked message is prepared behind earlier ones, so
+/// Throws if transfers are checked and the engine sends messages. A checked message is prepared behind earlier ones, so
 /// an engine with several messages in progress could wait for itself.
 void require_checked_messages(const job::Job& job, const compile::Compiled& compiled) {
   if (job.checks.transfers && compiled.engine != nullptr && compiled.engine->plugin.has_messages()) {

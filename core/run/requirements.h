@@ -24,13 +24,13 @@ void use_unit(const job::Job& job, const device::Device& device, std::int64_t lo
 std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
                                           std::int64_t ranks_here, std::int64_t processes);
 
-/// A line about a memory need that leaves less than a thirty-second of itself free; "" if it leaves more.
+/// A line about a memory need that leaves less than 1/32 of the need free; "" if it leaves more.
 /// `of_processes`: the part of the need that is not planned.
 [[nodiscard]] std::string narrow_notice(std::uint64_t bytes, std::uint64_t of_processes,
                                         const memory::MemoryRoom& room);
 
-/// The part of require_runnable() about the memory of the host and of units. For ranks that learn only from each other
-/// how many of them share a machine. Throws Error{job}.
+/// The part of require_runnable() about the memory of the host and of units. Ranks call it if they learn only from each
+/// other how many of them share a machine. Throws Error{job}.
 void require_memory_here(const job::Job& job, const compile::Compiled& compiled, std::int64_t ranks_here);
 
 /// Reads all of the job's data (Dataset::check) on all cores that this process may use, before the output folder is
@@ -41,8 +41,8 @@ void check_data(const job::Job& job, const compile::Compiled& compiled);
 /// Prepares the job's data for training (Dataset::load), after check_data. Throws Error{io}.
 void load_data(const compile::Compiled& compiled);
 
-/// Like require_runnable(), for ranks that are started here. Throws Error{job} if a transport needs another launcher,
-/// and Error{usage} if the ranks cannot meet on this machine.
+/// Checks that this process can start the ranks. Throws Error{job} if a transport needs another launcher, and
+/// Error{usage} if the ranks cannot meet on this machine.
 void require_launchable(const job::Job& job, const compile::Compiled& compiled);
 
 }  // namespace shardrun::run

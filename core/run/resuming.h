@@ -32,7 +32,7 @@ void begin_from(std::shared_ptr<const checkpoint::OpenCheckpoint> resumed, compi
 /// The text "goes on after step 20 from run/checkpoints/step-000020". REQUIRES: the job continues from a checkpoint.
 [[nodiscard]] std::string told_of_resumed(const compile::Compiled& compiled);
 
-/// How a run of a job with [checkpoint] would begin now.
+/// How a run of the job would begin now.
 struct Beginning {
   enum class Kind {
     unsaved,     ///< at the start of the job, which has no [checkpoint]
@@ -48,8 +48,8 @@ struct Beginning {
   std::string refusal;
 };
 
-/// Finds out how a run would begin with the checkpoints that exist now: compares the checkpoint from which it would
-/// continue with the job. Then it loads the data. Throws as compile::compile() does if data cannot be read.
+/// Finds out how a run would begin with the checkpoints that exist now. If it would continue from one, loads the data,
+/// and compares that checkpoint with the job. Throws as compile::compile() does if data cannot be read.
 [[nodiscard]] Beginning beginning_of(const job::Job& job, compile::Compiled& compiled);
 
 /// The text "a run would go on after step 20 from run/checkpoints/step-000020", and a line for each notice. Each line

@@ -20,13 +20,13 @@ namespace shardrun::run {
 /// Settings of a run that are not in the job: output and stop requests.
 struct RunSettings {
   screen::ProgressSink progress;
-  /// Returns the signal that asked to stop, or 0. Any thread may call it at any time, so it must not wait or
-  /// call a device.
+  /// Returns the signal that asked to stop, or 0. It is called on any thread at any time, so it must not wait or call a
+  /// device.
   std::function<int()> stop_signal;
   bool profile = false;
   bool replaces = false;  ///< the run may replace one of a different job
   /// Registers a function that is called at once with the first signal that asks to stop, on another thread. An empty
-  /// function unregisters. May itself be empty.
+  /// function unregisters. Null: nothing is registered.
   std::function<void(std::function<void(int)>)> on_stop;
   metrics::RunOrigin origin;  ///< everything except the end time
   /// When the run must end, by [job] time_limit.
@@ -45,7 +45,7 @@ class Run {
 
   /// Removes an older run's files and writes job.ini. Returns a message about the older run, or "" if there was none.
   /// `resumed`: the checkpoint from which the run continues; null: none. If the run in this folder saved it, that run's
-  /// metrics up to this step are kept. Throws Error{io}, also if another run uses [checkpoint] folder.
+  /// metrics up to the checkpoint are kept. Throws Error{io}, also if another run uses [checkpoint] folder.
   [[nodiscard]] std::string begin(const checkpoint::OpenCheckpoint* resumed);
 
   /// Prepares a new attempt: removes the ranks' files of steps after `resumed`, and writes job.ini. REQUIRES: begin()
@@ -59,7 +59,7 @@ class Run {
   [[nodiscard]] const metrics::LockedRunFolder& locked_folder() const noexcept { return locked_folder_; }
 
   /// Completes and writes the summary. If it cannot be written, or the folder no longer belongs to the run, the
-  /// summary's status becomes "failed" for this reason, unless it is already. Throws nothing.
+  /// summary's status becomes "failed" for this reason, unless it names an error already. Throws nothing.
   void write_summary(metrics::Summary& summary) noexcept;
   /// Completes the summary of an attempt, and writes it to the attempt's folder. Throws Error{io}.
   void write_record(const std::filesystem::path& folder, metrics::Summary summary) const;
@@ -85,10 +85,10 @@ class Run {
 /// The summary of a job that was asked to stop during its preparation; nothing if it was not.
 [[nodiscard]] std::optional<metrics::Summary> stopped_before_start(const job::Job& job, const RunSettings& settings);
 
-/// Runs the task of [job] and writes to [job] output: job.ini (as run), metrics.jsonl, log/rank-0.log, summary.json,
-/// and weights.safetensors (train) or state.safetensors (iterate). If the job fails while it runs, writes its summary
-/// and log, and throws. If a signal stops it, the exit code is 128 + signal. Throws Error{job, data, plugin} before the
-/// output folder is touched.
+/// Runs the task of [job] and writes to [job] output: job.ini (as run), metrics.jsonl, log/rank-N.log, summary.json,
+/// and weights.safetensors (train) or state.safetensors (iterate). A job that fails while it runs gets a summary and a
+/// log; run_job() throws then if runs_here(job), and returns the summary if not. Exit code after a signal: see
+/// train::exit_code_of_stop(). Throws Error{job, data, plugin, usage} before the output folder is touched.
 [[nodiscard]] metrics::Summary run_job(const job::Job& job, const RunSettings& settings);
 
 }  // namespace shardrun::run

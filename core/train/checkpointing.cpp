@@ -20,13 +20,13 @@
 namespace shardrun::train {
 namespace {
 
-/// The first word of what a rank tells the others about a failure; without a failure it is "ok", followed by facts.
+/// A message to other ranks about a failure begins with this word. Others are "ok", or a file's size and hash.
 constexpr std::string_view failed_word = "failed ";
 
 /// Bytes of a snapshot that are written at once. An abort is noticed between two such blocks.
 constexpr std::size_t write_bytes = std::size_t{32} << 20U;
 
-/// Bytes per second that any disk can write, for the first save of a run with a time limit.
+/// Bytes per second that every disk is assumed to write, until this run has saved once.
 constexpr double least_rate = 100e6;
 
 std::uint64_t bytes_of(const std::vector<checkpoint::StoredFile>& files) {
@@ -102,8 +102,8 @@ Checkpointing::Checkpointing(const job::Job& job, const compile::Compiled& compi
   }
 }
 
-/// If the run fails, a save in progress gets a little time. Then the ranks are told of the failure,
-/// which ends the save.
+/// A run that fails lets a save in progress go on for 5 seconds, or half of [job] timeout if that is shorter. Then it
+/// abandons the save.
 Checkpointing::~Checkpointing() {
   const auto latest =
       Clock::now() + std::min<Clock::duration>(
@@ -177,7 +177,7 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
     });
     written_ = true;
     if (!outcome_->failure.empty()) {
-      executor_.verify_states();  // damaged memory ends the run, although other failures may not
+      executor_.verify_states();  // damaged memory ends the run, even if a failed save does not
     }
     record_.summary.checkpoints->stall_s += metrics::seconds_since(begin);
     if (outcome_->ended) {
@@ -207,7 +207,7 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
   };
   try {
     writer_ = thread_without_signals("the writer of checkpoints", write_copy);
-  } catch (const Error&) {  // not thrown here, because the other ranks wait for this one
+  } catch (const Error&) {  // this thread writes then: the other ranks wait for this rank's file
     write_copy();
     tell(*outcome_);
   }
@@ -222,7 +222,7 @@ void Checkpointing::require_whole(std::int64_t step) const {
   }
 }
 
-/// Copies the arena's part of this rank's file, as of now.
+/// Copies this rank's part of the states, as they are now, to `snapshot_`.
 void Checkpointing::copy() {
   std::byte* to = snapshot_->data();
   file_.stream(executor_, [&to](std::span<const std::byte> bytes) {
@@ -362,13 +362,13 @@ void Checkpointing::write_as_first(const checkpoint::Position& position, const s
   if (made.empty()) {
     whole_.insert(position.step);
     attempt([&] { remove_old(root); });
-    outcome.notice = std::exchange(outcome.failure, "");  // the checkpoint is whole all the same
+    outcome.notice = std::exchange(outcome.failure, "");  // the checkpoint is complete even so
   }
   outcome.failure = made;
   publish("end", outcome.failure);
 }
 
-/// A checkpoint that was complete once is not opened again at each save. Removed checkpoints are forgotten.
+/// Opens a checkpoint only if `whole_` lacks it. Drops checkpoints from `whole_` once they are removed.
 void Checkpointing::remove_old(const std::filesystem::path& root) {
   checkpoint::remove_old_checkpoints(
       root, {job_.checkpoints.keep, job_.checkpoints.keep_every}, [this](const std::filesystem::path& saved) {
@@ -460,7 +460,7 @@ void load_resumed(const job::Job& job, const compile::Compiled& compiled, const 
     }
     damaged = error.message();
   }
-  link.barrier();  // because reading may take some ranks longer than [job] timeout
+  link.barrier();  // because reading can take some ranks longer than [job] timeout
   damaged = link.made_of_all("checkpoint/damaged", damaged, [](const std::vector<std::string>& of_ranks) {
     const auto first = std::ranges::find_if(of_ranks, [](const std::string& text) { return !text.empty(); });
     return first == of_ranks.end() ? "" : *first;

@@ -31,12 +31,12 @@ class LeadTime {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  /// The first step begins. Earlier time, such as waiting for ranks that load their data, says nothing about steps.
+  /// Call it when the first step begins. Time before that, such as the wait for ranks that load data, is not counted.
   void begin(Time now) noexcept { last_look_ = now; }
-  /// A step has ended whose result is read only after later steps began. `seconds`: its duration.
+  /// Call it for each step whose result is read only after later steps began. `seconds`: the step's duration.
   void step_took(double seconds) noexcept;
-  /// The time to reserve, in seconds: for a save, for the time until the next call, and for `steps_to_come` steps; with
-  /// `saves_now`, also for the save that is being written. REQUIRES: begin() was called.
+  /// Returns the seconds to reserve: for a save of `save` seconds, for the time until the next call, for
+  /// `steps_to_come` steps, and with `saves_now` for the save that is being written. REQUIRES: begin() was called.
   [[nodiscard]] double look(Time now, double save, bool saves_now, int steps_to_come) noexcept;
 
  private:
@@ -58,28 +58,28 @@ class Checkpointing {
 
   /// Whether a checkpoint is due after this number of steps.
   [[nodiscard]] bool is_due(std::int64_t steps) const noexcept;
-  /// begin_steps(): the first step begins. step_took(): a step has ended after so many seconds, and its result is read
-  /// late; see LeadTime.
+  /// Call begin_steps() when the first step begins, and step_took() for each step whose result is read late; see
+  /// LeadTime.
   void begin_steps() noexcept { lead_time_.begin(Clock::now()); }
   void step_took(double seconds) noexcept { lead_time_.step_took(seconds); }
-  /// When a checkpoint is due by [checkpoint] minutes, and when the run must end so that it can save before [job]
-  /// time_limit. The first rank decides for all. Learns from the time between calls how long the next call may take to
-  /// come, and from earlier saves how long a save takes. `steps_to_come`: steps that the run still does once the time
-  /// has come.
+  /// Returns when a checkpoint is due by [checkpoint] minutes, and when the run must end so that it can save before
+  /// [job] time_limit. The first rank decides for all; on other ranks neither is ever due. The time to reserve is
+  /// learned from the time between calls and from earlier saves. `steps_to_come`: steps that the run still does after
+  /// that.
   [[nodiscard]] Due due(int steps_to_come);
 
-  /// Saves the states as they are now. Returns when they may change again or, if `at_end`, when the checkpoint is
-  /// complete. Waits for an earlier checkpoint that is still being written. Throws Error{unsaved} if one could not be
-  /// written and [checkpoint] on_failure is stop.
+  /// Saves the states as they are now. Returns when the caller can change them: after copying them or, without copies
+  /// or if `at_end`, once the checkpoint is complete. Waits for an earlier save first. Throws Error{unsaved} on the
+  /// first rank if a save failed and [checkpoint] on_failure is stop; Error{damaged}; Error{aborted}.
   void save(const checkpoint::Position& position, bool at_end);
-  /// Throws Error{io} on the first rank unless the last saved checkpoint, which must be of this step, is complete.
+  /// Throws Error{unsaved} on the first rank unless the newest complete checkpoint is of this step.
   void require_whole(std::int64_t step) const;
-  /// Reports the outcome of a save in the background, once. Throws as save() does. Called between steps.
+  /// Reports the outcome of a background save that has ended, once. Throws as save() does. Called between steps.
   void look();
-  /// Waits for a save in the background, and reports its outcome.
+  /// Waits for a save in the background, and reports its outcome. Throws as save() does.
   void await_writer();
 
-  /// The step of the newest complete checkpoint of this run, or of the one from which it began; -1: none.
+  /// The step of the newest complete checkpoint that this run has saved or begun from; -1: none.
   [[nodiscard]] std::int64_t last_whole() const noexcept { return last_whole_; }
 
  private:
@@ -88,17 +88,16 @@ class Checkpointing {
   /// Seconds before [job] time_limit at which the run must end; see due().
   [[nodiscard]] double margin(Clock::time_point now, int steps_to_come);
 
-  /// The outcome of a save.
   struct Outcome {
     std::int64_t step = 0;
     std::uint64_t bytes = 0;  ///< of all ranks' files
     double seconds = 0;
     std::string failure;  ///< "" if the checkpoint is complete
-    std::string notice;   ///< something else that a person should know
-    bool ended = false;   ///< the job was aborted meanwhile, so nothing is to be reported
+    std::string notice;   ///< why an older checkpoint could not be removed, or ""
+    bool ended = false;   ///< the job ended during the save, so nothing is to be reported
   };
 
-  /// Calls `take` with the bytes of this rank's file in order.
+  /// Calls `take` with the bytes of this rank's file, one part after the other.
   using Stream = std::function<void(const std::function<void(std::span<const std::byte>)>& take)>;
 
   [[nodiscard]] Outcome write(const checkpoint::Position& position, std::int64_t number, const Stream& stream);
@@ -118,7 +117,7 @@ class Checkpointing {
   /// Waits for what another rank publishes under this name. Throws Error{aborted} if this rank's run has failed.
   [[nodiscard]] std::string published(const std::string& name) const;
   void tell(const Outcome& outcome);
-  /// Tells how many checkpoints there are, for [metrics].
+  /// Gives the numbers of saved and failed checkpoints to the process that serves [metrics].
   void tell_counts();
   [[nodiscard]] bool is_first() const noexcept;
 
@@ -133,7 +132,7 @@ class Checkpointing {
   std::shared_ptr<const device::Memory> snapshot_;  ///< null: steps wait for each save
   std::int64_t saves_ = 0;                          ///< saves begun so far; part of the names in the store
   std::int64_t last_whole_ = -1;
-  std::set<std::int64_t> whole_;  ///< complete checkpoints that this run has saved or opened, by step; for the writer
+  std::set<std::int64_t> whole_;  ///< steps of complete checkpoints that this run saved or opened; for write()
   Clock::time_point last_begin_ = Clock::now();
   LeadTime lead_time_;
   double longest_save_ = 0;
@@ -146,8 +145,8 @@ class Checkpointing {
 /// The position at which the job begins.
 [[nodiscard]] checkpoint::Position first_position(const compile::Compiled& compiled);
 
-/// Checks the files of the checkpoint from which the job continues, each rank some of them, and then gives this rank's
-/// states their values. If any file is damaged, throws Error{data} on all ranks; then no state has changed.
+/// The ranks share the work of checking the files of the checkpoint from which the job continues. Then each gives its
+/// own states their values. If a file is damaged, throws Error{data} on all ranks, and no state has changed.
 void load_resumed(const job::Job& job, const compile::Compiled& compiled, const runtime::Executor& executor,
                   RankLink& link);
 

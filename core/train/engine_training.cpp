@@ -24,7 +24,7 @@ namespace {
 using plugins::ArrayView;
 using plugins::EngineParameter;
 
-/// A view of rows in host memory, of a tensor [rows, width] or [rows]. The rows begin at `first` of `all`.
+/// A view of host memory as `rows` rows of a tensor [all, width], from row `first` on. `width` 0: the tensor is [all].
 device::TensorView rows_view(void* data, graph::DType dtype, std::int64_t rows, std::int64_t width, std::int64_t first,
                              std::int64_t all) {
   device::TensorView view;
@@ -207,8 +207,8 @@ double EngineTraining::squares_of_gradients() {
 }
 
 /// Returns the loss of the batch and stores it in the state `loss`; sums the numbers of `more` over the ranks. The
-/// losses of ranks with parts of the batch add up. Ranks with the whole batch have the same loss,
-/// if they have predictions.
+/// losses of ranks with parts of the batch add up. If every rank gets the whole batch, those with predictions have the
+/// same loss, and it is returned.
 double EngineTraining::loss_of_all(std::vector<double>& more) {
   more.push_back(has_losses_ ? read_scalar("loss") : 0);
   more.push_back(has_losses_ ? 1 : 0);
@@ -272,7 +272,7 @@ NonFiniteEvaluation EngineTraining::why_not_finite(std::int64_t /*step*/) {
           .is_parameter = true};
 }
 
-/// Every rank gets all ranks' hashes: as sums of numbers of which all but one are 0. A double holds 52 bits of a hash.
+/// Every rank gets all ranks' hashes by a sum, to which only one rank adds each hash. A double holds 52 bits of it.
 void EngineTraining::check_copies(std::int64_t step) {
   const std::size_t world_size = engine_.parameters.size();
   std::vector<Copies> copies;

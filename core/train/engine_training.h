@@ -36,7 +36,7 @@ class EngineTraining final : public Trainer {
   [[nodiscard]] runtime::Executor& executor() noexcept override { return executor_; }
 
  private:
-  /// A batch or a part of one, and this rank's rows of it.
+  /// Samples that follow one another: a batch or a part of one, on all ranks together.
   struct Samples {
     std::int64_t first = 0;  ///< global number of the first row's sample
     std::int64_t rows = 0;   ///< number of rows on all ranks
@@ -47,11 +47,11 @@ class EngineTraining final : public Trainer {
   std::int64_t feed(const Samples& samples);
   /// Calls forward. Returns whether this rank has predictions.
   bool predict(std::int64_t rows);
-  /// Adds the loss of the predictions to the state `loss`. With `micro`, also computes its gradient.
+  /// Runs `program`, which adds the predictions' loss to the state `loss`; `micro` also computes its gradient.
   void add_loss(std::size_t program, bool is_first);
   void backward(const plugins::ArrayView& gradient, bool is_first);
   void microbatch(const Samples& samples, bool is_first);
-  /// The sum of the state `loss` over the ranks. Each number of `more` is summed over the ranks, too.
+  /// Returns the loss over all ranks, and stores it in `loss`. Sums `more` over the ranks. Throws Error{plugin}.
   [[nodiscard]] double loss_of_all(std::vector<double>& more);
   [[nodiscard]] double hash_of(const plugins::EngineParameter& parameter) const;
   [[nodiscard]] double squares_of_gradients();
@@ -66,7 +66,7 @@ class EngineTraining final : public Trainer {
   runtime::Executor executor_;
   std::optional<RunningEngine> running_;
   std::vector<plugins::NamedArray> gradients_;  ///< views of the arena
-  std::vector<std::vector<float>> latest_;      ///< gradients of a microbatch, except of the first
+  std::vector<std::vector<float>> latest_;      ///< gradients of a microbatch; the first one uses `gradients_`
   std::vector<float> inputs_;
   std::vector<std::byte> targets_;
   std::vector<float> predictions_;

@@ -57,7 +57,7 @@ class GenerateTask : private StreamTask {
         write(fmt::format("{{\"ready\":{{\"context\":{},\"vocabulary\":{},\"slots\":{},\"prompt_logprobs\":{}}}}}\n",
                           context(), vocabulary(), compiled_.slots, job_.infer.prompt_logprobs));
         await_writing();
-        record_.now_at("");  // prompts may come late, and each tells of its own progress
+        record_.now_at("");  // the first prompt can come late, so nothing is shown until then
       }
       generate(executor, language);
       end_streams();
@@ -105,7 +105,7 @@ class GenerateTask : private StreamTask {
     for (const infer::Session::Calls& each : session.calls()) {
       own.programs[std::string(each.name)] = {.calls = each.calls,
                                               .sent_bytes = sent_in_call(executor, each.program, each.calls)};
-      if (each.name == workload::decode_function) {  // a step, as `plan` counts
+      if (each.name == workload::decode_function) {  // the step of `plan`
         own.sent_bytes = own.programs.at(std::string(each.name)).sent_bytes;
       }
     }
@@ -113,9 +113,9 @@ class GenerateTask : private StreamTask {
 
   [[nodiscard]] bool goes_on() const { return signal_ == 0 && !has_parted_; }
 
-  /// Whether another prompt is to be read: one waits beside those in work, so that a slot which becomes free is used at
-  /// once. Only so many answers are kept that wait for earlier ones.
-  /// With events, those in work may be cancelled by a line behind others, so more are read.
+  /// Whether to read another prompt. One prompt waits beside those in the slots, so that a free slot is used at once.
+  /// With events, a later line can cancel an earlier prompt, so lines are read without waiting for slots. The number of
+  /// answers that are kept is limited.
   [[nodiscard]] bool has_room(const infer::Session& session) const {
     constexpr std::int64_t kept_for_a_slot = 64;
     return (job_.infer.events || session.requests() <= compiled_.slots) &&
@@ -126,8 +126,8 @@ class GenerateTask : private StreamTask {
     return job_.infer.context > 0 ? job_.infer.context : compiled_.settings.options.integer("context");
   }
 
-  /// A line as all ranks get it: with tokens in place of a text, so that no rank reads a clock for a template. "": it
-  /// was refused by an event, or cancels nothing. Throws Error{data} for a malformed line.
+  /// Returns the line for all ranks. Tokens replace its text, because a template can read the clock. Returns "" if an
+  /// event has refused the line, or if it cancels no prompt. Throws Error{data} if it is malformed.
   [[nodiscard]] std::string prepared(const std::string& line, const infer::Language& language) {
     line_ = line;
     if (const std::optional<std::string> id = cancelled_by(line)) {
@@ -165,12 +165,12 @@ class GenerateTask : private StreamTask {
     return infer::with_tokens(line, prompt);
   }
 
-  /// JSON of the id of the prompt that a line cancels; nothing if it is a prompt itself.
+  /// JSON of the id of the prompt that a line cancels; nothing if the line is a prompt.
   [[nodiscard]] std::optional<std::string> cancelled_by(const std::string& line) const {
     return job_.infer.events ? infer::read_cancel(line) : std::nullopt;
   }
 
-  /// Tells that the line is not answered. Called on the first rank.
+  /// Writes an event that says why `line_` is not answered. Called on the first rank.
   void refuse(std::string_view message, std::string_view code) {
     const std::string id = infer::id_of_line(std::exchange(line_, ""));
     write(infer::error_event(id.empty() ? fmt::format("{}", line_number()) : id, message, code));
@@ -300,7 +300,7 @@ class GenerateTask : private StreamTask {
     }
   }
 
-  /// Writes the answers that are complete and precede all others, and what is certain of the next one's text.
+  /// Writes all answers before the first incomplete one. As text, also writes what the incomplete one has so far.
   void write_answers() {
     while (!answers_.empty()) {
       Waiting& next = answers_.front();
@@ -317,7 +317,7 @@ class GenerateTask : private StreamTask {
     }
   }
 
-  /// Tells what the step has added to answers.
+  /// Writes an event for each answer to which the step has added something.
   void write_events() {
     std::string events;
     std::erase_if(answers_, [&](Waiting& each) {
@@ -338,21 +338,21 @@ class GenerateTask : private StreamTask {
         : id(of), line(in), answer(std::move(its)) {}
 
     std::int64_t id;
-    std::int64_t line;  ///< of the prompts' file; known on the first rank
+    std::int64_t line;  ///< the prompt's line in the file of prompts, on the first rank
     std::unique_ptr<infer::Answer> answer;
-    std::string text = {};  ///< of the answer, not written yet
+    std::string text = {};  ///< the part of the answer that is not written yet
     bool is_complete = false;
-    bool is_told = true;  ///< whether events have all of it
+    bool is_told = true;  ///< events have told all of the answer so far
   };
 
   [[nodiscard]] std::deque<Waiting>::iterator find(const std::string& id) {
     return std::ranges::find_if(answers_, [&](const Waiting& each) { return each.answer->id() == id; });
   }
 
-  std::string line_;             ///< that is being prepared, on the first rank
+  std::string line_;             ///< the line that is being prepared, on the first rank
   std::deque<Waiting> answers_;  ///< in the order of their prompts
   std::int64_t prompts_ = 0;     ///< lines of the file of prompts, on the first rank; 0: not known
-  std::int64_t added_ = 0;       ///< prompts
+  std::int64_t added_ = 0;       ///< number of prompts
   std::int64_t steps_ = 0;
   std::int32_t digest_ = 0;  ///< of all tokens drawn
   bool has_parted_ = false;  ///< the ranks have drawn different tokens

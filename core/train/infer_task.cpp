@@ -63,7 +63,7 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
 
   [[nodiscard]] const compile::JobEngine& engine() const { return *compiled_.engine; }
 
-  /// Whether the last dimensions of a record are those of a sample.
+  /// Whether a shape is that of one sample. -1 in `sample` stands for any size above 0.
   [[nodiscard]] static bool fits(std::span<const std::int64_t> shape, const std::vector<std::int64_t>& sample) {
     return std::ranges::equal(shape, sample, [](std::int64_t extent, std::int64_t expected) {
       return extent == expected || (expected < 0 && extent > 0);
@@ -199,7 +199,7 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
     }
   }
 
-  /// The first rank that has predictions for this number of rows. Predictions for no rows have no elements.
+  /// The first rank with predictions, or 0 if none has. For 0 rows, an empty array with two dimensions counts.
   std::uint32_t first_with(const ArrayView& predictions, std::int64_t rows) {
     const bool is_of_none = rows == 0 && predictions.shape.size() >= 2;
     std::vector<double> has(engine().request.world_size);

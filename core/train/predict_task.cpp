@@ -15,7 +15,7 @@
 namespace shardrun::train {
 namespace {
 
-/// Applies a model to arrays, a batch at a time. Every rank reads its rows; the first writes what all have computed.
+/// Applies a model to an array or a stream of arrays, a batch at a time. The first rank writes the predictions of all.
 class PredictTask : private StreamTask {
  public:
   using StreamTask::StreamTask;
@@ -175,7 +175,7 @@ class PredictTask : private StreamTask {
       }
       executor.run(program, device::Scalars{.seed = job_.seed, .first_sample = done_});
       if (record_.is_first()) {
-        // The outputs are copied: while a stream waits, the ranks agree, which reuses the outputs' memory.
+        // The outputs are copied, because ranks that wait for a stream run agreements, which reuse the outputs' memory.
         const device::HostTensor outputs(executor.host(device::Access::read),
                                          executor.output(program, workload::forward_output), device::Access::read);
         outputs_.assign(outputs.bytes().begin(), outputs.bytes().end());
@@ -188,7 +188,7 @@ class PredictTask : private StreamTask {
     done_ += executor.call_rows(program).front();
     record_.count_step(metrics::seconds_since(begin));
     record_.summary.steps = done_;
-    if (executor.call_rows(program).front() == compiled_.evaluation_rows.front()) {  // a step, as `plan` counts
+    if (executor.call_rows(program).front() == compiled_.evaluation_rows.front()) {  // the step of `plan`
       record_.summary.ranks[0].sent_bytes = sent_in_call(executor, program, ++whole_batches_);
     }
   }
@@ -197,7 +197,7 @@ class PredictTask : private StreamTask {
   std::vector<std::byte> outputs_;  ///< outputs of a batch, on the first rank
   std::int64_t done_ = 0;           ///< samples done
   std::int64_t batches_ = 0;
-  std::int64_t whole_batches_ = 0;  ///< of the number of samples that the job demands
+  std::int64_t whole_batches_ = 0;  ///< batches of full size
 };
 
 }  // namespace

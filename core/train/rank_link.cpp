@@ -21,8 +21,8 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-/// Seconds. The launcher, which can name a silent rank, must notice the silence before operations of other ranks time
-/// out. Heartbeats come once a second.
+/// Seconds that operations wait beyond [job] timeout. The launcher, which can name a silent rank, must notice the
+/// silence before operations of other ranks time out. Heartbeats come once a second.
 constexpr double silence_margin_s = 2;
 
 }  // namespace
@@ -185,8 +185,8 @@ void RankLink::refuse_changed(std::int32_t agreed, std::string_view possible) co
 }
 
 /// A request that any rank has received counts for all, because otherwise some ranks would wait for others that pause.
-/// A stop counts before a checkpoint, a checkpoint before a pause, and a pause before a report: what is left is asked
-/// for again after the next step.
+/// The largest number wins: a stop before a checkpoint, a checkpoint before a pause, and a pause before a report. The
+/// other requests are made again after the next step.
 std::int32_t RankLink::number_of(const Wish& wish) const {
   const int heard =
       std::max({wish.signal, rank_ != nullptr ? rank_->stop_signal() : 0, own_stop_signal_ ? own_stop_signal_() : 0});
@@ -253,8 +253,8 @@ void RankLink::barrier() {
   publish(key, "");
 }
 
-/// Sends along one mesh axis after the other, from the members with the first rank's coordinates, which may differ from
-/// 0 if [mesh] order is set. Members that have nothing yet get the data along a later axis.
+/// Broadcasts along one mesh axis after the other, from the member with the first rank's coordinate, which is not 0
+/// with some [mesh] order. Groups without the data broadcast what they have; a later axis overwrites it.
 void RankLink::broadcast(std::span<std::byte> bytes) {
   const mesh::Mesh& mesh = compiled_.partition.placements.mesh;
   const mesh::Coordinates at = mesh::coordinates_of(mesh, rank());

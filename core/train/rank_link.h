@@ -28,12 +28,12 @@ namespace shardrun::train {
 /// The path of a rank's own record. Makes the folder if it is missing. Throws Error{io}.
 [[nodiscard]] std::filesystem::path new_flight_path(const std::filesystem::path& output, int rank);
 
-/// Removes the folder. For a job that has ended without failure.
+/// Removes the folder, when a job has ended without failure.
 void drop_flights(const std::filesystem::path& output) noexcept;
 
-/// For a job that has failed, once all ranks have ended: writes every record as flight/rank-N.jsonl. Returns lines for
-/// the report, each with a leading line break: what the failed rank was doing, who waits for whom, and where the
-/// records are.
+/// Writes every record as flight/rank-N.jsonl. Call it when a job has failed and all ranks have ended. Returns lines
+/// for the report, each with a leading line break. They say what the failed rank (`cause`) was doing, who waits for
+/// whom, and where the records are.
 [[nodiscard]] std::string tell_flights(const std::filesystem::path& output, int ranks, int cause);
 
 /// What a rank asks for between two steps, or what all ranks have agreed on.
@@ -62,29 +62,29 @@ struct Due {
 };
 
 /// This process as one of a job's ranks: its transports, which use the launcher's store, and agreements between the
-/// ranks. A single rank has neither store nor transports, and agrees with itself. The destructor destroys ops, groups
-/// and transports, in this order, and then releases the memory that they knew.
+/// ranks. A rank without a launcher has neither store nor transports, and agrees with itself. The destructor destroys
+/// ops, groups and transports, in this order, and then releases the memory that they knew.
 class RankLink final : private plugins::TransportHost {
  public:
   /// `rank` has joined; null for the only rank of a job without a launcher. The three references outlive this object.
-  /// `stop_signal` returns the signal that asked this process to stop, or 0; empty if only the launcher is asked. Any
-  /// thread may call it at any time, so it must not wait or call a device.
+  /// `stop_signal` returns the signal that asked this process to stop, or 0; it is empty if only the launcher is asked.
+  /// It is called on any thread, at any time, so it must not wait or call a device.
   RankLink(const job::Job& job, compile::Compiled& compiled, launch::Rank* rank, std::function<int()> stop_signal = {});
   ~RankLink() override;
 
   /// Compares this rank's input files with the first rank's. Throws Error{io} if one differs.
   void check_data();
-  /// Compares graph and plan with the first rank's. Throws Error{internal} if they differ.
+  /// Compares graph and plan, or an engine's parameters, with the first rank's. Throws Error{internal} if they differ.
   void check_plan();
   /// Compares the answers of the plan's hooks with those on the first rank along their mesh axis. Throws
   /// Error{internal} if they differ.
   void check_hooks();
   /// Opens the transports, connects the ranks and prepares every transfer of the executor's programs. It first waits,
-  /// without a limit, for ranks that still load data; from then on [job] timeout counts. The executor may be destroyed
-  /// before this object; then no more agreements are possible, but its memory stays while transports know it.
+  /// without a limit, for ranks that still load data; from then on [job] timeout counts. The executor can be destroyed
+  /// before this object. No more agreements are possible then, but its memory stays while transports know it.
   void connect(runtime::Executor& executor);
 
-  /// The job with the output folder of all ranks.
+  /// The job. All ranks have the same `output` folder.
   [[nodiscard]] const job::Job& job() const noexcept { return job_; }
   [[nodiscard]] int rank() const noexcept { return rank_ == nullptr ? 0 : rank_->rank(); }
   [[nodiscard]] int world_size() const noexcept { return rank_ == nullptr ? 1 : rank_->world_size(); }
@@ -98,12 +98,12 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] std::string made_of_all(
       std::string_view name, const std::string& given,
       const std::function<std::string(const std::vector<std::string>& of_ranks)>& make);
-  /// The signal that asked any rank to stop, and whether any rank wants a checkpoint or reports: the same on all ranks.
-  /// Every rank calls it at the same point. While the job is suspended, it waits. `wish`: what this rank asks for.
+  /// Returns what any rank asks for: a signal to stop, a checkpoint, reports. All ranks get the same. Every rank calls
+  /// it at the same point. Waits while the job is suspended. `wish`: what this rank asks for. Throws as agree() does.
   [[nodiscard]] Wish agree_on_stop(Wish wish = {});
-  /// The same in two parts. The first enqueues the agreement after a step, counted from 0, on the device; the second
-  /// waits for its result, and does not pause. What this rank asks for is read when the device has done its earlier
-  /// work. At most two agreements may be in flight. REQUIRES: the host cannot address the device's memory.
+  /// agree_on_stop() in two parts. begin_agreement() enqueues the agreement after a step, counted from 0, on the
+  /// device. The device reads this rank's wish when its earlier work is done. end_agreement() waits for the result, and
+  /// does not pause. At most two agreements are in flight. REQUIRES: the host cannot address the device's memory.
   void begin_agreement(std::int64_t step, const Due& due);
   [[nodiscard]] Wish end_agreement(std::int64_t step);
   /// Waits while the job is suspended.
@@ -112,22 +112,22 @@ class RankLink final : private plugins::TransportHost {
       rank_->pause();
     }
   }
-  /// The first of the executor's slots (for numbers that are read later) that agreements use.
+  /// Agreements use two of the executor's slots, which hold numbers that are read later. This is the first.
   static constexpr std::size_t first_slot = 6;
-  /// Gives all ranks the first rank's bytes, as many on each. Every rank calls it at the same point. REQUIRES: the
-  /// transports move memory of the host.
+  /// Copies the first rank's bytes to all ranks. Every rank calls it at the same point, with as many bytes. REQUIRES:
+  /// the transports move memory of the host.
   void broadcast(std::span<std::byte> bytes);
-  /// Returns once every rank has called it. A rank may compute for long before it calls: it sends heartbeats, and if it
-  /// ends or falls silent, the job ends.
+  /// Returns once every rank has called it. There is no deadline, because a rank that computes for long still sends
+  /// heartbeats. A rank that ends or sends none ends the job.
   void barrier();
 
-  /// Gives a text to all ranks, which they get by its name; each name once. Any thread. Throws Error{aborted}.
+  /// Stores a text for published() on other ranks. Each name is used once. Any thread. Throws Error{aborted}.
   void publish(const std::string& name, const std::string& text) {
     if (rank_ != nullptr) {
       rank_->set(name, text);
     }
   }
-  /// Throws Error{timeout} if nobody has published it by then. REQUIRES: there are other ranks.
+  /// Waits for the text of this name. Throws Error{timeout} after `latest`, and Error{aborted}. REQUIRES: other ranks.
   [[nodiscard]] std::string published(const std::string& name, launch::Rank::Deadline latest) {
     return rank_->get(name, latest);
   }
@@ -139,20 +139,19 @@ class RankLink final : private plugins::TransportHost {
     }
   }
 
-  /// Removes the record: this rank has ended well, so it will not be needed.
-  /// REQUIRES: there is a launcher.
+  /// Removes the record, which is not needed once this rank has ended well. REQUIRES: there is a launcher.
   void drop_record() noexcept { record_->remove(); }
 
-  /// Null for the only rank. REQUIRES: connect() was called.
+  /// Null without a launcher. REQUIRES: connect() was called.
   [[nodiscard]] runtime::Collectives* collectives() noexcept { return collectives_.get(); }
 
   /// Sends the launcher a message. REQUIRES: there is a launcher.
   void message(std::string_view kind, std::string_view bytes) { rank_->message(kind, bytes); }
   /// Bytes that the transports have sent to others so far.
   [[nodiscard]] std::uint64_t wire_bytes() const;
-  /// Long messages that came in from another rank so far, over all transports that know of them. None of a rank on this
-  /// machine if there are ranks on others: such links are too fast to be compared with a network's. REQUIRES: there are
-  /// other ranks.
+  /// The long messages that came in from another rank so far, summed over the transports that count them. Zero for a
+  /// rank on this machine if there are ranks on others: links within a machine are too fast to be compared with a
+  /// network. REQUIRES: there are other ranks.
   [[nodiscard]] sdk::Arrivals arrivals(int from) const;
 
  private:
@@ -176,7 +175,7 @@ class RankLink final : private plugins::TransportHost {
     void give() const noexcept;  ///< writes what this rank asks for; any thread may call it
   };
 
-  /// Throws Error{internal} unless a plugin made the same from the job on this rank as on the first rank.
+  /// Throws Error{internal} unless a plugin, `maker`, made the same `what` from the job as on the first rank.
   void check_made(const std::string& what, std::string_view maker, std::string_view text);
   /// Compares this rank's fingerprint of a file with the first rank's.
   void check_file(const std::string& key, std::string_view setting, const std::filesystem::path& file,
@@ -186,12 +185,12 @@ class RankLink final : private plugins::TransportHost {
   compile::Compiled& compiled_;
   launch::Rank* rank_;
   std::function<int()> own_stop_signal_;
-  std::optional<runtime::FlightRecorder> record_;  ///< nothing for a single rank
+  std::optional<runtime::FlightRecorder> record_;  ///< nothing without a launcher
   runtime::TransportMemory memory_;                ///< the memory that the transports know
   std::unique_ptr<runtime::Collectives> collectives_;
   runtime::Executor* executor_ = nullptr;  ///< set by connect()
   std::optional<std::size_t> agreement_;   ///< the program of agreements; nothing with one rank
-  std::array<LateAgreement, 2> late_;      ///< in flight, by step
+  std::array<LateAgreement, 2> late_;      ///< in flight, by step modulo 2
   int barriers_ = 0;                       ///< number of barriers so far, the same on every rank
 };
 

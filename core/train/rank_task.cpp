@@ -34,7 +34,7 @@ std::string profile_table(const std::vector<runtime::OpTime>& times) {
   return text;
 }
 
-/// Operations per second of the op that computes most of them, among those that take a hundredth of the time or more.
+/// The highest rate of an op, in operations per second. Ops that take less than a hundredth of the time do not count.
 double fastest_of(const std::vector<runtime::OpTime>& times) {
   double total = 0;
   for (const runtime::OpTime& time : times) {
@@ -232,7 +232,7 @@ void RankTask::tell_memory(std::string_view field, std::uint64_t bytes) {
 }
 
 metrics::RankRates RankTask::rates_of(std::int64_t step, const StepMeasure& measured) {
-  // Steps use the same memory each time, so that to measure it becomes rarer.
+  // Steps use the same memory each time, so it is measured only after 1, 2, 4, 8 steps and so on.
   if (!job_.metrics.prometheus.empty() && std::has_single_bit(static_cast<std::uint64_t>(step + 1 - first_.step))) {
     tell_memory("peak_bytes", executor_->touched_bytes());
   }
@@ -333,7 +333,7 @@ void RankTask::begin_step(std::int64_t step, runtime::Executor& executor, const 
     under_way_.push_back({step, StepMeter(executor)});
     give();
     under_way_.back().meter.all_is_given();
-    // 1: when a rank learns what they agreed on, its device usually has the next step already.
+    // 1: when the ranks have agreed, each device usually has the next step already.
     settings_.link.begin_agreement(step, own_due(1));
   });
 }
@@ -480,7 +480,7 @@ void RankTask::save_results(const std::vector<checkpoint::StateFile>& files, con
 }
 
 void RankTask::save(const std::vector<checkpoint::StateFile>& files, const runtime::Executor& executor) {
-  static_cast<void>(executor.queue());  // waits, because also a rank that writes nothing may have a failed transfer
+  static_cast<void>(executor.queue());  // waits: also a rank that writes nothing can have a failed transfer
   const std::int64_t rank = settings_.link.rank();
   const auto require_folder = [&] { settings_.folder.require_owned(); };
   for (const checkpoint::StateFile& file : files) {

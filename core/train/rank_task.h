@@ -55,7 +55,7 @@ class RankTask {
   void prepare(runtime::Executor& executor);
 
   /// Calls `run`, which returns the signal that stopped the task, or 0. Finishes the records and returns the summary.
-  /// If `run` throws, stores the summary in `failed`.
+  /// If `run` throws, stores the summary in `failed` and throws.
   metrics::Summary guarded(runtime::Executor& executor, metrics::Summary& failed, const std::function<int()>& run);
 
   /// Waits for the other ranks. The first step begins when this returns.
@@ -87,15 +87,15 @@ class RankTask {
   };
   /// Calls `give`, which enqueues the work of a step, counted from 0. Then enqueues the ranks' agreement after it.
   void begin_step(std::int64_t step, runtime::Executor& executor, const std::function<void()>& give);
-  /// Ends steps in flight, the oldest first, until at most `most` are left; until none is left if the ranks have agreed
-  /// on something for which all must have ended. `end` waits for a step and records it. Returns the signal that asked
-  /// to stop.
+  /// Ends steps in flight, the oldest first, until at most `most` are left. If the ranks have agreed on a stop, a
+  /// checkpoint or a pause, ends all. `end` waits for a step and records it. Returns the signal that asked to stop.
   int end_steps(std::size_t most, const std::function<void(const UnderWay&)>& end);
-  /// Whether [checkpoint] or [job] demand that the end of this step is known before the next begins.
+  /// Whether this step must end before the next begins: it is the last, traced, profiled or checked, or a checkpoint is
+  /// due.
   [[nodiscard]] bool ends_at_once(std::int64_t step) const;
   /// Whether the run is to end with a checkpoint and no results, because it was asked to stop.
   [[nodiscard]] bool ends_with_checkpoint(int signal) const noexcept { return checkpointing_ && signal != 0; }
-  /// Saves the last checkpoint, after the results of a completed run, so that a run which continues from it finds them.
+  /// Saves the last checkpoint. A completed run has written its results before, so a run that continues finds them.
   void save_at_end(int signal);
 
   /// Runs the step with this number, counted from 0. Traces it if it is to be traced.
@@ -104,7 +104,7 @@ class RankTask {
     executor.begin_step(step);
     return naming_step(step, [&] { return tracer_ ? tracer_->step(step - first_.step, executor, run) : run(); });
   }
-  /// The same for a step that lasts until the next call of this, or until end_traced().
+  /// Begins to trace a step, counted from 0. The trace lasts until the next call, or until end_traced().
   void begin_traced(std::int64_t step);
   /// Ends a step of begin_traced(). `existed`: false if it turned out that there was no such step.
   void end_traced(bool existed);
@@ -113,12 +113,12 @@ class RankTask {
   /// Writes the trace if it is complete. Called between steps, when nothing waits for this rank.
   void write_trace_if_due();
 
-  /// Compares replicas after the step with this number, counted from 0, if `anyway` or if [job] check_every demands it.
+  /// Compares replicas after the step with this number, counted from 0, if checks_after() says so.
   void check_replicas_after(std::int64_t step, bool anyway);
-  /// Compares replicas if they have changed since the last comparison.
+  /// Compares replicas, unless they were found equal after the latest step and no state `changed` since.
   void check_before_save(bool changed);
   /// Whether the checks of [job] check_every are due after the step with this number, counted from 0. `anyway`: they
-  /// are due in any case.
+  /// are due unless check_every is -1.
   [[nodiscard]] bool checks_after(std::int64_t step, bool anyway) const noexcept {
     return job_.check_every >= 0 && (anyway || (job_.check_every > 0 && (step + 1) % job_.check_every == 0));
   }
@@ -137,7 +137,7 @@ class RankTask {
   std::int64_t last_step_ = 0;  ///< the step at which the job ends
 
  private:
-  /// The times from which this rank asks for something by the clock. `steps_to_come`: steps before it takes effect.
+  /// The times from which this rank asks the others for something. `steps_to_come`: steps until a request takes effect.
   [[nodiscard]] Due own_due(int steps_to_come);
   /// Reports the steps since the last report. All ranks call it after the same step.
   void report_rates();
@@ -155,16 +155,16 @@ class RankTask {
 
   runtime::Executor* executor_ = nullptr;  ///< set by prepare()
   std::deque<UnderWay> under_way_;
-  double flops_ = 0;        ///< of this rank per step; 0: unknown
-  std::int64_t stage_ = 0;  ///< of this rank in a pipeline
+  double flops_ = 0;        ///< operations of this rank per step; 0: unknown
+  std::int64_t stage_ = 0;  ///< this rank's stage in a pipeline
   metrics::StepRates since_reported_;
   Due::Clock::time_point reported_at_;
   std::optional<Stops> stops_;           ///< only if there are several ranks, and from the first step on
-  Stops::Sum reported_stops_;            ///< of earlier reports, as in the next
-  std::vector<sdk::Arrivals> arrivals_;  ///< by rank
+  Stops::Sum reported_stops_;            ///< at the last report
+  std::vector<sdk::Arrivals> arrivals_;  ///< at the last report, by rank
   std::optional<Tracer> tracer_;
   std::optional<Tracer::Recording> recording_;
-  std::optional<Replicas> replicas_;            ///< only if there are several ranks
+  std::optional<Replicas> replicas_;            ///< only if replicas are compared, and no engine runs
   std::optional<Checkpointing> checkpointing_;  ///< only with [checkpoint]
   bool evaluated_ = true;                       ///< the evaluation after the last step was completed
 };

@@ -81,7 +81,7 @@ void Replicas::compare(std::int64_t step) {
     return;
   }
   executor_.verify_states();  // a rank whose own memory is the cause reports that; the others wait for it below
-  // A result other than 1 was changed in transit. Then other ranks may not have seen a difference and would not answer.
+  // A result other than 1 was changed in transit. Other ranks have perhaps seen no difference and would not answer.
   const std::string found = differ == 1 ? difference_of_all() : changed_answers();
   throw Error(ErrorCode::numerics,
               fmt::format("step {}: {}. {}. Nothing of this step is saved", step, found,
@@ -202,7 +202,7 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
 }
 
 std::string kernels_of(const device::DeviceFacts& facts, bool mixed) {
-  // On devices with libraries, these also multiply float32.
+  // On a GPU, what multiplies bf16 matrices multiplies float32, too.
   return mixed || facts.kind == "cuda" ? fmt::format("{}, bf16 products: {}", facts.vectors, facts.bf16_products)
                                        : facts.vectors;
 }

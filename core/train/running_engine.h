@@ -33,7 +33,7 @@ class RunningEngine {
   std::unique_ptr<plugins::EngineInstance> instance_;
 };
 
-/// The memory in the arena of this rank's part of a parameter, or of its state with a prefix, such as "gradients/".
+/// This rank's part of the state named `prefix` + the parameter's name, in the arena. Null address: no such state.
 [[nodiscard]] plugins::NamedArray array_in_arena(const plugins::EngineParameter& parameter, const std::string& prefix,
                                                  const graph::Graph& graph, const runtime::Executor& executor);
 

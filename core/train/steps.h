@@ -20,7 +20,7 @@
 
 namespace shardrun::train {
 
-/// The part of a rank's summary that is known before the run: its parameters, and its part with the planned values.
+/// What is known of a rank's summary before the run: the number of parameters, bytes of data, and planned memory.
 [[nodiscard]] metrics::Summary planned_summary(const compile::Compiled& compiled);
 
 /// What the process provides for a rank's steps.
@@ -39,7 +39,7 @@ struct StepSettings {
   std::function<void(const infer::Computed& computed)> computed = {};  ///< gets all logits
   /// Called on the first rank for each prompt: its number, counted from 1, its line, and JSON of its id, or "".
   std::function<void(std::int64_t number, std::int64_t line, const std::string& id)> added = {};
-  /// Called on all ranks if they have drawn different tokens. Then no more are drawn. Without it, that is an error.
+  /// Called on all ranks if they have drawn different tokens; no more are drawn then. Null: that is Error{internal}.
   std::function<void()> parted = {};
 };
 
@@ -61,7 +61,7 @@ struct StepSettings {
 /// The number of steps between the lines of `shardrun run --profile`.
 [[nodiscard]] std::int64_t profile_interval(const job::Job& job);
 
-/// The unit of a job's progress per second: tokens, samples (rows of arrays) or iterations.
+/// The unit of a job's progress per second: tokens, samples (rows of arrays), records or iterations.
 [[nodiscard]] std::string rate_unit(const job::Job& job);
 
 /// One step on this rank. Times are in seconds.
@@ -70,7 +70,7 @@ struct StepMeasure {
   double exposed = 0;  ///< communication for which the rank waited
   double hidden = 0;   ///< communication while the rank computed
   double input = 0;    ///< reading samples
-  double late = 0;     ///< by which transfers began late
+  double late = 0;     ///< by how much transfers began late
   runtime::Starved starved;
   partition::SentBytes sent;
 };
@@ -81,7 +81,7 @@ class StepMeter {
   explicit StepMeter(const runtime::Executor& executor);
   /// Call it when all work of the step has been enqueued. Bytes sent from now on belong to another step.
   void all_is_given();
-  /// Call it when the step before has ended only now: this step's time begins now.
+  /// Call it when the step before, which was still in flight, has ended: this step's time begins now.
   void begin_again();
   [[nodiscard]] double seconds() const;  ///< since the step began
   [[nodiscard]] StepMeasure end() const;
@@ -98,19 +98,19 @@ class StepMeter {
   std::chrono::steady_clock::time_point begin_;
 };
 
-/// The bytes that one call of a program sends: all that it has sent, over `calls`. REQUIRES: no call is under way.
+/// The bytes that a program has sent so far, divided by `calls`, its number of calls. REQUIRES: no call is under way.
 [[nodiscard]] partition::SentBytes sent_in_call(const runtime::Executor& executor, std::size_t program,
                                                 std::int64_t calls);
 
-/// Sets the slowest link to this rank and the sum of the others. `before`, `now`: what came from each rank until an
-/// earlier moment (if empty, nothing) and until now. A link whose bytes or time have not grown counts as unused.
+/// Sets the slowest link to this rank and the sum of the others. `before`, `now`: what each rank had sent by an
+/// earlier moment (empty: nothing) and by now. A link whose bytes or time have not grown counts as unused.
 void set_links(metrics::RankRates& rates, const std::vector<sdk::Arrivals>& before,
                const std::vector<sdk::Arrivals>& now);
 
-/// Times for which this process was stopped (SIGSTOP, a frozen control group): a thread finds out that it slept for
-/// longer than it wanted to, without waiting for a core. Time in which a virtual machine was paused, or in which the
-/// thread waited for swapped memory, counts as well. None are found on a system that does not tell for how long a
-/// thread waited for a core (schedstat of Linux). All functions may be called on any thread.
+/// Counts and times how often this process was stopped (SIGSTOP, a frozen control group). A thread notices that it
+/// slept for longer than it asked to, although it did not wait for a core. A pause of a virtual machine or a wait for
+/// swapped memory counts, too. Finds none if the system does not tell how long a thread waited for a core (Linux:
+/// schedstat). Any thread.
 class Stops {
  public:
   struct Sum {
@@ -129,7 +129,7 @@ class Stops {
   std::atomic<std::int64_t> nanoseconds_ = 0;
   // Used only by the ticker's thread.
   std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
-  std::optional<std::int64_t> waited_;  ///< nanoseconds for a core, until then
+  std::optional<std::int64_t> waited_;  ///< nanoseconds that the thread waited for a core until `looked_`
   sdk::CoreWait core_wait_;
   static constexpr std::chrono::milliseconds interval{25};
   screen::Ticker ticker_{interval, [this] { look(); }};

@@ -21,7 +21,7 @@ namespace {
 constexpr std::int32_t end_of_records = 0;
 constexpr std::int32_t stream_waits = 1;  ///< the stream waits, perhaps for longer than the others would wait for this
                                           ///< rank
-constexpr std::int32_t no_rows = 2;       ///< continue without samples; a larger number: the samples of the next record
+constexpr std::int32_t no_rows = 2;       ///< nothing to read; no_rows + N: N samples, or a line of N bytes
 
 const char* descr_of(graph::DType dtype) {
   switch (dtype) {
@@ -105,7 +105,7 @@ void Predictions::commit() {
 
 data::InputStream StreamTask::open_input() {
   const std::string name = name_of(job_.infer.from, "standard input");
-  // To open a pipe waits for no writer: reading does, and ends when asked to stop.
+  // Opening a pipe does not wait for a writer. Reading waits, and ends when the ranks are asked to stop.
   return {open_stream(job_.infer.from, settings_.standard_input, O_RDONLY | O_NONBLOCK, name), name,
           [this] { return wait_on(); }};
 }
@@ -127,7 +127,7 @@ void StreamTask::open_lines() {
   }
 }
 
-/// The next number that the first rank tells. All ranks call it at the same point.
+/// Returns the first rank's `own`, which is the largest. All ranks call it at the same point.
 std::int32_t StreamTask::told(std::int32_t own) {
   return settings_.link.agree(own, std::numeric_limits<std::int32_t>::max());
 }
@@ -215,7 +215,7 @@ void StreamTask::skip(const Error& malformed) {
 
 std::int64_t StreamTask::samples_of(const data::NpyRecord& /*record*/) const { return 0; }
 
-/// Malformed records are reported to the person, or fail the job.
+/// Reads the next record. Returns no_rows + its samples, or end_of_records. skip() gets malformed records.
 std::int32_t StreamTask::read_next() {
   for (;;) {
     try {
@@ -244,7 +244,7 @@ void StreamTask::tell_progress(std::string_view what, std::int64_t done, std::in
 void StreamTask::end_streams() {
   record_.finish_progress();
   if (!record_.is_first() || (signal_ != 0 && !lines_)) {
-    return;  // an array that is not complete is no array; of lines, the complete ones count
+    return;  // an incomplete array is useless, but the complete lines count
   }
   if (reader_ || lines_) {
     record_.say(fmt::format("{}{}", counted(counted_, lines_ ? "answer" : "record"),

@@ -18,10 +18,10 @@ namespace shardrun::train {
 /// The output of predictions: a file, which appears once it is complete, or a stream.
 class Predictions {
  public:
-  /// Opens a stream. `standard`: the descriptor of standard output. `waiting`: as for data::NpyWriter.
+  /// Opens `to` unless it is a file. `standard`: descriptor of standard output. `waiting`: as for data::NpyWriter.
   Predictions(const std::filesystem::path& to, int standard, const data::Waiting& waiting);
 
-  /// Creates the file. Not done by the constructor: a signal before the first step would leave the file behind.
+  /// Creates the file, if `to` is one. A file made by the constructor would stay after a signal before the first step.
   void open_file();
   /// Begins an array of this shape and type; bf16 becomes f32, because NumPy lacks bf16. `only`: no other array
   /// follows. Throws Error{io} if there is not enough room.
@@ -39,15 +39,15 @@ class Predictions {
   graph::DType dtype_ = graph::DType::f32;  ///< type of the array that begin() began
 };
 
-/// The task of predicting. The first rank reads the stream of records and writes predictions. All ranks call the
-/// functions at the same points.
+/// A task of [infer]. The first rank reads the stream of records and writes predictions. All ranks call the functions
+/// at the same points.
 class StreamTask : protected RankTask {
  protected:
   using RankTask::RankTask;
 
   /// Opens the predictions. With `records`, also the stream of records, whose elements are converted to that type.
   void open_streams(std::optional<graph::DType> records);
-  /// Opens the predictions, and the stream of records as a text with one in each line.
+  /// Opens the predictions, and the stream of records as a text with one record in each line.
   void open_lines();
   /// Goes on to the next record. Returns its number of samples; nothing at the end, or if all ranks are asked to stop.
   /// The first rank finds the record in record().
@@ -55,9 +55,9 @@ class StreamTask : protected RankTask {
   [[nodiscard]] const data::NpyRecord& record() const { return *read_; }
   /// The number of samples in a record. Throws Error{data} if its shape or a value is wrong.
   [[nodiscard]] virtual std::int64_t samples_of(const data::NpyRecord& record) const;
-  /// Goes on to the next line. All ranks get what `prepare` makes of it on the first rank; a line for which it throws
-  /// Error{data} is malformed. Nothing at the end, or if all ranks are asked to stop. Returns "" if `prepare` does, or,
-  /// unless it `waits`, if there is no line yet.
+  /// Goes on to the next line. All ranks get what `prepare` makes of the line on the first rank. If `prepare` throws,
+  /// skip() gets the error. Returns nothing at the end, or if all ranks are asked to stop. Returns "" if `prepare`
+  /// does, and, unless it `waits`, if no line has come yet.
   [[nodiscard]] std::optional<std::string> next_line(const std::function<std::string(const std::string& line)>& prepare,
                                                      bool waits);
   /// The number of the line that next_line() has returned, on the first rank.
@@ -65,15 +65,15 @@ class StreamTask : protected RankTask {
   /// Reports a malformed record, which is skipped, or throws the error: see [infer] malformed. Called on the first
   /// rank.
   virtual void skip(const Error& malformed);
-  /// Waits until the first rank has written. Afterwards all ranks may be asked to stop.
+  /// Waits until the first rank has written. Then, unless `signal_` is set already, sets it to the signal that asked to
+  /// stop, which is the same on all ranks; 0: none.
   void await_writing();
-  /// Counts a record whose predictions have been written.
   void count_record() { ++counted_; }
   /// How many records are written or skipped.
   [[nodiscard]] std::int64_t passed() const { return counted_ + skipped_; }
   /// Shows the progress now and then. `total`: 0 if it is not known.
   void tell_progress(std::string_view what, std::int64_t done, std::int64_t total);
-  /// Ends the stream of records. Completes the file of predictions unless all ranks were asked to stop.
+  /// Ends the stream of records. Completes the file of predictions; one of arrays only if no rank was asked to stop.
   void end_streams();
 
   std::optional<Predictions> predictions_;  ///< on the first rank
@@ -87,7 +87,7 @@ class StreamTask : protected RankTask {
   [[nodiscard]] std::int32_t read_next();
 
   [[nodiscard]] data::InputStream open_input();
-  /// Gives all ranks a number from the first rank, which calls `read` for it. end_of_records if they are to stop.
+  /// Returns on all ranks what `read` returns on the first rank, or end_of_records if they are to stop.
   template <typename Read>
   [[nodiscard]] std::int32_t next_number(const Read& read);
 

@@ -17,14 +17,14 @@ class Tracer {
   /// Reserves memory for all traced steps. `compiled` outlives this object. REQUIRES: the job is traced.
   Tracer(const job::Job& job, const compile::Compiled& compiled);
 
-  /// Runs a step, counted from 0. Records it if it is to be traced, even if it throws.
+  /// Runs a step, counted from 0 in this run. Records it if it is to be traced, even if it throws.
   template <typename Run>
   auto step(std::int64_t step, runtime::Executor& executor, const Run& run) {
     const Recording recording(*this, executor, step);
     return run();
   }
 
-  /// A step, counted from 0, that lasts as long as this object. It is recorded if it is to be traced.
+  /// A step, counted from 0 in this run, that lasts as long as this object. It is recorded if it is to be traced.
   class Recording {
    public:
     Recording(Tracer& tracer, runtime::Executor& executor, std::int64_t step);
@@ -42,7 +42,7 @@ class Tracer {
     bool is_discarded_ = false;
   };
 
-  /// Whether the step with this number, counted from 0, is to be recorded.
+  /// Whether the step with this number, counted from 0 in this run, is to be recorded.
   [[nodiscard]] bool records(std::int64_t step) const noexcept { return step >= first_ && steps_.size() < most_steps_; }
   /// Whether all steps are recorded but not yet written.
   [[nodiscard]] bool is_due() const noexcept { return !written_ && steps_.size() == most_steps_; }
@@ -59,8 +59,8 @@ class Tracer {
   bool written_ = false;
 };
 
-/// Joins the ranks' traces into one; does nothing if there are none. Called at the end of a run, however it ended.
-/// Errors are written to standard error and do not fail the run.
+/// Joins the ranks' traces into one; does nothing if there are none. Called at the end of every run. Errors are written
+/// to standard error and do not fail the run.
 void join_traces(const job::Job& job);
 
 }  // namespace shardrun::train

@@ -17,7 +17,7 @@
 namespace shardrun::train {
 namespace {
 
-/// The first steps, which medians leave out because of caches, page faults and the libraries' first calls.
+/// The first steps, which the summary's rate leaves out because of caches, page faults and the libraries' first calls.
 constexpr std::int64_t warm_up_steps = 2;
 
 class TrainTask : private RankTask {

@@ -35,8 +35,8 @@ class Trainer {
 
   /// Called once, after the ranks are connected. Sets every state to its first values.
   virtual void initialize() = 0;
-  /// Called after initialize() and after a checkpoint's values were loaded, if any: the first step is the one after
-  /// `first`. An engine always begins at the start.
+  /// Called after initialize(), and after a checkpoint's values were loaded, if any. The first step is the one after
+  /// `first`. Engines do not need it.
   virtual void begin_at(const checkpoint::Position& /*first*/) {}
   /// Runs one optimizer step, counted from 0. Throws Error{numerics}, which counts the step from 1 as in metrics.jsonl:
   ///  - if loss or gradients are not finite;

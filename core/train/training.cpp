@@ -125,8 +125,8 @@ void Training::begin_at(const checkpoint::Position& first) {
   }
 }
 
-/// Hooks run on the host, which then has to wait. If losses vary between ranks, a rank cannot tell from its own loss
-/// that a step has failed. An update is held back once the norm is known, so all updates must come after it.
+/// False in three cases: a hook runs on the host, which then has to wait; losses vary between ranks, so that a rank
+/// cannot tell from its own loss that a step has failed; an update comes before the norm, which then cannot prevent it.
 bool Training::can_be_late() const {
   if (varies_ || compiled_.hooks != nullptr || after_step_program_) {
     return false;

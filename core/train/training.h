@@ -17,7 +17,7 @@
 
 namespace shardrun::train {
 
-/// Returns the largest of all ranks' values to each rank. All ranks call it at the same point.
+/// The function RankLink::agree. All ranks call it at the same point.
 using Agree = std::function<std::int32_t(std::int32_t value, std::int32_t most)>;
 
 /// The function RankLink::made_of_all.
@@ -29,7 +29,7 @@ using MadeOfAll =
 /// number of threads.
 class Training final : public Trainer {
  public:
-  /// `job` and `compiled` outlive this object. `agree`, `made_of_all`: empty with one rank. REQUIRES: a dataset.
+  /// `job` and `compiled` outlive this object. `agree`, `made_of_all`: can be empty with one rank. REQUIRES: a dataset.
   Training(const job::Job& job, const compile::Compiled& compiled, Agree agree = {}, MadeOfAll made_of_all = {});
 
   void initialize() override;
@@ -61,7 +61,7 @@ class Training final : public Trainer {
   [[nodiscard]] runtime::Executor& executor() noexcept override { return executor_; }
 
  private:
-  /// Numbers of a step that the host reads. Each has its own slot (Executor::keep). Two steps may be in flight.
+  /// Numbers of a step that the host reads. Two steps can be in flight, so each number has two slots (Executor::keep).
   enum class Number : std::uint8_t { loss, gradient_norm, loss_count };
   [[nodiscard]] static std::size_t slot_of(Number number, std::int64_t step) noexcept {
     return 2 * static_cast<std::size_t>(number) + static_cast<std::size_t>(step % 2);

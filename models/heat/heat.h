@@ -30,8 +30,8 @@ inline void declare_temperature(const ModelJob& job, States& states, const Dims&
   states.field("temperature", dims, bump(job.options.number("bump")));
 }
 
-/// Writes the next temperatures: `own` times each point plus `neighbour` times each of its neighbours. Each dimension
-/// has two neighbours; the lower one is added first.
+/// Writes the next temperatures: `own` times each point plus `neighbour` times each of its neighbours. A point has two
+/// neighbours in each dimension; the lower one is added first.
 inline void iterate_temperature(const ModelJob& job, Function& f, double own, double neighbour) {
   const Boundary boundary{job.options.text("boundary") == "periodic", job.options.number("wall")};
   const Value u = f.state("temperature");

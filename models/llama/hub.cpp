@@ -67,7 +67,7 @@ void read_window(const HubConfig& config, const std::string& architecture) {
     config.set("first_window_layer", first);
   }
   config.ignore({"sliding_window", "max_window_layers", "use_sliding_window"});
-  // Types of layers that do not exist stay unknown.
+  // Entries for layers that do not exist are not read, so the host refuses them as unknown keys.
   const std::int64_t layers = config.integer("num_hidden_layers");
   const auto key_of = [](std::int64_t layer) { return "layer_types." + std::to_string(layer); };
   for (std::int64_t layer = 0; layer < layers && config.has(key_of(layer)); ++layer) {

@@ -84,7 +84,7 @@ void scale_yarn(const OptionValues& options, std::int64_t head_dim, std::vector<
   }
 }
 
-/// The factor by which queries and keys are multiplied. Section 3.4 of YaRN's paper.
+/// The factor by which queries and keys are multiplied (Peng et al. 2023, arXiv:2309.00071, section 3.4).
 double yarn_factor(const OptionValues& options) {
   if (options.has("attention_factor")) {
     return options.number("attention_factor");

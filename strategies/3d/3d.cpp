@@ -7,8 +7,8 @@ using namespace shardrun::sdk;
 
 namespace {
 
-/// Data, tensor and pipeline parallelism together (Narayanan et al. 2021, arXiv:2104.04473, section 3), each along its
-/// own mesh axis: the union of the three strategies' placements. `zero` splits optimizer states, gradients or
+/// Combines data, tensor and pipeline parallelism (Narayanan et al. 2021, arXiv:2104.04473, section 3), each along its
+/// own mesh axis. The plan has the three strategies' placements. `zero` splits optimizer states, gradients or
 /// parameters over the data axis. Along a fourth axis, `replica`, the whole arrangement is replicated (HSDP: Zhao et
 /// al. 2023, arXiv:2304.11277, section 3.2.2).
 class ThreeD {

@@ -4,9 +4,9 @@ using namespace shardrun::sdk;
 
 namespace {
 
-/// Parameters split within groups of ranks, and replicated across the groups (HSDP: Zhao et al. 2023, arXiv:2304.11277,
-/// section 3.2.2). Along mesh axis `shard` it works as zero3. Along `replica` each rank all-reduces its part of the
-/// gradients once a step.
+/// Splits parameters within groups of ranks, and replicates them across the groups (HSDP: Zhao et al. 2023,
+/// arXiv:2304.11277, section 3.2.2). Along mesh axis `shard` it works as zero3. Along `replica` each rank all-reduces
+/// its part of the gradients once a step.
 class Hsdp {
  public:
   static std::vector<Option> options() {

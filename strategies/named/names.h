@@ -51,7 +51,7 @@ namespace named {
   return row[b.size()];
 }
 
-/// A hint " (did you mean 'x'?)"; empty if more than a third of the letters differ.
+/// A hint " (did you mean 'x'?)"; empty if each known name differs in more than two letters and a third of `name`'s.
 [[nodiscard]] inline std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {
   const std::string* best = nullptr;
   std::size_t least = std::max<std::size_t>(2, name.size() / 3) + 1;

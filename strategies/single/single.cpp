@@ -4,7 +4,7 @@ using namespace shardrun::sdk;
 
 namespace {
 
-/// Everything on one rank, nothing split: the strategy with which others are compared.
+/// Keeps everything on one rank and splits nothing. Other strategies are compared with this one.
 class Single {
  public:
   void make_plan(const Job& job, const Graph& /*graph*/, PlanWriter& plan) const {

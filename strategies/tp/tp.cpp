@@ -8,8 +8,8 @@ namespace {
 /// the attention heads, hidden columns and vocabulary. The placements of these axes split the first of two matrix
 /// products by columns and the second by rows, and compute the loss over the vocabulary in parts. The host inserts the
 /// reductions of the partial results. With `sequence`, the activations in between are split along the sequence
-/// (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2): each all_reduce becomes a reduce_scatter, and an
-/// all_gather before the next product.
+/// (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2): a reduce_scatter replaces each all_reduce, and an
+/// all_gather precedes the next product.
 class TensorParallel {
  public:
   static std::vector<Option> options() {

@@ -19,7 +19,7 @@ namespace shardrun::chaos_transport {
 /// The inner transport, which moves the data. A copyable view: the host closes the inner transport after the wrapper.
 struct Inner {
   void* self = nullptr;
-  const sr_transport* functions = nullptr;  ///< has the functions of ABI 1.0; ask SR_HAS for others
+  const sr_transport* functions = nullptr;  ///< has the functions of ABI 1.0; SR_HAS tells whether it has later ones
 
   /// Calls a function of the inner transport. Its status and its error text go to the caller unchanged.
   template <class Function, class... Arguments>
@@ -93,14 +93,14 @@ class FaultyGroup {
   FaultyGroup& operator=(const FaultyGroup&) = delete;
   ~FaultyGroup();
 
-  /// Any thread may call these.
+  /// Any thread may call the next four.
   [[nodiscard]] std::int32_t error(sr_error* error) const;
   [[nodiscard]] std::int32_t abort(const char* reason, sr_error* error);
   /// Fails the group and aborts the inner group. Only the first failure is kept.
   void fail(const sdk::TransportError& failure) noexcept;
   [[nodiscard]] std::optional<sdk::TransportError> failure() const;
 
-  /// The following are GROUP functions.
+  /// The following are GROUP functions of the plugin ABI: never called by two threads at once for one group.
   [[nodiscard]] std::int32_t prepare(const sr_op* ops, std::uint32_t count, std::uint32_t stride, std::int64_t deadline,
                                      std::uint64_t* handle, sr_error* error);
   [[nodiscard]] std::int32_t destroy(sr_error* error);
@@ -115,7 +115,7 @@ class FaultyGroup {
   friend class FaultyOp;
   friend class FaultInjector;
 
-  /// Sleeps until that time, or until the group fails.
+  /// Sleeps until `until`, or until the group fails.
   void sleep(sdk::Deadline until) const;
   /// Starts due ops and ends ops past their deadline. Returns when to call it again. REQUIRES: the lock is held.
   sdk::Deadline advance(sdk::Deadline now);

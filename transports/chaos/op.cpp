@@ -198,7 +198,7 @@ std::int32_t FaultyOp::test_started(sr_error* error) {
 }
 
 std::int32_t FaultyOp::wait_started(sdk::Deadline until, sr_error* error) {
-  // In a wait the inner transport's clock runs while this transport's clock stands still. So waits are short.
+  // This transport's clock stands still during a wait inside the inner transport, so such waits are short.
   until = std::min(until, group_.injector().host().now() + sdk::longest_gap / 2);
   for (const std::uint64_t part : begun()) {
     std::int32_t status = group_.injector().inner()(&sr_transport::op_wait, part, until.to_border(), error);
@@ -267,8 +267,8 @@ void FaultyOp::hold() {
 
 void FaultyOp::unhold() { group_.held_.remove(this); }
 
-/// Flips the lowest bit of an element's highest byte: the number gets another magnitude or sign, and stays a number.
-/// Takes the first element from the middle of the received block on that is not zero.
+/// Flips the lowest bit of an element's highest byte, which changes the number's magnitude. Takes the first element
+/// that is not zero, from the middle of the received block on.
 void FaultyOp::corrupt() {
   for (const sdk::OpSpec& op : specs_) {
     const auto block = received(op, group_.rank(), group_.size());

@@ -20,11 +20,11 @@ class FaultyOp {
   [[nodiscard]] std::int32_t test(sr_error* error);
   [[nodiscard]] std::int32_t wait(sdk::Deadline deadline, sr_error* error);
   [[nodiscard]] std::int32_t free(sr_error* error);
-  /// When the latest run was in progress: from when it began, however late. REQUIRES: it is complete.
+  /// When the latest run was in progress. It begins when the inner transport's ops were started, which is after this
+  /// op's delay. REQUIRES: it is complete.
   [[nodiscard]] sdk::OpTimes times() const;
 
-  /// Starts an op that is held back if it is due. Returns when to call this again, or never. REQUIRES: the group's lock
-  /// is held.
+  /// Starts a held op that is due. Returns when to call this again, or never. REQUIRES: the group's lock is held.
   [[nodiscard]] sdk::Deadline advance(sdk::Deadline now);
 
  private:
@@ -60,7 +60,7 @@ class FaultyOp {
   void* queue_ = nullptr;
   sdk::Deadline deadline_;
   sdk::Deadline due_;
-  std::int64_t begun_ = 0;  ///< when it was started, however late
+  std::int64_t begun_ = 0;  ///< when the inner transport's ops were started
   std::int64_t ended_ = 0;  ///< when it was found complete
 };
 

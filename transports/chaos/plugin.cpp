@@ -34,7 +34,7 @@ class Chaos {
     inner_ = {plugin.self, static_cast<const sr_transport*>(plugin.functions)};
   }
 
-  /// Opens the inner transport, with the inner transport's options in place of its own.
+  /// Opens the inner transport with its own options, which replace those of this transport in the config.
   std::int32_t open(const sr_transport_config* config, sr_error* error) {
     std::vector<std::byte> copy(config->struct_size);
     std::memcpy(copy.data(), config, copy.size());

@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds for_ever = std::chrono::hours(24 * 365);
 
-/// Gloo sends a preamble before each message, one to announce the message, and one for each receive.
+/// Gloo sends a preamble before each message, one that announces the message, and one for each posted receive.
 constexpr std::uint64_t preamble_bytes = 6 * sizeof(std::size_t);
 
 /// The deadline for which limit_of returned `limit`; never, if Gloo takes the limit as none.

@@ -26,7 +26,7 @@ using Device = std::shared_ptr<gloo::transport::Device>;
                                                      std::uint64_t generation, Device device, Waits& waits,
                                                      std::atomic<std::uint64_t>& wire_bytes);
 
-/// Converts a deadline to a time limit.
+/// Encodes a deadline as one of Gloo's time limits: the deadline's own time, not the time left. See deadline_of().
 [[nodiscard]] std::chrono::milliseconds limit_of(sdk::Deadline deadline) noexcept;
 
 /// Whether Gloo has a collective for the op. All members get the same answer. REQUIRES: check(op, n) passed.

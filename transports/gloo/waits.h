@@ -33,7 +33,7 @@ class Waits {
   /// Runs `act`, which calls Gloo about `peer`. Throws TransportError: SR_ABORTED after `fail` or the end of the job,
   /// otherwise SR_PEER_LOST if Gloo throws.
   void call(std::uint32_t peer, const std::function<void()>& act);
-  /// The same for an `act` that waits on `buffer` and returns whether the transfer is complete. Past `deadline` it
+  /// Like call(), for an `act` that waits on `buffer` and returns whether the transfer is complete. Past `deadline` it
   /// throws SR_TIMEOUT.
   void wait(gloo::transport::UnboundBuffer& buffer, std::uint32_t peer, sdk::Deadline deadline,
             const std::function<bool()>& act);

@@ -187,7 +187,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
     return true;
   }
-  /// Other members are mostly further ahead than needed. Remembering how far saves the check for half of the buffers.
+  /// Whether the next staging buffer is free. Others are mostly further ahead, so `seen_` saves half of the checks.
   [[nodiscard]] bool may_enter() noexcept {
     if (agreed_.is_mapped || all_read_all_ || awaited() <= seen_) {
       return true;
@@ -271,7 +271,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
 
   // Mapped collectives.
 
-  /// Every member's send buffer, as mapped in this process.
+  /// Member m's send buffer and receive buffer, as mapped in this process.
   [[nodiscard]] std::byte* send_of(std::uint32_t m) const { return m == rank_ ? user_send_ : agreed_.sends[m].get(); }
   [[nodiscard]] std::byte* recv_of(std::uint32_t m) const { return m == rank_ ? user_recv_ : agreed_.recvs[m].get(); }
 

@@ -22,7 +22,7 @@
 namespace shardrun::shm_transport {
 namespace {
 
-/// How often a sleeping thread checks. A wakeup is lost if the process that should send it ends first.
+/// How often a sleeping thread checks without a wakeup, which is lost if the process that should send it ends first.
 constexpr std::chrono::milliseconds check_interval(20);
 
 /// The longest time for which Linux usually runs a thread before it lets others run.
@@ -56,7 +56,7 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
   return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
 
-/// The text "PID DESCRIPTOR INODE".
+/// What the text "PID DESCRIPTOR INODE" says.
 struct Announcement {
   int pid = 0;
   int descriptor = -1;

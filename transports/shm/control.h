@@ -45,8 +45,8 @@ enum class Protocol : std::uint32_t {
 /// MessageSlot::eager_buffer of a message whose bytes are in its slot.
 inline constexpr std::uint32_t no_eager_buffer = UINT32_MAX;
 
-/// One slot of the ring of messages between two members. Messages of a pair are numbered from 1. The sender starts
-/// again at the first slot as soon as the receiver has released all slots, so few slots are ever touched.
+/// One slot of the ring of messages between two members. Messages of a pair are numbered from 1. If room is short and
+/// the receiver has released all slots, the sender starts again at the first slot.
 struct alignas(64) MessageSlot {
   std::atomic<std::uint64_t> number;  ///< the message's number; written last
   std::atomic<std::uint64_t> done;    ///< number of the message that the receiver completed; not used by eager messages
@@ -72,14 +72,14 @@ inline constexpr std::uint64_t piece_bytes = 32'768;
 
 /// The part of a pair's state that the receiver writes and the sender reads.
 struct alignas(64) ReceiverState {
-  std::atomic<std::uint64_t> released;     ///< messages whose slots and eager buffers the sender may reuse
+  std::atomic<std::uint64_t> released;     ///< number of messages whose slots and eager buffers the sender may reuse
   std::atomic<std::uint64_t> requested;    ///< number of the message that the receiver wants in pieces
-  std::atomic<std::uint64_t> pieces_read;  ///< of all messages so far
+  std::atomic<std::uint64_t> pieces_read;  ///< number of pieces, of all messages so far
 };
 
 /// The part of a pair's state that the sender writes and the receiver reads.
 struct alignas(64) SenderState {
-  std::atomic<std::uint64_t> pieces_written;  ///< of all messages so far
+  std::atomic<std::uint64_t> pieces_written;  ///< number of pieces, of all messages so far
 };
 
 /// The memory through which one member sends to another.
@@ -183,11 +183,11 @@ class Control {
   [[nodiscard]] TransportError gone(std::uint32_t member, const std::string& prefix = "") const;
   /// The error "WHAT, waiting for member 1 (rank 3, pid 4711)", for the members that did not do their part.
   [[nodiscard]] TransportError past_deadline(const std::string& what, const std::vector<std::uint32_t>& missing) const;
-  /// Whether a member's process has ended or is ending. Used after its memory could not be opened.
+  /// Whether a member's process ends within 200 ms, or has ended. Used after its memory could not be opened.
   [[nodiscard]] bool is_gone(std::uint32_t member) const noexcept;
 
   /// Wakes waiting threads, after a change for which one of them may wait. The change and this load are sequentially
-  /// consistent: either a thread that is about to sleep sees the change, or it is seen here.
+  /// consistent: either a thread that is about to sleep sees the change, or this function sees that thread.
   void notify() noexcept {
     if (header_->waiting.load() != 0) {
       wake();
@@ -255,9 +255,9 @@ class Control {
  private:
   static void pause() noexcept;
 
-  /// Yields a limited number of times, within the deadline and a few milliseconds. Beside a process that computes, each
-  /// yield costs a whole time slice. Adds them to sdk::yielded(). The last one may have been longer than what it waited
-  /// for, so no more of it counts than such a slice: beyond that the thread had no core.
+  /// Yields a limited number of times, within the deadline and a few milliseconds, because beside a process that
+  /// computes each yield takes a whole time slice. Adds the time of the yields to sdk::yielded(). Of the last yield at
+  /// most a time slice counts: in the rest of it, the thread was not waiting but had no core.
   class Yielding {
    public:
     Yielding(const Control& control, sdk::Deadline deadline) noexcept : control_(control), until_(deadline) {}

@@ -203,8 +203,8 @@ class ShmGroup final : public shardrun::sdk::Group {
   [[nodiscard]] SendRing& send_ring(std::uint32_t to) noexcept { return send_rings_[to]; }
   [[nodiscard]] ReceiveRing& receive_ring(std::uint32_t from) noexcept { return receive_rings_[from]; }
 
-  /// Batches use the rings one after the other, in the order of their starts. They run on the worker. If only one
-  /// is in progress, it runs on the caller's thread instead.
+  /// Batches use the rings one after the other, in the order of their starts. They run on the worker, except for a
+  /// blocking batch that is alone: it runs on the caller's thread.
   struct Running {
     std::atomic<std::uint32_t> on_worker = 0;  ///< batches started on the worker and not complete
     Batch* on_caller = nullptr;

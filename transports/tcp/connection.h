@@ -33,8 +33,8 @@ class Connection {
   /// Records after which the key is renewed. AES-GCM allows 2^24 per key.
   static constexpr int records_per_key = 1 << 16;
 
-  /// The socket is connected and non-blocking. `tls` determines which end this is. If OpenSSL fails, throws
-  /// Error{internal}.
+  /// The socket is connected and non-blocking. `tls`: the state of this end, the client's or the server's. If OpenSSL
+  /// fails, throws Error{internal}.
   Connection(Socket socket, tls::Connection tls, Protection protection);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
