@@ -99,8 +99,8 @@ std::int64_t product(const Dims& shape, std::size_t begin, std::size_t end) {
                          shape.begin() + static_cast<std::ptrdiff_t>(end), std::int64_t{1}, std::multiplies<>());
 }
 
-/// The window through which the result reads a group's first dimension. One index of that dimension covers `to`
-/// elements of the group in the result, and `from` elements in the operand.
+/// The window through which a group's first dimension in the result reads the group's first one in the operand. One
+/// index of that dimension covers `to` elements in the result, and `from` elements in the operand.
 Window compound_window(std::int64_t from, std::int64_t to) {
   return {.stride = to, .divisor = from, .first = 1 - from, .last = to - 1};
 }
