@@ -139,7 +139,7 @@ class Scheduler {
     }
   }
 
-  /// Starts the gathers of a unit whose operands are states. Over several mesh axes, later gathers read their results.
+  /// Starts those gathers of a unit that read states. If there are several mesh axes, later gathers read their results.
   void start_gather(const Nodes& nodes) {
     if (begun_.insert(nodes.front()).second) {
       start(of_round(nodes, 0));

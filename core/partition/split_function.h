@@ -58,7 +58,7 @@ struct Transition {
 /// The op that stands for a transition in nodes and instructions. Devices have no kernel for it.
 [[nodiscard]] const graph::Op& op_of(Transition::Kind kind);
 
-/// A node of the graph, or a transition, whose op has the transition's name. A node of an op that shifts may be both:
+/// A node of the graph, or a transition, whose op has the transition's name. A node of an op that shifts can be both:
 /// its kernel computes the elements that need no halo, and the halo exchange brings the others.
 struct SplitNode : graph::Node {
   std::optional<Transition> transition = {};
