@@ -58,8 +58,8 @@ std::optional<graph::DType> mixed_gradients(const job::TrainSettings& train) {
   return train.gradients == job::RealType::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
 }
 
-/// Throws if a decay rate is too close to 1 for bfloat16 moments. They have 8 significant bits: a mean that changes by
-/// less than 1/256 is rounded back to its old value.
+/// Throws Error{job} if bfloat16 moments have no effect, or a decay rate too close to 1. They have 8 significant bits:
+/// a mean that changes by less than 1/256 is rounded back to its old value.
 void require_decaying_moments(const job::Job& job) {
   constexpr double most = 1 - 1.0 / 256;
   if (job.task != job::Task::train || job.train.moments == job::RealType::float32) {
@@ -85,8 +85,8 @@ void require_decaying_moments(const job::Job& job) {
   }
 }
 
-/// Throws if a job needs too many calls, because each is planned separately. `key`: the setting for the rows of a call.
-/// `remedies`: other remedies that the message lists.
+/// Throws Error{job} if a job needs too many calls: each is planned separately. `key`: the setting for the rows of a
+/// call. `remedies`: other remedies that the message lists.
 void require_few_calls(const job::Job& job, const char* what, const char* section, const char* key,
                        std::int64_t samples, std::int64_t rows, const char* remedies) {
   constexpr std::int64_t most = std::int64_t{1} << 24;
@@ -133,7 +133,7 @@ sdk::CacheSizes cache_sizes(const job::Job& job, const workload::ModelSettings& 
   return {.pages = pages, .page = job.infer.page, .of_sequence = pages};
 }
 
-/// Builds the graph. Adds the job file's name to errors of the graph itself, such as a tensor that is too large.
+/// Builds the graph. Adds the place of [model] to errors of the graph itself, such as a tensor that is too large.
 graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   workload::ModelSettings settings = compiled.settings;
   settings.job = &job;
@@ -158,7 +158,7 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   }
 }
 
-/// Throws if the device lacks a kernel for an op of the graph.
+/// Throws Error{job} if the device lacks a kernel for an op of the graph.
 void require_kernels(const job::Job& job, const Compiled& compiled) {
   std::set<std::string> missing;
   for (const graph::Function& function : compiled.graph.functions) {
@@ -212,7 +212,7 @@ void take_given(const job::Job& job, const char* key, std::int64_t given, std::i
   size = given > 0 ? given : size;
 }
 
-/// Opens the weights that the job names. A run that continues from a checkpoint needs none: they may no longer exist.
+/// Opens the weights that the job names. Those of [model] from can be missing if the run may continue a checkpoint.
 void open_weights(const job::Job& job, Compiled& compiled) {
   const std::filesystem::path& path = job.weights.empty() ? job.checkpoint : job.weights;
   if (path.empty()) {
@@ -466,8 +466,8 @@ std::uint64_t most_bytes(const job::Job& job, const Compiled& compiled) {
 
 /// Implements [infer] slots = auto: builds the job for as many slots as [cluster] memory has room for.
 void choose_slots(const job::Job& job, Compiled& compiled) {
-  constexpr std::int64_t most_rows = 32;  // a token of more takes longer for each, because products are no longer
-                                          // bound by reading weights: see few_rows.h
+  constexpr std::int64_t most_rows = 32;  // with more rows every token takes longer, because products are no
+                                          // longer bound by reading weights: see few_rows.h
   const auto memory = static_cast<std::uint64_t>(job.cluster.memory);
   if (job.threads == 0 && ranks_per_machine(job) < job.ranks) {
     throw Error(ErrorCode::job,
