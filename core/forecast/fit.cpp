@@ -238,7 +238,7 @@ class Search {
     return grids;
   }
 
-  /// Returns nothing if the settings are refused. Keeps the plan if it needs less than the job and than `most`.
+  /// Returns nothing if settings are refused or leave ranks idle. Keeps a plan that needs less than the job and `most`.
   std::optional<Alternative> plan(const Settings& settings, std::uint64_t most = UINT64_MAX) {
     if (plans_ == most_plans) {
       return std::nullopt;

@@ -47,7 +47,7 @@ std::function<std::uint64_t(std::int64_t rank)> snapshots_of(const job::Job& job
   };
 }
 
-/// What ranks whose programs are alike send.
+/// The bytes that ranks with alike programs send.
 struct SentTables {
   partition::SentTable step;
   std::map<std::string, partition::SentTable> programs;  ///< see RankForecast::programs

@@ -34,7 +34,7 @@ struct ComputeRate {
 /// The seconds of every instruction of a step, and the rates of the mesh axes.
 struct StepCosts {
   /// Seconds per rank and instruction, by its number in the step. For a wait on an axis without a rate: the seconds
-  /// from when every participant has started, and the wait has begun, to the end of the wait.
+  /// from the later of the wait's begin and the last participant's start, to the end of the wait.
   std::vector<std::vector<double>> seconds;
   compile::AxisRates axes;
 };

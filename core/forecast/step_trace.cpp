@@ -193,7 +193,8 @@ class StepTrace {
     arguments.push_back({"microbatch", std::int64_t{action.microbatch}});
   }
 
-  /// Adds the instruction's action: of the schedule, or `update` outside of it; in other functions, their name.
+  /// Adds the instruction's action. One without an action has `update` in the repeated function, else the function's
+  /// name.
   void add_action_of(std::vector<metrics::JsonField>& arguments, const Program& program, const Instruction& at,
                      std::int64_t first) const {
     if (at.action.exists()) {
