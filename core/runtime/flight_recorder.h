@@ -22,8 +22,8 @@ class FlightRecorder {
   FlightRecorder& operator=(const FlightRecorder&) = delete;
   ~FlightRecorder();
 
-  /// Sets what the rank is doing, as a text of less than 128 bytes for people, and the step (from 1) of operations that
-  /// start from now on.
+  /// Sets the rank's activity, as a text for people whose first 119 bytes are kept, and the step (from 1) of operations
+  /// that start from now on.
   void set_phase(std::string_view phase, std::int64_t step) noexcept;
 
   /// Removes the file. Later recording has no effect.
