@@ -193,8 +193,7 @@ class StepTrace {
     arguments.push_back({"microbatch", std::int64_t{action.microbatch}});
   }
 
-  /// Adds the instruction's action. One without an action has `update` in the repeated function, else the function's
-  /// name.
+  /// Adds the instruction's action. Without one: `update` in the repeated function, in others the function's name.
   void add_action_of(std::vector<metrics::JsonField>& arguments, const Program& program, const Instruction& at,
                      std::int64_t first) const {
     if (at.action.exists()) {
