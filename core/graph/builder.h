@@ -14,7 +14,7 @@
 
 namespace shardrun::graph {
 
-/// Builds one function. call() adds nodes. Open scopes (class Scope) put a prefix before the names that it is given.
+/// Builds one function. call() adds nodes. Open scopes (class Scope) put a prefix before the names that are given.
 class FunctionBuilder {
  public:
   FunctionBuilder(Graph& graph, std::string name, Role role, std::int64_t rows);
@@ -42,7 +42,7 @@ class FunctionBuilder {
   /// Like take_all_positions(), but for only `count` positions of the sequence. Their indices are an i32 input [count]
   /// with the name `input`, which finish() adds as the function's last one.
   void take_positions(std::string input, std::int64_t count);
-  /// The number of rows of take_position's result. `rows`: of the batch. `length`: the positions of a sequence.
+  /// The number of rows of take_position's result for `rows` sequences of `length` positions.
   [[nodiscard]] std::int64_t positions_taken(std::int64_t rows, std::int64_t length) const {
     return !takes_all_positions_ ? rows : positions_ ? type(positions_->value).shape.front() : length;
   }

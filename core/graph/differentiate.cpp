@@ -56,7 +56,7 @@ class Differentiation {
   [[nodiscard]] ValueId gradient(ValueId of) const { return gradients_[of]; }
 
  private:
-  /// Whether the gradient of the value belongs to a state.
+  /// Whether the value is a parameter whose gradient is added to a state.
   [[nodiscard]] bool is_parameter(ValueId id) const {
     const StateId state = builder_.function().values[id].state;
     return states_ && state.exists() && builder_.graph().states[state].kind == StateKind::parameter;

@@ -12,7 +12,7 @@ namespace shardrun::graph {
 using StateId = Id<struct StateTag>;
 using NodeId = Id<struct NodeTag>;
 
-/// The category of memory that a state counts towards.
+/// The kind of a state. It decides how the state is placed, where its memory counts, and whether it is saved.
 enum class StateKind : std::uint8_t {
   parameter,
   gradient,

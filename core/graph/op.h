@@ -87,7 +87,7 @@ struct Op {
   /// can leave out elements that the rank lacks (attribute `missing`); a halo exchange then brings them.
   bool shifts = false;
 
-  /// Whether it sums any number of operands of equal shape. The partitioner may then sum some of them first.
+  /// Whether it sums any number of operands of equal shape. The partitioner can then sum some of them first.
   bool variadic_sum = false;
 
   /// Whether all real numbers that its kernels read and write are float32. Mixed precision adds casts around it.

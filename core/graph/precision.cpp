@@ -84,7 +84,7 @@ class Retyping {
     const std::vector<ValueId> originals = node.outputs;
     ShardingRule rule = node.op->rule(node.attributes, types);
     const std::vector<TensorType> results = infer_types(rule, types, node.name);
-    const bool sums = node.op->accumulates && !updates_;  // whether operands are cast to the type of the sum
+    const bool sums = node.op->accumulates && !updates_;  // whether result 0 takes the type of the state it is added to
     const Phase phase = node.phase;
     const std::int32_t layer = node.layer;
     copy_.append(std::move(node), copy_.values());

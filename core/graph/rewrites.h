@@ -19,7 +19,7 @@ enum class Remat : std::uint8_t {
 /// layer, and stands before its first reader. A node is cloned at most once. `layers`: number of layers of the graph.
 [[nodiscard]] Function rematerialize(const Function& function, Remat remat, std::int32_t layers);
 
-/// Removes the nodes that no write, output or cut point needs, such as a scalar of which only the gradient is used.
+/// Returns the function without the nodes that no write, output or cut point needs, such as those of an unread loss.
 [[nodiscard]] Function without_unused(const Function& function);
 
 /// Rewrites the functions of training for mixed precision (Micikevicius et al. 2017, arXiv:1710.03740):

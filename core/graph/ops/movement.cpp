@@ -18,7 +18,7 @@ using Dims = std::vector<std::int64_t>;
 
 constexpr std::int64_t most_padding = std::int64_t{1} << 40U;
 
-/// The result has the operand's element type, which may be an integer. Only real numbers are ever partial.
+/// Completes a rule. The result has the operand's element type. Real operands can stay partial; integers never are.
 ShardingRule moving(ShardingRule rule, const Operands& inputs) {
   rule.dtypes = {inputs.empty() ? std::nullopt : std::optional(inputs[0].dtype)};
   return inputs.empty() || is_real(inputs[0].dtype) ? linear_in(std::move(rule), {0}) : rule;

@@ -237,7 +237,8 @@ const RegisterOp square_sum({.name = "square_sum",
                              .flops = flops_per_element<2>,
                              .example = {.operands = {example({2, 3})}}});
 
-/// From a squared norm: the factor that limits the norm (Pascanu et al. 2013, section 3.2), and the norm itself.
+/// Computes from a squared norm the factor that limits the norm (Pascanu et al. 2013, section 3.2), and the norm
+/// itself.
 const RegisterOp clip_scale({.name = "clip_scale", .rule = clip_scale_rule});
 
 ShardingRule cumulative_sum_rule(const Attributes& attributes, const Operands& inputs) {
