@@ -9,7 +9,7 @@
 namespace shardrun::partition {
 namespace {
 
-/// If any tensor varies between ranks, metrics such as the loss vary too.
+/// Whether ranks can hold copies of states of this kind. If any tensor varies, metrics such as the loss vary too.
 bool has_copies(graph::StateKind kind, bool any_varies) noexcept {
   return kind != graph::StateKind::gradient && !(kind == graph::StateKind::metric && any_varies);
 }

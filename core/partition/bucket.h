@@ -21,7 +21,7 @@ struct BucketHook {
 /// States that are finalized together by the same collectives. Their buffers are contiguous.
 struct Bucket {
   std::vector<graph::StateId> states;             ///< in the order of their buffers
-  std::vector<Transition> steps;                  ///< the first state's; other states may have other dimensions
+  std::vector<Transition> steps;                  ///< those of the first state; `dim` can differ in others
   std::optional<BucketHook> hook = std::nullopt;  ///< set if a step is a hook and this rank has elements
 };
 

@@ -33,7 +33,7 @@ class Emitter {
   /// Extends the lifetime of a buffer to step `until` at least.
   void extend(BufferId buffer, StepId until);
 
-  /// Returns the program. Lifetimes of buffers are now counted in instructions: a step may have become several.
+  /// Returns the program. From now on lifetimes of buffers are counted in instructions: a step can be several of them.
   [[nodiscard]] Program finish();
 
  private:

@@ -56,7 +56,7 @@ class FactorAxes {
   [[nodiscard]] bool takes(graph::FactorId factor, mesh::AxisId axis) const;
   /// Whether all parts of the factor, split over these axes, begin at multiples of its unit.
   [[nodiscard]] bool fits_unit(graph::FactorId factor, const std::vector<mesh::AxisId>& axes) const;
-  /// Whether holds(coordinates) for some coordinates along these axes; they are 0 along the others.
+  /// Whether `holds` is true for some coordinates along these axes. The coordinates along other axes are 0.
   template <class Holds>
   [[nodiscard]] bool any_part(const std::vector<mesh::AxisId>& axes, const Holds& holds) const;
   [[nodiscard]] mesh::Halo halo_of(const graph::WindowedDimension& read) const;

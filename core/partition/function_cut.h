@@ -49,7 +49,7 @@ struct FunctionCut {
   std::size_t under_way = 1;   ///< most messages in flight per link, in host memory
 };
 
-/// Finds the values that one stage makes and another needs. REQUIRES: every node has a stage.
+/// Finds the values that one stage makes and another needs. REQUIRES: the nodes' stages are set.
 [[nodiscard]] CutFunction cut_function(SplitFunction split, const StateStages& states, IdRange<StageId> stages);
 
 /// The link by which stage `from` sends the results of `producer` to stage `to`.

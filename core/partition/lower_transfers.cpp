@@ -71,8 +71,8 @@ void Lowering::finish_transfers(const Step& step, StepId s) {
   }
 }
 
-/// Adds the blocks that were received to this rank's elements, in the order of the members. The blocks are not adjacent
-/// in the result, so each block is added on its own.
+/// Adds the received blocks to this rank's elements, in the order of the members. The blocks are not adjacent in the
+/// result, so each block is added on its own.
 void Lowering::add_received_blocks(graph::NodeId n, const std::vector<Copy>& blocks, StepId s) {
   const SplitNode& made = node(n);
   const BufferId result = buffer_of_[made.outputs[0]];

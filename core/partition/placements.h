@@ -12,7 +12,7 @@
 
 namespace shardrun::partition {
 
-/// An Error{job} that a setting of [train] can resolve. The partitioner does not know where the job file has that key.
+/// An Error{job} that a setting of [train] can resolve. compile::compile() adds the place of that key in the job file.
 class TrainKeyError : public Error {
  public:
   TrainKeyError(std::string key, std::string message)
@@ -30,7 +30,7 @@ struct Gather {
   bool keep = false;       ///< whether the gathered state is kept from its first use in a call to its last
 };
 
-/// A hook of the plan, on the mesh. The ranks along its axis call it together; the axis can have a single rank.
+/// A hook of the plan, along one mesh axis, which can have a single rank.
 struct PlacedHook {
   plan::HookKind kind = plan::HookKind::sync_gradients;
   mesh::AxisId axis = {};
@@ -38,7 +38,7 @@ struct PlacedHook {
   /// For sync_gradients: the parameters whose gradients it processes. For after_step: the float32 states that it
   /// processes, which are the parameters or, in mixed precision, their master weights.
   std::vector<graph::StateId> parameters;
-  std::map<graph::StateId, std::size_t> numbers;  ///< each parameter's index in `parameters`
+  std::map<graph::StateId, std::size_t> numbers;  ///< by parameter: its place, or that of its masters, in `parameters`
   /// The graph's hook states: a list for each state that the hook keeps, with an element for each parameter.
   std::vector<std::vector<graph::StateId>> states;
 };

@@ -21,7 +21,7 @@ using TransferId = Id<struct TransferTag>;
 
 [[nodiscard]] constexpr BufferId buffer_of(graph::StateId state) noexcept { return BufferId(state.number()); }
 
-/// Slots for numbers that the host reads only after later work has started.
+/// Slots in staging memory for numbers that the host reads only after later work has started.
 inline constexpr std::size_t late_slots = 8;
 inline constexpr std::size_t late_slot_bytes = 64;
 

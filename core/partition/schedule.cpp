@@ -127,7 +127,7 @@ class Scheduler {
     start({n});
   }
 
-  /// Called before the first op of a unit: waits for the unit's gathers, and starts those of the next unit.
+  /// Waits for the gathers of a unit before its first op, and starts those of the next unit.
   void gather(std::int32_t number) {
     while (next_gather_ != gathers_.end() && next_gather_->first <= number) {
       start_gather(next_gather_->second);
@@ -196,7 +196,7 @@ class Scheduler {
     return transition(a)->kind == transition(b)->kind && transition(a)->axis == transition(b)->axis;
   }
 
-  /// Bytes of a node's operand or result, whichever is larger, on the rank with the largest part.
+  /// Bytes of a node's operand or result, whichever is larger, on the first rank.
   [[nodiscard]] std::uint64_t bytes_of(NodeId n) const {
     const graph::Node& node = function_.nodes[n];
     const mesh::Coordinates first(mesh_.axes.size(), 0);

@@ -65,7 +65,7 @@ struct SplitNode : graph::Node {
   StageId stage = {};                        ///< the pipeline stage that executes it; none: every stage
   std::vector<StageId> operand_stages = {};  ///< for a sum over stages: the stage that adds each operand
   std::size_t call = 0;                      ///< its microbatch, if one call executes several
-  ActionId action = {};                      ///< its action in the stage's list; may be none
+  ActionId action = {};                      ///< its action in the stage's list; none: it belongs to no action
   graph::NodeId alike = {};                  ///< the first node, of any call, with the same op over alike values
 };
 

@@ -9,7 +9,7 @@
 namespace shardrun::partition {
 
 /// The next slice or collective that leads from one placement to another; nothing if they are equal. Slices come first,
-/// because they leave less to move; then reductions; then gathers.
+/// because they leave less to move; then reductions; then gathers; then halo exchanges.
 [[nodiscard]] std::optional<Transition> next_transition(const mesh::Placement& from, const mesh::Placement& to);
 
 /// The placement after a transition.
