@@ -58,8 +58,8 @@ std::optional<graph::DType> mixed_gradients(const job::TrainSettings& train) {
   return train.gradients == job::RealType::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
 }
 
-/// Throws Error{job} if bfloat16 moments have no effect, or a decay rate too close to 1. They have 8 significant bits:
-/// a mean that changes by less than 1/256 is rounded back to its old value.
+/// Throws Error{job} if bfloat16 moments have no effect, or if a decay rate is too close to 1 for them. They have 8
+/// significant bits: a mean that changes by less than 1/256 is rounded back to its old value.
 void require_decaying_moments(const job::Job& job) {
   constexpr double most = 1 - 1.0 / 256;
   if (job.task != job::Task::train || job.train.moments == job::RealType::float32) {
@@ -445,13 +445,13 @@ void build_slots(const job::Job& job, std::int64_t slots, Compiled& compiled) {
     build_model(job, compiled);
     finish_build(job, compiled);
   };
-  build(std::min(compiled.groups, slots));  // from an earlier number of slots
+  build(std::min(compiled.groups, slots));  // the groups that an earlier build found
   if (const std::int64_t groups = std::min(stages_at_once(compiled), slots); groups != compiled.groups) {
     build(groups);  // because only a plan says how many stages there are
   }
 }
 
-/// Bytes of the rank that needs the most.
+/// Bytes of memory of the rank that needs the most.
 std::uint64_t most_bytes(const job::Job& job, const Compiled& compiled) {
   std::uint64_t most = 0;
   for (const partition::StageId stage : compiled.partition.pipeline.stage_ids()) {
