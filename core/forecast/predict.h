@@ -12,10 +12,10 @@
 
 namespace shardrun::forecast {
 
-/// How fast a rank computes, per second.
+/// The speed of a rank, in FLOPs and in bytes of memory per second.
 struct ComputeRate {
   double flops = 0;
-  double memory_bandwidth = 0;  ///< bytes per second
+  double memory_bandwidth = 0;
 };
 
 /// Whether an instruction does more than start a transfer or wait for one.

@@ -26,7 +26,7 @@ using plan::Action;
 
 constexpr std::int64_t compute_row = 1;
 
-/// Rows of a trace, in each of which no spans overlap: a span goes to the first free row of its kind.
+/// Rows of a trace. Spans of one row do not overlap: a span goes to the first free row of its kind.
 class Rows {
  public:
   explicit Rows(metrics::Trace& trace) : trace_(trace) {}

@@ -31,7 +31,7 @@ void Lowering::start_transfers(const Step& step, StepId s) {
   }
 }
 
-/// Starts transfers by Transition::place, because a send may have to wait for receives that come later in the program.
+/// Starts transfers in the order of Transition::place: a send can have to wait for receives that come later.
 void Lowering::start_in_order(graph::NodeId n, StepId s) {
   const Transition& transition = *node(n).transition;
   const bool is_direct =

@@ -125,7 +125,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
     std::uint32_t peer = 0;
     bool is_send = false;
     Facts facts;
-    bool has_header = false;                   ///< the receive has received `facts`
+    bool has_header = false;                   ///< whether a receive has got `facts`
     plugins::ArrayView array;                  ///< the engine's array
     const plugins::MakeArray* make = nullptr;  ///< for a receive that does not know its array yet
     /// A copy of what is moved, because an engine that fails may free its array before the transport ends.
@@ -157,7 +157,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
   void start_data(Message& message);
   /// Gives a received array to the engine.
   static void deliver(const Message& message);
-  /// Advances a message as far as possible without waiting. `waits`: waits for its end.
+  /// Advances a message as far as possible or, if `waits`, until it is complete.
   void advance(Message& message, bool waits);
   bool finished(std::optional<Part>& part, bool waits);
   /// Advances earlier receives from the same rank, which must complete first. Returns whether they are complete.

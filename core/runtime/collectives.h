@@ -112,7 +112,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   [[nodiscard]] bool test_once(Handle op) { return once_.at(op).op.test(); }
   /// Waits for an operation and frees it. Returns its times, if the transport reports them. Throws its error.
   std::optional<Times> finish_once(Handle op);
-  /// Whether an operation has not been ended by finish_once().
+  /// Whether an operation of start_once() still has to be ended by finish_once().
   [[nodiscard]] bool has_once() const noexcept { return !once_.empty(); }
   /// Frees the operations of start_once() that finish_once() has not ended. REQUIRES: abort() was called.
   void drop_once() noexcept { once_.clear(); }
@@ -138,7 +138,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
     std::int64_t started = 0;                     ///< when the host started it
     std::int64_t exposed_before = 0;              ///< `exposed_ns_` when it was started
     std::optional<Times> times = std::nullopt;    ///< of its latest run, after the wait
-    std::int64_t starved = 0;                     ///< likewise, as in sdk::OpTimes
+    std::int64_t starved = 0;                     ///< of its latest run: see sdk::OpTimes
     std::vector<std::uint32_t>* reuse = nullptr;  ///< for an unplanned operation: the list to which its number returns
   };
 

@@ -384,7 +384,7 @@ void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executo
 void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
                 device::Threads& threads);
 
-/// Records, for traces and profiles, a call of an engine or of one of its operations. It lasts as long as this object.
+/// Records, for traces and profiles, a call of an engine or of one of its operations. The call lasts as long as this.
 class TimedCall {
  public:
   /// `executor`: outlives this object; null: nothing is recorded.

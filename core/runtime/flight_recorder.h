@@ -12,8 +12,8 @@
 namespace shardrun::runtime {
 
 /// Records, in a mapped file, what a rank is doing, and the last thousand operations between ranks that it started. The
-/// file survives any end of the process. Only one thread may use it. Recording allocates nothing and makes no calls
-/// except for reading the clock.
+/// file survives any end of the process. Only one thread may use it. Recording a phase or a run of an operation
+/// allocates nothing and makes no calls except for reading the clock.
 class FlightRecorder {
  public:
   /// Creates the file with its full size. Its folder must exist. Throws Error{io}.

@@ -42,7 +42,7 @@ inline constexpr const char* gradient_output = "gradient";
 ///   no gradient counts;
 /// - `update` clips by the state `norm_squared`, to which the host assigns the sum over all ranks, and makes the
 ///   optimizer's step;
-/// - `evaluate` adds to the loss.
+/// - `evaluate` adds the loss of some rows of validation data to the state `loss`.
 /// The loss is the mean over the whole batch: the results of ranks with different rows add up to it.
 [[nodiscard]] graph::Graph build_engine(const EngineProgram& engine);
 

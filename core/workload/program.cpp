@@ -297,7 +297,7 @@ void add_forward(Graph& graph, const Model& model, const ModelSettings& model_se
 }
 
 Graph build_inference(const Model& model, const ModelSettings& model_settings, const std::vector<std::int64_t>& calls) {
-  require_forward(model, model_settings);  // before it refuses other settings
+  require_forward(model, model_settings);  // so that nothing else is refused first
   Graph graph = declare(model, model_settings);
   add_forward(graph, model, model_settings, calls);
   return graph;

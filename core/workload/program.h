@@ -61,7 +61,7 @@ inline constexpr std::string_view loss_count_state = "loss_count";
 /// Builds the graph of training with these functions:
 /// - `micro`, one for each number of rows that occurs, adds loss and gradients;
 /// - `update` clips and steps the optimizer;
-/// - `evaluate` adds to the loss;
+/// - `evaluate` adds the loss of validation samples to the state `loss`;
 /// - `predict` computes logits.
 /// The loss is Σ losses / (batch · losses per sample): nothing is divided by ranks or microbatches. The host reads the
 /// scalar states `loss` and `gradient_norm`. For a loss with counts, `loss` and the gradients are sums over the
