@@ -399,7 +399,7 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
 }
 
 /// Returns a function for the scratch bytes that a transport needs for a transfer. If the transport lacks the
-/// operation, the function's error says that the job must choose another one.
+/// operation, the function's error says that the job must choose another transport.
 partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compiled) {
   return [&job, &compiled, asked = runtime::scratch_of(compiled.transports)](const partition::Transfer& transfer,
                                                                              std::int64_t members) {
@@ -436,7 +436,7 @@ std::int64_t stages_at_once(const Compiled& compiled) {
   return compiled.partition.overlaps ? static_cast<std::int64_t>(compiled.partition.pipeline.stages()) : 1;
 }
 
-/// Builds a job that continues prompts in so many slots. If stages work at once, each works at another group of slots.
+/// Builds a job that continues prompts in `slots` slots. If stages work at once, each works at another group of slots.
 void build_slots(const job::Job& job, std::int64_t slots, Compiled& compiled) {
   compiled.slots = slots;
   compiled.settings.caches.pages = compiled.settings.caches.of_sequence * slots;

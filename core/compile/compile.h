@@ -64,7 +64,7 @@ struct Compiled {
 /// not exist, or units cannot be counted.
 [[nodiscard]] std::int64_t ranks_of_machine(const job::Job& job);
 
-/// Threads per rank: [job] threads, or this machine's cores by `ranks_here` (default: the job's ranks), at least 1.
+/// Threads per rank: [job] threads, or this machine's cores divided by `ranks_here` (default: all ranks), at least 1.
 [[nodiscard]] int threads_of(const job::Job& job);
 [[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);
 

@@ -31,7 +31,7 @@ struct JobEngine {
   [[nodiscard]] const std::vector<plugins::EngineParameter>& own() const { return parameters[request.rank]; }
   /// The ranks that hold the same part as `parameter`, ascending.
   [[nodiscard]] std::vector<std::uint32_t> holders_of(const plugins::EngineParameter& parameter) const;
-  /// This rank's rows of `rows` rows: the first one, and their number.
+  /// This rank's share of `rows` rows: its first row, and its number of rows.
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> rows_of(std::int64_t rows) const;
   /// The array of `rows` samples; its memory is not set. REQUIRES: no size is −1.
   [[nodiscard]] plugins::ArrayView samples(std::int64_t rows) const;

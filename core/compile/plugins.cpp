@@ -304,7 +304,7 @@ std::string choose_transport(const job::Job& job, const mesh::Mesh& mesh, mesh::
       if (error.code() != ErrorCode::job && error.code() != ErrorCode::plugin) {
         throw;
       }
-      continue;  // a library that the transport needs is missing here
+      continue;  // the transport does not work here: a library may be missing
     }
     chosen = name;
     best = suits;

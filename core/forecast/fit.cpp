@@ -248,7 +248,7 @@ class Search {
     if (job_.cluster.flops > 0) {
       planned = plan(settings, true);
     }
-    // [cluster] may lack the rates of a mesh axis that these settings add: then plans without times.
+    // If [cluster] lacks the rates of a mesh axis that these settings add, the plan is made without times.
     planned = planned ? planned : plan(settings, false);
     if (planned && settings.size() == 1 && settings.front().starts_with("job.strategy=")) {
       planned_strategies_.push_back(*planned);

@@ -24,8 +24,8 @@ enum class StateKind : std::uint8_t {
   hook_state,  ///< a state that a strategy's hook keeps for a parameter or for its gradient
 };
 
-/// Rule for a state's first values. Random numbers are keyed by (seed, state name, element index), so they do not
-/// depend on the sharding.
+/// Rule for a state's first values. Random numbers are keyed by (seed, state name or `stream`, element index), so they
+/// do not depend on the sharding.
 struct Initializer {
   enum class Kind : std::uint8_t {
     constant,

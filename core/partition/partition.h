@@ -46,8 +46,8 @@ struct Partition {
 };
 
 /// Splits a graph by a plan. `microbatch_rows`: the rows of each microbatch of a step; with a pipeline, one call
-/// executes all of them. `evaluation_rows`: the rows of each call of an evaluation. Rows that are not listed can be
-/// called any number of times. Throws Error{job} if the plan cannot split this graph.
+/// executes all of them. `evaluation_rows`: the rows of each call of an evaluation. A function whose rows are not
+/// listed can be called any number of times. Throws Error{job} if the plan cannot split this graph.
 [[nodiscard]] Partition split(const graph::Graph& graph, const plan::Plan& plan,
                               const std::vector<std::int64_t>& microbatch_rows = {},
                               const std::vector<std::int64_t>& evaluation_rows = {});

@@ -27,7 +27,7 @@ struct ArrayAxis {
   }
 
   std::int64_t outer = 1;
-  std::int64_t inner = 1;  ///< elements per index of the axis
+  std::int64_t inner = 1;
 };
 
 /// The sizes of the parts into which `extent` indices are cut. They differ by at most one; larger parts come first.

@@ -85,8 +85,8 @@ class Executor {
   /// transfers, it outlives this object.
   void bind(Communicator& communicator);
 
-  /// Fails the queued transfers, because this rank has failed: they would wait for ranks that wait for this one.
-  /// Transfers that the host waits for end with the calls. Does not wait.
+  /// Fails the queued transfers, because this rank has failed: they would wait for ranks that wait for this one. Has no
+  /// effect on transfers that the host runs. Does not wait.
   void abort_transfers(const std::string& reason) const noexcept;
 
   /// The index of the program for a name and a number of rows. `last`: the function's last call in a step. Throws
