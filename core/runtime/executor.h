@@ -115,7 +115,7 @@ class Executor {
     return programs_.programs[program].call_rows;
   }
 
-  /// Sets the step, counted from 0, that errors of queued transfers name: see TransferError.
+  /// Sets the step, counted from 0, that later errors name: see TransferError.
   void begin_step(std::int64_t step) {
     step_ = step;
     queue_->begin_step(step);
@@ -249,8 +249,8 @@ class Executor {
   /// The slot's contents. REQUIRES: the queue has passed a mark that was set after they were written.
   [[nodiscard]] std::span<std::byte> kept(std::size_t slot) const;
 
-  /// A guard for the scalars of updates that must be held back once this loss is not finite. REQUIRES:
-  /// Device::can_hold_updates().
+  /// A guard for the scalars of updates that must be held back once this loss or the gradient's norm is not finite.
+  /// REQUIRES: Device::can_hold_updates().
   [[nodiscard]] device::Guard guard(graph::StateId loss) const;
 
  private:
