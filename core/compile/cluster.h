@@ -21,10 +21,10 @@ using AxisRates = IdVector<mesh::AxisId, std::optional<AxisRate>>;
 void require_axis(const mesh::Mesh& mesh, const std::string& name, const std::string& where);
 
 /// Throws Error{job} if [cluster.AXIS] names an axis that the mesh does not have, or if [cluster] flops is given and an
-/// axis has no bandwidth.
+/// axis of several ranks has no bandwidth.
 void check_cluster(const job::Job& job, const mesh::Mesh& mesh);
 
-/// The rates that [cluster] gives for each axis. REQUIRES: check_cluster() passed.
+/// The rates that [cluster] gives for each axis.
 [[nodiscard]] AxisRates axis_rates(const job::Job& job, const mesh::Mesh& mesh);
 
 }  // namespace shardrun::compile

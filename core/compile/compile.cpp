@@ -58,8 +58,8 @@ std::optional<graph::DType> mixed_gradients(const job::TrainSettings& train) {
   return train.gradients == job::RealType::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
 }
 
-/// Throws if a decay rate is too close to 1 for bfloat16 moments. They have 8 significant bits: a mean that changes by
-/// less than 1/256 is rounded back to its old value.
+/// Throws Error{job} if bfloat16 moments have no effect, or if a decay rate is too close to 1 for them. They have 8
+/// significant bits: a mean that changes by less than 1/256 is rounded back to its old value.
 void require_decaying_moments(const job::Job& job) {
   constexpr double most = 1 - 1.0 / 256;
   if (job.task != job::Task::train || job.train.moments == job::RealType::float32) {
@@ -85,8 +85,8 @@ void require_decaying_moments(const job::Job& job) {
   }
 }
 
-/// Throws if a job needs too many calls, because each is planned separately. `key`: the setting for the rows of a call.
-/// `remedies`: other remedies that the message lists.
+/// Throws Error{job} if a job needs too many calls: each is planned separately. `key`: the setting for the rows of a
+/// call. `remedies`: other remedies that the message lists.
 void require_few_calls(const job::Job& job, const char* what, const char* section, const char* key,
                        std::int64_t samples, std::int64_t rows, const char* remedies) {
   constexpr std::int64_t most = std::int64_t{1} << 24;
@@ -133,7 +133,7 @@ sdk::CacheSizes cache_sizes(const job::Job& job, const workload::ModelSettings& 
   return {.pages = pages, .page = job.infer.page, .of_sequence = pages};
 }
 
-/// Builds the graph. Adds the job file's name to errors of the graph itself, such as a tensor that is too large.
+/// Builds the graph. Adds the place of [model] to errors of the graph itself, such as a tensor that is too large.
 graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   workload::ModelSettings settings = compiled.settings;
   settings.job = &job;
@@ -158,7 +158,7 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   }
 }
 
-/// Throws if the device lacks a kernel for an op of the graph.
+/// Throws Error{job} if the device lacks a kernel for an op of the graph.
 void require_kernels(const job::Job& job, const Compiled& compiled) {
   std::set<std::string> missing;
   for (const graph::Function& function : compiled.graph.functions) {
@@ -212,7 +212,7 @@ void take_given(const job::Job& job, const char* key, std::int64_t given, std::i
   size = given > 0 ? given : size;
 }
 
-/// Opens the weights that the job names. A run that continues from a checkpoint needs none: they may no longer exist.
+/// Opens the weights that the job names. Those of [model] from can be missing if the run may continue a checkpoint.
 void open_weights(const job::Job& job, Compiled& compiled) {
   const std::filesystem::path& path = job.weights.empty() ? job.checkpoint : job.weights;
   if (path.empty()) {
@@ -399,7 +399,7 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
 }
 
 /// Returns a function for the scratch bytes that a transport needs for a transfer. If the transport lacks the
-/// operation, the function's error says that the job must choose another one.
+/// operation, the function's error says that the job must choose another transport.
 partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compiled) {
   return [&job, &compiled, asked = runtime::scratch_of(compiled.transports)](const partition::Transfer& transfer,
                                                                              std::int64_t members) {
@@ -436,7 +436,7 @@ std::int64_t stages_at_once(const Compiled& compiled) {
   return compiled.partition.overlaps ? static_cast<std::int64_t>(compiled.partition.pipeline.stages()) : 1;
 }
 
-/// Builds a job that continues prompts in so many slots. If stages work at once, each works at another group of slots.
+/// Builds a job that continues prompts in `slots` slots. If stages work at once, each works at another group of slots.
 void build_slots(const job::Job& job, std::int64_t slots, Compiled& compiled) {
   compiled.slots = slots;
   compiled.settings.caches.pages = compiled.settings.caches.of_sequence * slots;
@@ -445,13 +445,13 @@ void build_slots(const job::Job& job, std::int64_t slots, Compiled& compiled) {
     build_model(job, compiled);
     finish_build(job, compiled);
   };
-  build(std::min(compiled.groups, slots));  // from an earlier number of slots
+  build(std::min(compiled.groups, slots));  // the groups that an earlier build found
   if (const std::int64_t groups = std::min(stages_at_once(compiled), slots); groups != compiled.groups) {
     build(groups);  // because only a plan says how many stages there are
   }
 }
 
-/// Bytes of the rank that needs the most.
+/// Bytes of memory of the rank that needs the most.
 std::uint64_t most_bytes(const job::Job& job, const Compiled& compiled) {
   std::uint64_t most = 0;
   for (const partition::StageId stage : compiled.partition.pipeline.stage_ids()) {
@@ -466,8 +466,8 @@ std::uint64_t most_bytes(const job::Job& job, const Compiled& compiled) {
 
 /// Implements [infer] slots = auto: builds the job for as many slots as [cluster] memory has room for.
 void choose_slots(const job::Job& job, Compiled& compiled) {
-  constexpr std::int64_t most_rows = 32;  // a token of more takes longer for each, because products are no longer
-                                          // bound by reading weights: see few_rows.h
+  constexpr std::int64_t most_rows = 32;  // with more rows every token takes longer, because products are no
+                                          // longer bound by reading weights: see few_rows.h
   const auto memory = static_cast<std::uint64_t>(job.cluster.memory);
   if (job.threads == 0 && ranks_per_machine(job) < job.ranks) {
     throw Error(ErrorCode::job,

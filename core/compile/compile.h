@@ -29,14 +29,14 @@ class Hooks;
 
 namespace shardrun::compile {
 
-/// A job, prepared for the executor. Each member depends only on members above it.
+/// A job, prepared for the executor.
 struct Compiled {
   std::shared_ptr<data::Dataset> dataset;   ///< null if the job names no data
   std::shared_ptr<const JobEngine> engine;  ///< null if the job names a model
   workload::Model model;
   workload::ModelSettings settings;
   std::int64_t iterated_rows = 0;  ///< samples of data that an iteration reads
-  /// Weights of a model that is applied to arrays; null: none given.
+  /// The weights that the job names in [model] from or [job] checkpoint; null: none.
   std::shared_ptr<const checkpoint::GivenWeights> weights;
   /// The state that [iterate] from names, as read when compiling.
   checkpoint::SavedState saved_state;
@@ -50,21 +50,21 @@ struct Compiled {
   partition::Programs programs;  ///< the programs of one rank
   const device::Device* device = nullptr;
   std::vector<std::int64_t> microbatch_rows;  ///< rows of each microbatch in training
-  /// Rows of each evaluation call, or of each call of `forward`; for records, each possible number of rows.
+  /// Rows of each evaluation call, or of each call of `forward` or `decode`; for records, each possible number of rows.
   std::vector<std::int64_t> evaluation_rows;
-  std::int64_t slots = 0;   ///< of a job that continues prompts: how many at once
-  std::int64_t groups = 1;  ///< of slots, if stages of a pipeline each work at another one
+  std::int64_t slots = 0;   ///< number of prompts that are continued at once; 0: the job continues none
+  std::int64_t groups = 1;  ///< number of groups of slots: stages that work at once each work at another group
 };
 
-/// The device that the job names. Throws Error{job} if it does not exist.
+/// The device that the job names. Throws Error{job} if the device or a unit that the job names does not exist.
 [[nodiscard]] const device::Device& find_device(const job::Job& job);
 
 /// The number of ranks that this machine has room for: one per unit that [job] device names, or that the machine has.
 /// For a device without units, one per core that this process may use. Throws Error{job} if the device or a unit does
-/// not exist.
+/// not exist, or units cannot be counted.
 [[nodiscard]] std::int64_t ranks_of_machine(const job::Job& job);
 
-/// Threads per rank: the number that the job gives, or otherwise this machine's cores divided by its ranks, at least 1.
+/// Threads per rank: [job] threads, or this machine's cores divided by `ranks_here` (default: all ranks), at least 1.
 [[nodiscard]] int threads_of(const job::Job& job);
 [[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);
 
@@ -78,12 +78,12 @@ struct Compiled {
 /// How the job continues prompts. REQUIRES: job::generates(job).
 [[nodiscard]] workload::DecodingSettings decoding_settings(const job::Job& job, const Compiled& compiled);
 
-/// Whether the job applies a model to tokens; otherwise to numbers.
+/// Whether the job applies a model to tokens. If not, it applies a model to numbers, or none.
 [[nodiscard]] bool is_applied_to_tokens(const job::Job& job);
 
 /// The model that an engine is compared with, as a single device would train it on the engine's data; without a plan
-/// and programs. `engine`: the compiled job. Throws Error{job} if the job names no model, or if the model's parameters
-/// differ from the engine's.
+/// and programs. `engine`: the compiled job. Throws Error{job} if the job names no model or does not train, or if the
+/// parameters of model and engine differ.
 [[nodiscard]] Compiled compile_reference(const job::Job& job, const Compiled& engine);
 
 /// The job's graph without remat.
@@ -104,7 +104,7 @@ struct Compiled {
 [[nodiscard]] std::shared_ptr<const partition::StageFunctions> functions_of_stage(const Compiled& compiled,
                                                                                   partition::StageId stage);
 
-/// The numbers of the programs that are executed in one optimizer step, one iteration, or for one batch to which a
+/// The indices of the programs that are executed in one optimizer step, one iteration, or for one batch to which a
 /// model is applied, in order. If the plan has a hook after_step, the step is one after which the hook runs.
 [[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);
 
@@ -115,9 +115,9 @@ using Traffic = std::map<std::pair<std::int64_t, std::int64_t>, std::uint64_t>;
 /// 1) · ranks_per_machine − 1. `order`: the new number of each rank; empty: ranks keep their numbers.
 [[nodiscard]] std::uint64_t bytes_between_machines(const Traffic& traffic, std::int64_t ranks_per_machine,
                                                    const std::vector<std::int64_t>& order = {});
-/// Implements [mesh] order = topology: returns the order of the mesh axes with which machines send each other the
-/// fewest bytes; of several such orders, the first. If [cluster] does not give the number of ranks per machine, adds
-/// the bytes for all possible numbers. REQUIRES: `compiled` has no order yet.
+/// Implements [mesh] order = topology: takes the first order of mesh axes with which machines send each other the
+/// fewest bytes. Returns the rank at each place of the mesh; empty: ranks keep their numbers. If [cluster] does not
+/// give the ranks per machine, adds the bytes for all possible numbers. REQUIRES: `compiled` has no order yet.
 [[nodiscard]] std::vector<std::int64_t> order_by_traffic(const job::Job& job, const Compiled& compiled);
 
 /// The tensors that a checkpoint of the job contains.

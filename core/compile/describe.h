@@ -9,9 +9,9 @@
 
 namespace shardrun::compile {
 
-/// What a strategy is told about a graph: parameters, axes, cut points, and the cost of each layer in one optimizer
-/// step of `microbatch_rows`. Without training, the cost is that of one call of `forward` with the first of
-/// `forward_rows`. If `cluster` has rates, costs include seconds (by the roofline model).
+/// The description of a graph for a strategy: parameters, axes, cut points, and the cost of each layer in a step of
+/// `microbatch_rows`. Without training, the cost is that of a call of `forward` with the first of `forward_rows`, or of
+/// a `prefill` and a `decode`. If `cluster` has rates, costs include seconds (by the roofline model).
 [[nodiscard]] plugins::StrategyRequest describe(const graph::Graph& graph,
                                                 const std::vector<std::int64_t>& microbatch_rows,
                                                 const std::vector<std::int64_t>& forward_rows = {},

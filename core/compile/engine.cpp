@@ -77,7 +77,7 @@ void add_part(std::vector<Held>& parts, const EngineParameter& part, std::size_t
   }
 }
 
-/// Whether the targets are labels: the loss is then cross-entropy. Throws if data and loss do not fit.
+/// Whether the targets are labels. If so, the loss is cross-entropy. Throws Error{job} if data and loss do not fit.
 bool checked_labels(const job::Job& job, const JobEngine& engine) {
   const bool has_labels = engine.data.vocab > 0;
   const job::Loss loss = job.train.loss;

@@ -31,7 +31,7 @@ struct JobEngine {
   [[nodiscard]] const std::vector<plugins::EngineParameter>& own() const { return parameters[request.rank]; }
   /// The ranks that hold the same part as `parameter`, ascending.
   [[nodiscard]] std::vector<std::uint32_t> holders_of(const plugins::EngineParameter& parameter) const;
-  /// This rank's rows of `rows` rows: the first one, and their number.
+  /// This rank's share of `rows` rows: its first row, and its number of rows.
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> rows_of(std::int64_t rows) const;
   /// The array of `rows` samples; its memory is not set. REQUIRES: no size is −1.
   [[nodiscard]] plugins::ArrayView samples(std::int64_t rows) const;
@@ -53,11 +53,11 @@ void require_parameters_of(const graph::Graph& graph, const JobEngine& engine, c
 void require_whole_parameters(const JobEngine& engine);
 
 /// The shape and type of a sample: as the engine declares (`said`), or one dimension of `features`. Throws Error{job}
-/// if these disagree.
+/// if these disagree, or if the job trains and the engine does not take f32 samples of a known size.
 [[nodiscard]] plugins::ArrayView sample_of(const job::Job& job, const plugins::Engine& engine,
                                            const std::optional<plugins::ArrayView>& said, std::int64_t features);
 
-/// The parameters of which this rank's part has elements.
+/// A program with only the parameters of which this rank's part has elements.
 [[nodiscard]] workload::EngineProgram parameters_of(const JobEngine& engine);
 
 /// The program that the host computes for this rank. Throws Error{job} if the data does not suit the loss.
@@ -65,13 +65,13 @@ void require_whole_parameters(const JobEngine& engine);
                                                  workload::OptimizerSettings optimizer, std::int64_t eval_rows,
                                                  std::int64_t eval_samples);
 
-/// The box of a state's part, which is that of its parameter, and the shape of the whole state. `graph`: the graph of
-/// this rank.
+/// The box of a state's part, which is that of its parameter, and the shape of the whole state. Both are empty for a
+/// metric. `graph`: the graph of this rank.
 [[nodiscard]] std::pair<mesh::Box, std::vector<std::int64_t>> place_of(const JobEngine& engine,
                                                                        const graph::Graph& graph, graph::StateId state);
 
-/// The file for the whole parameters. Its metadata has the section [engine], and the sizes of samples and predictions.
-/// For states that are iterated it has `steps`, the number of steps done.
+/// The file for the whole parameters. Its metadata has the section [engine], and either the sizes of samples and
+/// predictions or, for states that are iterated, `steps`: the number of steps done.
 [[nodiscard]] checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine,
                                                 std::int64_t steps = 0);
 

@@ -166,7 +166,7 @@ job::SchemaProviders schema_providers() {
 
 namespace {
 
-/// Throws unless the model declares the options by which a job sets the sizes of samples and of the vocabulary.
+/// Throws Error{job} unless the model declares the options by which a job sets the sizes of samples and vocabulary.
 void require_options_for_tokens(const job::Job& job, const plugins::Model& model) {
   const auto require = [&](const char* option, const char* key, const char* meaning) {
     if (std::ranges::find(model.options(), option, &OptionSpec::name) == model.options().end()) {
@@ -242,7 +242,7 @@ plugins::Transport load_transport(const job::Job& job, const std::string& name) 
 
 namespace {
 
-/// Throws if a transport moves neither host memory nor the device's memory.
+/// Throws Error{job} if a transport moves neither host memory nor the device's memory.
 void require_memory(const job::Job& job, const device::Device& device, const plugins::Transport& transport) {
   const sdk::Props props = transport.props();
   if (!props.moves(SR_MEMORY_HOST) && !runtime::moves_memory_of(device, props)) {
@@ -304,7 +304,7 @@ std::string choose_transport(const job::Job& job, const mesh::Mesh& mesh, mesh::
       if (error.code() != ErrorCode::job && error.code() != ErrorCode::plugin) {
         throw;
       }
-      continue;  // a library that the transport needs is missing here
+      continue;  // the transport does not work here: a library may be missing
     }
     chosen = name;
     best = suits;

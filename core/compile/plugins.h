@@ -20,7 +20,7 @@ namespace shardrun::compile {
 /// The functions by which the job file's schema asks about models, strategies and this machine.
 [[nodiscard]] job::SchemaProviders schema_providers();
 
-/// Opens the job's model. Throws Error{plugin}.
+/// Opens the job's model. Throws Error{plugin}, or Error{job} if it lacks an option that training on tokens needs.
 [[nodiscard]] workload::Model open_model(const job::Job& job);
 
 /// Opens the job's strategy. Throws Error{plugin}, or Error{job} if the job has a section [sharding] that the strategy
@@ -36,12 +36,12 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
 [[nodiscard]] std::string strategy_files(const job::Job& job);
 
 /// The transports of the mesh axes, configured but not opened. Throws Error{job} if [transport] names an axis that the
-/// mesh lacks or that has one rank, if a transport moves neither host memory nor the device's memory, if it refuses its
-/// options, or if an option's file cannot be read.
+/// mesh lacks or that has one rank, if none suits `auto`, if one moves neither host memory nor the device's memory or
+/// refuses its options, or if an option's file cannot be read.
 [[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh,
                                                     const device::Device& device);
 
-/// How many consecutive ranks share a machine: as is known of the run, or else as [cluster] says, or all.
+/// How many consecutive ranks share a machine: the run's number if it is known, else that of [cluster], else all ranks.
 [[nodiscard]] std::int64_t ranks_per_machine(const job::Job& job);
 
 /// The place in the job file that names a transport, for one mesh axis or for all.
@@ -55,7 +55,7 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
 
 /// A transport for tools without a job file, configured for `ranks` ranks but not opened. `settings`: keys and values
 /// as under [transport.NAME]; other options have their defaults, and so have transports that it opens itself. Throws
-/// Error{plugin}, or Error{job} for settings that a job file could not have either.
+/// Error{plugin}, or Error{job} if the transport refuses the settings.
 [[nodiscard]] plugins::Transport load_transport(const plugins::Directories& directories, const std::string& name,
                                                 const std::vector<std::pair<std::string, std::string>>& settings,
                                                 std::uint32_t ranks);

@@ -154,8 +154,8 @@ class Search {
     }
   }
 
-  /// Plans each strategy with its ranks along two or three mesh axes; by default they are all along one. Keeps a plan
-  /// that needs less than that default, and less than plans with fewer of these axes.
+  /// Plans each of the other strategies again, with its ranks along two or three mesh axes; by default they are along
+  /// one. Keeps a plan that needs less than that default, and less than plans with fewer of these axes.
   void try_grids() {
     const std::vector<Alternative> usual = planned_strategies_;
     std::size_t plans = 0;
@@ -206,7 +206,7 @@ class Search {
 
  private:
   /// Sizes of two or three axes:
-  /// - the first axis and another one, with the smallest factor of the number of ranks and the quotient, either way;
+  /// - the first axis and another one: one has the smallest factor of the number of ranks, and the other the rest;
   /// - two other axes with sizes as equal as possible;
   /// - the first axis, and two others with small factors.
   static std::vector<std::vector<std::pair<std::string, std::int64_t>>> grids_of(const std::vector<std::string>& axes,
@@ -238,7 +238,7 @@ class Search {
     return grids;
   }
 
-  /// Returns nothing if the settings are refused. Keeps the plan if it needs less than the job and than `most`.
+  /// Returns nothing if settings are refused or leave ranks idle. Keeps a plan that needs less than the job and `most`.
   std::optional<Alternative> plan(const Settings& settings, std::uint64_t most = UINT64_MAX) {
     if (plans_ == most_plans) {
       return std::nullopt;
@@ -248,7 +248,7 @@ class Search {
     if (job_.cluster.flops > 0) {
       planned = plan(settings, true);
     }
-    // [cluster] may lack the rates of a mesh axis that these settings add: then plans without times.
+    // If [cluster] lacks the rates of a mesh axis that these settings add, the plan is made without times.
     planned = planned ? planned : plan(settings, false);
     if (planned && settings.size() == 1 && settings.front().starts_with("job.strategy=")) {
       planned_strategies_.push_back(*planned);
@@ -312,7 +312,7 @@ std::vector<Settings> other_remat(const job::Job& job) {
   return {};
 }
 
-/// Up to a few settings, each with twice as many microbatches as the one before.
+/// A few settings, each with twice as many microbatches as the one before.
 std::vector<Settings> more_microbatches(const job::Job& job) {
   std::vector<Settings> settings;
   for (std::int64_t count = job.data.microbatches * 2;
@@ -322,7 +322,7 @@ std::vector<Settings> more_microbatches(const job::Job& job) {
   return settings;
 }
 
-/// Up to a few settings, each with half the batch of the one before.
+/// A few settings, each with half the batch of the one before.
 std::vector<Settings> smaller_batches(const job::Job& job) {
   std::vector<Settings> settings;
   const bool generates = job::generates(job);

@@ -9,13 +9,13 @@
 
 namespace shardrun::forecast {
 
-/// Compares the memory that ranks need with what they have: the host's share of a rank, or the device's units (GPUs).
-/// Ranks that share a unit add up. All numbers except `over` describe the memory that is fullest for its size.
+/// Compares the memory that ranks need with what they have: [cluster] memory, or the device's units (GPUs). The needs
+/// of ranks that share a unit add up. All members except `over` describe the memory of which the largest share is used.
 struct MemoryFit {
   std::uint64_t memory = 0;  ///< its size in bytes
   std::string whose;         ///< "[cluster] memory", or the name of the unit
   std::uint64_t most = 0;    ///< bytes that its ranks need
-  /// The ranks that use this memory. If they are unknown: for each of them, the first rank that needs the most.
+  /// The ranks that use this memory. If these are unknown, the first rank that needs the most stands for each of them.
   std::vector<std::int64_t> ranks;
   std::int64_t over = 0;  ///< ranks of the job whose memory is too small
 
@@ -43,23 +43,23 @@ struct Alternative {
   std::vector<Alternative> alike = {};  ///< other settings that give each rank the same memory, work and traffic
 };
 
-/// What the search for settings with which every rank fits has planned.
+/// The plans of a search for settings with which every rank fits.
 struct FitSearch {
-  std::vector<Alternative> tried;  ///< alternatives that need less than the job, in order
+  std::vector<Alternative> tried;  ///< alternatives that need less than the job, in the order of planning
 
   [[nodiscard]] std::vector<Alternative> fitting() const;
 };
 
-/// Plans the job with other settings, until every rank fits: remat, more microbatches, other values of the strategy's
-/// options, other mesh sizes, other strategies; then several of these together; then other strategies along two or
-/// three axes. Makes at most 30 plans; each takes about as long as the job's own. Leaves out settings that are refused
-/// or that leave more ranks idle than the job does. REQUIRES: memory_fit() returns a result for the job.
+/// Plans the job with other settings: remat, more microbatches (inference: smaller batches), other values of the
+/// strategy's options, mesh sizes and strategies; then several of these together; then other strategies along two or
+/// three axes. Makes at most 30 plans, fewer if some fit early; each takes about as long as the job's own. Leaves out
+/// settings that are refused or leave more ranks idle than the job. REQUIRES: memory_fit() returns something.
 [[nodiscard]] FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast);
 
 /// Whether every rank fits, as one line without a line break.
 [[nodiscard]] std::string to_string(const MemoryFit& fit);
 /// The messages about memory of a run on this machine. `available`: bytes that the machine has for its `ranks_here`
-/// ranks. `available` or `ranks_here` is 0 if it is unknown.
+/// ranks. Either number is 0 if it is unknown.
 [[nodiscard]] std::vector<std::string> memory_notices(const MemoryFit& fit, std::uint64_t available,
                                                       std::int64_t ranks_here);
 /// The settings with which the job fits, the fastest first, as lines of a job file; then the settings that were tried

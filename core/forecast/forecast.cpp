@@ -47,7 +47,7 @@ std::function<std::uint64_t(std::int64_t rank)> snapshots_of(const job::Job& job
   };
 }
 
-/// What ranks whose programs are alike send.
+/// The bytes that ranks with alike programs send.
 struct SentTables {
   partition::SentTable step;
   std::map<std::string, partition::SentTable> programs;  ///< see RankForecast::programs
@@ -110,7 +110,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   for (const partition::StageId stage : partition.pipeline.stage_ids()) {
     const std::shared_ptr<const partition::StageFunctions> functions = compile::functions_of_stage(compiled, stage);
     for (const std::vector<std::int64_t>& alike : partition::alike_ranks(compiled.graph, partition, *functions)) {
-      stop_point();  // ends the process on request, because a deep pipeline takes seconds
+      stop_point();  // throws if the process was asked to stop: a deep pipeline takes seconds
       const bool is_compiled = alike.front() == compiled.programs.rank;
       partition::Programs programs =
           is_compiled ? compiled.programs

@@ -13,7 +13,7 @@
 
 namespace shardrun::forecast {
 
-/// Memory, and work and traffic in a step, of each rank of a group whose programs are alike (partition/alike.h).
+/// The memory of each rank of a group with alike programs (partition/alike.h), and its work and traffic in a step.
 struct RankForecast {
   std::vector<std::int64_t> members;
   partition::StageId stage{0};  ///< 0 without a pipeline

@@ -133,7 +133,7 @@ void explain_rows(const job::Job& job, const ShortDimension& rows, const mesh::M
   idle.remedy = fmt::format("{}", fmt::join(remedies, ", or "));
 }
 
-/// Explains idle ranks by stages without layers. Returns false if every stage has layers.
+/// Explains idle ranks by stages without layers. Returns false if no idle rank is on such a stage.
 bool explain_stages(const job::Job& job, const compile::Compiled& compiled, IdleRanks& idle) {
   const partition::Pipeline& pipeline = compiled.partition.pipeline;
   if (!pipeline.exists() || compiled.graph.layers == 0) {

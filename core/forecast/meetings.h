@@ -41,8 +41,8 @@ struct Meetings {
 };
 
 /// Matches the transfers of several ranks. `ranks`: the instructions of one rank per stage of the pipeline along
-/// `pipeline_axis`, in order; or, with −1, of a single rank. The k-th starts of ranks along a link, or in a group,
-/// match. Throws Error{internal} if some ranks start more transfers than others.
+/// `pipeline_axis`, in order; without a pipeline (the default id) those of a single rank. The k-th starts of ranks
+/// along a link, or in a group, match. Throws Error{internal} if some ranks start more transfers than others.
 [[nodiscard]] Meetings meetings_of(const std::vector<std::vector<ExecutedInstruction>>& ranks,
                                    mesh::AxisId pipeline_axis);
 

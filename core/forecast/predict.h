@@ -12,10 +12,10 @@
 
 namespace shardrun::forecast {
 
-/// How fast a rank computes, per second.
+/// The speed of a rank, in FLOPs and in bytes of memory per second.
 struct ComputeRate {
   double flops = 0;
-  double memory_bandwidth = 0;  ///< bytes per second
+  double memory_bandwidth = 0;
 };
 
 /// Whether an instruction does more than start a transfer or wait for one.
@@ -34,7 +34,7 @@ struct ComputeRate {
 /// The seconds of every instruction of a step, and the rates of the mesh axes.
 struct StepCosts {
   /// Seconds per rank and instruction, by its number in the step. For a wait on an axis without a rate: the seconds
-  /// from when every participant has started, and the wait has begun, to the end of the wait.
+  /// from the later of the wait's begin and the last participant's start, to the end of the wait.
   std::vector<std::vector<double>> seconds;
   compile::AxisRates axes;
 };

@@ -40,7 +40,8 @@ class MeasuredSteps {
   [[nodiscard]] double computing(std::int64_t rank) const;
 
   /// Per rank and instruction (by number in the step), the median duration over the steps that all these ranks have.
-  /// For a wait: the time after every participant had started. REQUIRES: each rank passed require().
+  /// For a wait: the time after every participant had started. Throws Error{job} if the ranks have no step in common.
+  /// REQUIRES: each rank passed require().
   [[nodiscard]] std::vector<std::vector<double>> medians(const std::vector<RankStep>& ranks,
                                                          mesh::AxisId pipeline_axis) const;
 
@@ -66,8 +67,7 @@ struct StepForecast {
   std::optional<double> utilisation;  ///< model_flops_per_s divided by [cluster] flops
 };
 
-/// Collects the programs of ranks that differ, and keeps the rank with the most work of each stage: the stage's other
-/// ranks wait for it.
+/// Takes the programs of ranks that differ, and keeps those of the busiest rank of each stage: the others wait for it.
 class StepPredictor {
  public:
   /// Throws Error{job} if the trace is invalid. REQUIRES: the job has [cluster]; job and compiled outlive this.

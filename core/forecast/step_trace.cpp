@@ -26,7 +26,7 @@ using plan::Action;
 
 constexpr std::int64_t compute_row = 1;
 
-/// Rows of a trace, in each of which no spans overlap: a span goes to the first free row of its kind.
+/// Rows of a trace. Spans of one row do not overlap: a span goes to the first free row of its kind.
 class Rows {
  public:
   explicit Rows(metrics::Trace& trace) : trace_(trace) {}
@@ -193,7 +193,7 @@ class StepTrace {
     arguments.push_back({"microbatch", std::int64_t{action.microbatch}});
   }
 
-  /// Adds the instruction's action: of the schedule, or `update` outside of it; in other functions, their name.
+  /// Adds the instruction's action. Without one: `update` in the repeated function, in others the function's name.
   void add_action_of(std::vector<metrics::JsonField>& arguments, const Program& program, const Instruction& at,
                      std::int64_t first) const {
     if (at.action.exists()) {

@@ -34,19 +34,19 @@ struct MostWorking {
   std::string source;   ///< the paper and section, such as "arXiv:2104.04473, section 2.2", and remarks
 };
 
-/// Computes it by the papers' formulas. Nothing if some chunk c is not on stage c mod s, or stages differ in chunks.
+/// Computes the share by the papers' formulas. Nothing unless chunk c is on stage c mod s and all stages have as many.
 [[nodiscard]] std::optional<MostWorking> most_working(const partition::Pipeline& pipeline);
 
 /// Returns the cost of an action, in any unit.
 using ActionCost = std::function<double(const plan::Action& action)>;
 
-/// Costs 1 for a forward or for one of the two parts of a backward, and 2 for a whole backward.
+/// Returns 1 for a forward or for one of the two parts of a backward, and 2 for a whole backward.
 [[nodiscard]] double unit_cost(const plan::Action& action) noexcept;
 
 /// When each action runs if transfers take no time. REQUIRES: the actions are complete and free of deadlock.
 [[nodiscard]] Timeline timeline_of(const partition::Pipeline& pipeline, const ActionCost& cost);
 
-/// The most forwards (per microbatch and chunk) that are done on a stage before their backward is complete.
+/// The largest number of forwards (per microbatch and chunk) that wait for their backward on a stage at the same time.
 [[nodiscard]] int most_live_forwards(const std::vector<plan::Action>& actions);
 
 /// Draws a row per stage, with actions as cells whose widths are proportional to their costs, and a legend. If the

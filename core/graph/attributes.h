@@ -75,8 +75,8 @@ struct AttributeSpec {
 /// be finite.
 void check_attributes(const std::vector<AttributeSpec>& specs, const Attributes& attributes);
 
-/// The attribute by which products (matmul, einsum) add in a fixed order, and whether it is set. Then, on the cpu, the
-/// bits of an element depend on its row, its column and the order of w's dimensions alone.
+/// If this attribute is 1, products (matmul, einsum) add in a fixed order. On the cpu, the bits of a result element
+/// then depend only on its row of x, its column of w and the order of w's dimensions.
 inline constexpr std::string_view fixed_order = "fixed_order";
 [[nodiscard]] bool has_fixed_order(const Attributes& attributes) noexcept;
 

@@ -32,7 +32,7 @@ ValueId FunctionBuilder::state(StateId id) {
   return value;
 }
 
-/// Models may declare more states while functions are written.
+/// Adds new states to the index first, because models declare states while they write functions.
 StateId FunctionBuilder::find_state(std::string_view name) {
   for (const StateId id : IdRange(next_unindexed_, graph_.states.next())) {
     state_ids_.emplace(graph_.states[id].name, id);

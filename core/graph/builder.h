@@ -14,13 +14,13 @@
 
 namespace shardrun::graph {
 
-/// Builds one function. call() adds nodes; the open scopes are a prefix of their names.
+/// Builds one function. call() adds nodes. Open scopes (class Scope) put a prefix before the names that are given.
 class FunctionBuilder {
  public:
   FunctionBuilder(Graph& graph, std::string name, Role role, std::int64_t rows);
 
   [[nodiscard]] ValueId input(std::string name, TensorType type);
-  /// The value that a state has when the function begins.
+  /// The value that a state has when the function begins. Throws Error{internal} if no state has the name.
   [[nodiscard]] ValueId state(StateId id);
   [[nodiscard]] ValueId state(std::string_view name);
 
@@ -29,32 +29,32 @@ class FunctionBuilder {
   /// - the name set by name_unnamed();
   /// - the unit of the first parameter that the node reads: `layer.0/mlp/up` for `layer.0/mlp/up/weights`;
   /// - the op's name, prefixed by the open scopes.
-  /// If the name is taken, the op's name or a number is appended. Random numbers do not depend on names. Throws
-  /// Error{shape_mismatch} naming the node and its operands.
+  /// If the name is taken, the op's name or a number is appended. Throws Error{shape_mismatch} if the operands or
+  /// attributes do not fit, Error{job} if a result is too large, and Error{internal} if there is no such op.
   [[nodiscard]] ValueId call(std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {},
                              std::string name = {});
   [[nodiscard]] std::vector<ValueId> call_all(std::string_view op, std::vector<ValueId> inputs,
                                               Attributes attributes = {}, std::string name = {});
 
-  /// From now on take_position takes all positions of one row, as if each were a row of the batch: [batch 1, seq, …]
-  /// becomes [batch, …].
+  /// From now on the op take_position returns all positions of a single sequence, as if each were a row of the batch:
+  /// [batch 1, seq s, …] becomes [batch s, …].
   void take_all_positions() noexcept { takes_all_positions_ = true; }
-  /// The same with only `count` positions of the row. finish() adds the function's last input, `input` [count], which
-  /// has their indices.
+  /// Like take_all_positions(), but for only `count` positions of the sequence. Their indices are an i32 input [count]
+  /// with the name `input`, which finish() adds as the function's last one.
   void take_positions(std::string input, std::int64_t count);
-  /// How many results take_position has: `rows`, unless it takes several of the `length` positions of one row.
+  /// The number of rows of take_position's result for `rows` sequences of `length` positions.
   [[nodiscard]] std::int64_t positions_taken(std::int64_t rows, std::int64_t length) const {
     return !takes_all_positions_ ? rows : positions_ ? type(positions_->value).shape.front() : length;
   }
 
   void output(std::string name, ValueId value);
-  /// Adds a state for each output, to which the function writes it, so that the host can save it. The state's name is
-  /// the output's name followed by `suffix`. Throws Error{shape_mismatch} if a state has that name already, or if the
-  /// output has integers.
+  /// Replaces each output by a state that the function writes, so that the host can save it. The state's name is the
+  /// output's name followed by `suffix`. Throws Error{shape_mismatch} if a state already has that name, or if the
+  /// output is not f32.
   void keep_outputs(const std::string& suffix = "");
   void write(StateId state, ValueId value, StateWrite::Mode mode);
-  /// Names a value, so that a strategy may decide its placement. Throws Error{shape_mismatch} if another value of the
-  /// function has that name.
+  /// Names a value, so that a strategy can decide its placement. The open scopes are put before the name. Throws
+  /// Error{shape_mismatch} if another value of the function is the cut point of that name.
   void cut_point(std::string name, ValueId value);
 
   [[nodiscard]] const TensorType& type(ValueId value) const;
@@ -91,10 +91,10 @@ class FunctionBuilder {
   Phase phase_ = Phase::forward;
   std::int32_t layer_ = -1;
   bool takes_all_positions_ = false;
-  std::optional<Port> positions_;  ///< those that are taken; nothing: all
+  std::optional<Port> positions_;  ///< the input of take_positions(); nothing: all positions are taken
 };
 
-/// Prefixes the names of values made during its lifetime: `layer.3/`.
+/// Puts a prefix, such as `layer.3/`, before the names given to nodes and cut points during its lifetime.
 class Scope {
  public:
   Scope(FunctionBuilder& builder, std::string_view name);
@@ -107,15 +107,15 @@ class Scope {
   std::size_t length_;
 };
 
-/// The parts of which a model's loss is computed.
+/// The values from which a model's loss is computed.
 struct Losses {
   ValueId values = {};  ///< values of the loss; equally many for each sample
-  ValueId counts = {};  ///< the sum of `values` is divided by the sum of these; none: by the number of values
+  ValueId counts = {};  ///< the loss is the sum of `values` over the sum of these; no id: over the number of values
 };
 
-/// Adds backward nodes for the scalar `loss`, then one `accumulate` write per contribution to a parameter's gradient.
-/// Declares the state `gradients/<parameter>`. A parameter that several layers share gets several contributions. They
-/// are written one by one, so that none has to be kept.
+/// Adds backward nodes for the scalar `loss`. Adds the gradient of each parameter P to the state `gradients/P`. If
+/// several layers share P, each contribution is written as soon as it exists, so that none has to be kept: the first
+/// with mode `accumulate`, the others with `add`. Throws Error{shape_mismatch} if an op on the way has no gradient.
 void differentiate(FunctionBuilder& builder, ValueId loss);
 
 /// Adds nodes for the gradient of a scalar with respect to each value of `of`, and returns the gradients. The nodes

@@ -24,8 +24,8 @@ std::string without_gradient(const std::string& op) {
 /// Reverse-mode differentiation of the function built so far (Griewank & Walther 2008, section 3.2).
 class Differentiation {
  public:
-  /// `of`: the values whose gradients are wanted. `states`: whether to train, so that the gradients of parameters are
-  /// added to states and nodes have the phases of training.
+  /// `of`: the values whose gradients are wanted. `states`: true for training. Gradients of parameters are then added
+  /// to states, and nodes have the phases of training.
   Differentiation(FunctionBuilder& builder, ValueId scalar, const std::vector<ValueId>& of, bool states)
       : builder_(builder), forward_nodes_(builder.function().nodes.size()), states_(states), layer_(builder.layer()) {
     const std::size_t values = builder.function().values.size();
@@ -56,7 +56,7 @@ class Differentiation {
   [[nodiscard]] ValueId gradient(ValueId of) const { return gradients_[of]; }
 
  private:
-  /// Whether the gradient of the value belongs to a state.
+  /// Whether the value is a parameter whose gradient is added to a state.
   [[nodiscard]] bool is_parameter(ValueId id) const {
     const StateId state = builder_.function().values[id].state;
     return states_ && state.exists() && builder_.graph().states[state].kind == StateKind::parameter;
@@ -89,7 +89,7 @@ class Differentiation {
                 fmt::format("function {}, node {}: {}", builder_.function().name, node.name, why));
   }
 
-  /// Throws if a result that is only a statistic has a gradient: no derivative of it is defined.
+  /// Throws Error{shape_mismatch} if a result without a derivative, such as a statistic of rows, has a gradient.
   void require_differentiated(const Node& node) const {
     for (std::size_t o = node.op->differentiated; o < node.outputs.size(); ++o) {
       if (gradients_[node.outputs[o]].exists()) {
@@ -128,7 +128,7 @@ class Differentiation {
       return;
     }
     builder_.set_layer(states_ ? node.layer : layer_);
-    // Parameters first: then the activation that a weight gradient reads is free before the next gradient is made.
+    // Parameters come first. The activation that a weight gradient reads is then free before the next gradient is made.
     for (const bool parameters : {true, false}) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         const ValueId input = node.inputs[i];

@@ -32,7 +32,7 @@ struct RealAttribute {
 struct Unary {
   static constexpr std::size_t operands = 1;
   static constexpr std::initializer_list<std::size_t> linear_in = {};  ///< the operands in which the formula is linear
-  /// Whether it is linear in all these operands jointly.
+  /// Whether the formula is linear in all its operands jointly.
   static constexpr bool linear_together = false;
 };
 struct Binary : Unary {
@@ -216,7 +216,7 @@ struct Power : Binary {
   }
 };
 
-/// The result is NaN if an operand is. Equal operands share the gradient.
+/// The result is NaN if an operand is. Equal operands share the gradient. Both hold for Maximum, too.
 template <typename Math, typename Number = typename Math::Number>
 struct Minimum : Binary {
   static constexpr const char* name = "minimum";

@@ -33,8 +33,8 @@ class FunctionCopy {
     next_given_ = end;
   }
 
-  /// Adds a node of the original. REQUIRES: its operands are values of the copy. `results`: receives the copy of each
-  /// of its results. `prefix`: is put before the names.
+  /// Adds a node whose inputs are values of the copy and whose outputs are values of the original. `results`: receives
+  /// the copy of each output. `prefix`: is put before the names.
   void append(Node node, IdVector<ValueId, ValueId>& results, const std::string& prefix = {}) {
     node.name = prefix + node.name;
     for (ValueId& id : node.outputs) {

@@ -37,7 +37,7 @@ StateId Graph::master_of(StateId parameter) const noexcept {
 
 namespace {
 
-/// For example "optimizer state of parameter 'w'".
+/// For example "the optimizer state of parameter 'w'".
 std::string described(const Graph& graph, const State& state) {
   const std::string kind = to_string(state.kind);
   return state.of_parameter.exists()

@@ -12,7 +12,7 @@ namespace shardrun::graph {
 using StateId = Id<struct StateTag>;
 using NodeId = Id<struct NodeTag>;
 
-/// The category of memory that a state counts towards.
+/// The kind of a state. It decides how the state is placed, where its memory counts, and whether it is saved.
 enum class StateKind : std::uint8_t {
   parameter,
   gradient,
@@ -24,8 +24,8 @@ enum class StateKind : std::uint8_t {
   hook_state,  ///< a state that a strategy's hook keeps for a parameter or for its gradient
 };
 
-/// Rule for a state's first values. Random numbers are keyed by (seed, state name, element index), so they do not
-/// depend on the sharding.
+/// Rule for a state's first values. Random numbers are keyed by (seed, state name or `stream`, element index), so they
+/// do not depend on the sharding.
 struct Initializer {
   enum class Kind : std::uint8_t {
     constant,
@@ -52,7 +52,7 @@ struct State {
   StateId master = {};        ///< for a bf16 parameter: its float32 copy, which the optimizer updates
   /// For int8 weights: the number of last dimensions that make a row, whose elements share scales in blocks.
   std::size_t contracted = 0;
-  bool is_turned = false;    ///< for int8 weights: whether these dimensions are the first ones in files
+  bool is_turned = false;    ///< for int8 weights: whether files have these dimensions first
   bool of_gradient = false;  ///< for a hook state: whether it is placed like the gradient instead of the parameter
 };
 
@@ -104,9 +104,9 @@ enum class Role : std::uint8_t {
   on_demand,  ///< when a command or setting asks for it by its name
 };
 
-/// A pure function of inputs, states and run-time scalars, as values in the order of their definition. It knows no
-/// ranks and no buffers. Functions that share a name differ in `rows`, because a batch may not divide evenly. A graph
-/// has at most one name for each of the roles `repeated` and `once`.
+/// A pure function of inputs, states and run-time scalars. Its values stand in the order of their definition. It knows
+/// no ranks and no buffers. Functions that share a name differ in `rows`, because microbatches can differ in size. A
+/// graph has at most one name for each of the roles `repeated` and `once`.
 struct Function {
   std::string name;
   Role role = Role::on_demand;
@@ -120,7 +120,7 @@ struct Function {
   bool gathers_again = false;
 };
 
-/// A value whose placement a strategy may decide by its name, such as `layer.3/residual`.
+/// A value whose placement a strategy can decide by its name, such as `layer.3/residual`.
 struct CutPoint {
   std::string name = {};
   std::int32_t layer = -1;
@@ -135,7 +135,7 @@ struct Graph {
 
   /// The function with this name and number of rows; null if there is none.
   [[nodiscard]] const Function* find(std::string_view function, std::int64_t rows) const noexcept;
-  /// The function with this role. REQUIRES: the role is not on_demand.
+  /// The function with this role and number of rows; null if there is none. REQUIRES: the role is not on_demand.
   [[nodiscard]] const Function* find(Role role, std::int64_t rows = 0) const noexcept;
   /// Returns the default id if no state has the name.
   [[nodiscard]] StateId find_state(std::string_view name) const noexcept;

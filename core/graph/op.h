@@ -18,7 +18,7 @@ namespace shardrun::graph {
 class FunctionBuilder;
 using ValueId = Id<struct ValueTag>;
 
-/// Attributes and operand types of one use of an op, for its FLOPs and for a kernel's scratch bytes.
+/// Attributes, operand types and result types of one use of an op, for its FLOPs and a kernel's scratch bytes.
 struct OpShape {
   const Attributes& attributes;
   const std::vector<TensorType>& inputs;
@@ -30,7 +30,7 @@ struct GradientRequest {
   const Attributes& attributes;
   const std::vector<ValueId>& inputs;
   const std::vector<ValueId>& outputs;
-  const std::vector<ValueId>& output_gradients;  ///< per output; none: the scalar does not depend on it
+  const std::vector<ValueId>& output_gradients;  ///< one per output; no id: the scalar does not depend on that output
   std::size_t input;                             ///< the operand whose gradient is requested
 };
 
@@ -40,38 +40,38 @@ struct OpExample {
   std::vector<TensorType> operands = {};
 };
 
-/// An operation, declared in one place: its sharding rule, from which its result shapes follow, its in-place pairs,
-/// cost and gradient. Devices register its kernels under the same name.
+/// The declaration of an operation: its sharding rule, from which its result shapes follow, its in-place pairs, cost
+/// and gradient. Devices register its kernels under the same name.
 struct Op {
   std::string name;
 
-  /// The result in terms of the operands, in one line. Empty for ops of gradients, updates and int8 weights, which
-  /// models may not call.
+  /// The result in terms of the operands, in one line. It is empty for ops that models cannot call: those of gradients,
+  /// updates, state writes and int8 weights.
   std::string help = {};
 
-  /// The attributes of the op. REQUIRES, for an op with `help`: all of them are declared.
+  /// The attributes that the op takes. REQUIRES: an op with `help` lists all of them.
   std::vector<AttributeSpec> attributes = {};
 
   /// Returns the factors for these attributes and operands; infer_types() fills in their sizes. Throws
-  /// Error{shape_mismatch} if the operands do not fit the op.
+  /// Error{shape_mismatch} if the attributes or operands do not fit the op.
   std::function<ShardingRule(const Attributes& attributes, const std::vector<TensorType>& inputs)> rule = nullptr;
 
-  /// Adds nodes for the gradient of one operand and returns it; none if it is zero or undefined. Null if the op is
-  /// never differentiated.
+  /// Adds nodes that compute the gradient of operand `request.input`, and returns that gradient. Returns no id if the
+  /// gradient is zero or undefined. Null: the op has no gradient.
   std::function<ValueId(FunctionBuilder& builder, const GradientRequest& request)> gradient = nullptr;
 
-  /// Whether gradients treat its results as constants: their derivative is zero almost everywhere, or it cancels in the
-  /// ops that use them.
+  /// Whether gradients treat the results as constants: their derivative is zero almost everywhere, or it cancels in the
+  /// ops that use the results.
   bool stops_gradient = false;
-  /// The number of results, counted from the first, that may be differentiated; the others are statistics. `gradient`
-  /// is called if any of them has a gradient.
+  /// The number of results, counted from the first, that have derivatives. The others, such as a row's mean, have none.
+  /// `gradient` is called if at least one result has a gradient.
   std::size_t differentiated = 1;
 
   /// Floating-point operations of one execution, a multiply-add counted as two. Null: one per result element.
   std::function<std::int64_t(const OpShape& shape)> flops = nullptr;
 
-  /// (output, input) pairs that may share a buffer, because the kernel reads each element before it writes it. The
-  /// input and the output have the buffer's shape.
+  /// (output, input) pairs that can share a buffer, because the kernel reads each element before it writes it. They
+  /// share one only if both have the same shape and element type.
   std::vector<std::pair<std::size_t, std::size_t>> in_place = {};
 
   /// Whether its kernels can add to output 0 instead of overwriting it.
@@ -87,7 +87,7 @@ struct Op {
   /// can leave out elements that the rank lacks (attribute `missing`); a halo exchange then brings them.
   bool shifts = false;
 
-  /// Whether it sums any number of operands of equal shape. The partitioner may then sum some of them first.
+  /// Whether it sums any number of operands of equal shape. The partitioner can then sum some of them first.
   bool variadic_sum = false;
 
   /// Whether all real numbers that its kernels read and write are float32. Mixed precision adds casts around it.

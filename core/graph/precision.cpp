@@ -84,7 +84,7 @@ class Retyping {
     const std::vector<ValueId> originals = node.outputs;
     ShardingRule rule = node.op->rule(node.attributes, types);
     const std::vector<TensorType> results = infer_types(rule, types, node.name);
-    const bool sums = node.op->accumulates && !updates_;  // whether operands are cast to the type of the sum
+    const bool sums = node.op->accumulates && !updates_;  // whether result 0 takes the type of the state it is added to
     const Phase phase = node.phase;
     const std::int32_t layer = node.layer;
     copy_.append(std::move(node), copy_.values());
@@ -130,8 +130,8 @@ class Retyping {
     return inputs_[input];
   }
 
-  /// The value in an element type: the value itself, or a cast that is added here. `reader`: the node that needs the
-  /// cast, where each reader may have its own.
+  /// Returns the value in an element type: the value itself, or a cast that is added here. `reader`: the name of the
+  /// node that reads the cast. It makes the cast's name unique if each reader has a cast of its own.
   ValueId as(DType dtype, ValueId id, std::int32_t layer, Phase phase = Phase::forward,
              const std::string& reader = {}) {
     Function& made = copy_.made();

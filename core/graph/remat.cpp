@@ -41,7 +41,7 @@ IdVector<ValueId, bool> leaving_layers(const Function& function) {
 IdVector<ValueId, bool> choose_kept(const Function& function, Remat remat, std::int32_t layers) {
   const IdVector<ValueId, bool> leaving = leaving_layers(function);
   IdVector<ValueId, bool> kept(function.values.size(), true);
-  // Values that backward can read without keeping more: states, what it reads anyway, and what is computed from these.
+  // Values that backward can read without keeping more: states, what it reads anyway, and values recomputed from these.
   IdVector<ValueId, bool> available = read_by_backward(function);
   for (const ValueId v : function.values.ids()) {
     available[v] = available[v] || function.values[v].state.exists();

@@ -230,7 +230,7 @@ Reduction reduction_from(const std::string& word, std::string_view text) {
   refuse_rule(text, fmt::format("reduces by '{}', expected (sum), (max) or (min)", word));
 }
 
-/// Gives factors the classes in `words`. Skips factors of operands that are missing.
+/// Gives factors the class that `words` begins with. Skips factors that only missing operands have.
 void classify(ShardingRule& rule, const Words& words, const WrittenRule& written, const Groups& groups,
               std::string_view text) {
   const FactorClass kind = words.front() == "whole" ? FactorClass::whole : FactorClass::reduced;

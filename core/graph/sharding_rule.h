@@ -13,7 +13,7 @@
 
 namespace shardrun::graph {
 
-/// What it means for an op that one of its factors is split (the factor rules of Shardy).
+/// How an op behaves if one of its factors is split (the factor rules of Shardy).
 enum class FactorClass : std::uint8_t {
   pass_through,  ///< each shard computes its part of the results by itself
   reduced,       ///< each shard computes part of a sum, max or min: results that lack the factor are partial
@@ -27,29 +27,29 @@ struct Factor {
   std::string name = {};
   FactorClass kind = FactorClass::pass_through;
   Reduction reduction = Reduction::sum;  ///< how a reduced factor is reduced
-  std::int64_t size = 0;                 ///< comes from the operands; declared if all operands read it through windows
+  std::int64_t size = 0;                 ///< from an operand; declared if no operand has the factor without a window
   std::int64_t unit = 1;                 ///< it is split only at multiples of this
   std::string axis = {};                 ///< axis name; comes from the same operand as the size
-  /// Of a sum: indices pick one of its terms, and the others are 0. So it is exact in any order,
-  /// up to the sign of zero.
+  /// For a sum of which an index picks one term, and all other terms are 0. Such a sum is exact in any order, up to the
+  /// sign of zero.
   bool is_picked = false;
 };
 
-/// Whether partial sums over the factor, added up, may round to other bits than the whole sum.
+/// Whether adding up partial sums over the factor can give other bits than adding all terms in one sum.
 [[nodiscard]] inline bool rounds_sum(const Factor& factor) noexcept {
   return factor.kind == FactorClass::reduced && factor.reduction == Reduction::sum && !factor.is_picked;
 }
 
 using FactorId = Id<struct FactorTag>;
 
-/// How a partial operand may pass through an op without being reduced first.
+/// Whether a partial operand can pass through an op without being reduced first.
 enum class Linearity : std::uint8_t {
-  none,      ///< it may not: it is reduced first
+  none,      ///< it cannot: it is reduced first
   each,      ///< linear in each operand of `linear`: if that operand is partial, so is the result
   together,  ///< linear in all operands jointly: partial only if all are partial over the same mesh axes
 };
 
-/// A dimension that is not a factor itself, but a window of one.
+/// A dimension that an op reads or writes through a window of a factor, instead of index by index.
 /// In an operand: index i of the factor reads a window of the dimension. If the factor is split, a shard reads an
 /// interval: its own part and the edges of its neighbours' parts (the halo).
 /// In a result: index i of the factor adds to a window of the dimension. If the factor is split, a shard computes an
@@ -72,7 +72,7 @@ struct ShardingRule {
   std::vector<WindowedDimension> result_windows = {};
   Linearity linearity = Linearity::none;
   std::vector<std::size_t> linear;  ///< the operands meant by Linearity::each
-  /// The element type of each result; none: that of the first real operand. Empty: none for all results.
+  /// The element type of each result; nothing: that of the first real operand. Results beyond the list have that, too.
   std::vector<std::optional<DType>> dtypes;
 
   /// The factor of this name; the default id if there is none.
@@ -85,20 +85,20 @@ struct ShardingRule {
 };
 
 /// Parses text in the style of einsum: "i k, k j -> i j". Commas separate operands, and spaces separate dimensions.
-/// "a*3" stands for three factors a0 a1 a2, so that one function serves tensors of any rank. A scalar is ".".
+/// "a*3" stands for three factors a0 a1 a2. A scalar is ".". Throws Error{internal} if the text has no "->".
 [[nodiscard]] ShardingRule parse_rule(std::string_view text);
 
 /// Classes of a rule's factors. `reduced` and `whole` list factors, or groups such as "a*3", separated by spaces.
 struct FactorClasses {
   std::string_view reduced = {};
   std::string_view whole = {};
-  std::string_view picked = {};  ///< reduced: see Factor::is_picked
+  std::string_view picked = {};  ///< reduced factors with Factor::is_picked
 };
 [[nodiscard]] ShardingRule parse_rule(std::string_view text, const FactorClasses& classes);
 
 /// Fills in the factors' sizes and axis names from the operands, and returns the types of the results. If the rule
-/// leaves a result's element type open and no operand is real, the type is f32. Throws Error{shape_mismatch} naming
-/// `what`, the operands and the factor.
+/// leaves a result's element type open and no operand is real, the type is f32. Throws Error{shape_mismatch}, naming
+/// `what` and the rule, if the operands do not fit the rule.
 [[nodiscard]] std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<TensorType>& operands,
                                                   const std::string& what);
 

@@ -34,7 +34,7 @@ struct Sliding {
 };
 
 /// One Sliding for each dimension that slides, from the attributes `strides`, `padding` (low and high of each
-/// dimension) and, if present, `dilation`. REQUIRES: these have as many entries as `sizes` requires.
+/// dimension) and, if present, `dilation`. REQUIRES: these have entries for as many dimensions as `sizes`.
 [[nodiscard]] inline std::vector<Sliding> sliding_of(const Attributes& attributes,
                                                      const std::vector<std::int64_t>& sizes) {
   std::vector<Sliding> slidings;

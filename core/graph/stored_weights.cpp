@@ -28,7 +28,7 @@ bool is_matrix(const Node& node, std::size_t operand) {
   return operand == 1 && (node.op->name == "matmul" || node.op->name == "einsum");
 }
 
-/// The same of x[L… K…], w[N… K…] -> y[L… N…] or w[K… N…]; nothing if the einsum is not like that.
+/// The dimensions of w over which an einsum x[L… K…], w -> y[L… N…] sums. w is [N… K…] or [K… N…]. Nothing for others.
 std::optional<Contracted> contracted_by(const Einsum& einsum) {
   const std::string summed = summed_letters(einsum);
   for (const bool is_first : {false, true}) {
@@ -59,9 +59,9 @@ std::optional<Contracted> contracted_by(const Node& node) {
 
 /// How a parameter is used.
 struct Use {
-  bool as_matrix = false;                ///< somewhere
-  bool otherwise = false;                ///< somewhere
-  std::vector<Contracted> contractions;  ///< the different ones
+  bool as_matrix = false;                ///< at least one use is as a matrix or a table
+  bool otherwise = false;                ///< at least one use is another one
+  std::vector<Contracted> contractions;  ///< each different one once
   bool has_unknown_contraction = false;
 };
 
@@ -92,8 +92,8 @@ IdVector<StateId, Use> uses_of(const Graph& graph) {
   return uses;
 }
 
-/// For each dimension of a row of weights, how many of its indices one index of the scales serves, so that a scale
-/// serves 32 consecutive elements. Nothing if the dimensions cannot be grouped like that.
+/// For each dimension of a row of weights, how many of its indices share one index of the scales. A scale then serves
+/// 32 consecutive elements. Nothing if the dimensions cannot be grouped like that.
 std::optional<std::vector<std::int64_t>> groups_of(std::span<const std::int64_t> row) {
   std::vector<std::int64_t> groups(row.size(), 1);
   std::int64_t left = block_elements;
@@ -240,7 +240,7 @@ class Storing {
     return scales;
   }
 
-  /// A cast of the value. Takes over its cut point.
+  /// A cast of the value to float32. It takes over the value's cut point.
   ValueId as_float(ValueId id, std::int32_t layer) {
     const ValueId result = cast(id, DType::f32, layer);
     Function& made = copy_.made();

@@ -11,7 +11,7 @@
 
 namespace shardrun::graph {
 
-/// Element types. A graph's tensors have any of them except f64, in which the reference device stores real numbers.
+/// Element types. The tensors of a graph never have type f64: the reference device stores their real numbers in it.
 enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u8, i8 };
 
 [[nodiscard]] const char* to_string(DType dtype) noexcept;

@@ -9,12 +9,12 @@
 namespace shardrun::partition {
 namespace {
 
-/// If any tensor varies between ranks, metrics such as the loss vary too.
+/// Whether ranks can hold copies of states of this kind. If any tensor varies, metrics such as the loss vary too.
 bool has_copies(graph::StateKind kind, bool any_varies) noexcept {
   return kind != graph::StateKind::gradient && !(kind == graph::StateKind::metric && any_varies);
 }
 
-/// A program that reduces the numbers to their maximum over all ranks: along one mesh axis after the other.
+/// A program that reduces numbers to their maximum over all ranks along `axes`, one mesh axis after the other.
 Program largest(std::string function, std::int64_t numbers, const std::vector<mesh::AxisId>& axes,
                 const mesh::Mesh& mesh, const RankSettings& settings, const IdVector<graph::StateId, Buffer>& states) {
   Program program{.function = std::move(function), .call_rows = {0}, .counts = false};

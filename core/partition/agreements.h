@@ -28,8 +28,8 @@ struct ReplicaSet {
 /// along that axis.
 [[nodiscard]] std::vector<ReplicaSet> replicas_of(const graph::Graph& graph, const Partition& partition);
 
-// Programs by which ranks agree on a few 32-bit integers: each rank gives `input` numbers, and each is replaced by the
-// largest one on any rank. They share the memory for transients with the other programs.
+// Programs by which ranks agree on a few 32-bit integers. Each rank writes its numbers to the input `agreed_numbers`,
+// and each number becomes the largest one on any rank. These programs share the memory for transients with the others.
 
 /// The agreement of all ranks on one number; also used as a barrier.
 inline constexpr const char* agreement_function = "agreement";

@@ -8,7 +8,7 @@ namespace {
 
 using Sized = std::pair<std::vector<std::int64_t>, mesh::Placement>;  ///< a shape and its placement
 
-/// The shapes and placements of everything in a stage's functions.
+/// The shapes and placements of all values of a stage's functions, and of all states.
 std::set<Sized> parts_of(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage) {
   std::set<Sized> parts;
   for (const SplitFunction& function : stage.functions) {

@@ -14,11 +14,11 @@ namespace shardrun::partition {
 [[nodiscard]] std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, const Partition& partition,
                                                                  const StageFunctions& stage);
 
-/// Bytes that one execution of programs sends, by mesh axis and by the rank's coordinate along that axis. A table is
-/// valid for all ranks that are alike.
+/// Bytes that a sequence of program executions sends, by mesh axis and by the rank's coordinate along that axis. A
+/// table is valid for all ranks that are alike.
 using SentTable = IdVector<mesh::AxisId, std::vector<SentBytes>>;
 
-/// Adds up programs. `executed`: the number of the program of each execution.
+/// Adds up what all executions send. `executed`: for each execution, the index in programs.programs.
 [[nodiscard]] SentTable sent_table(const Programs& programs, const std::vector<std::size_t>& executed);
 
 /// The bytes that the rank at these coordinates sends.

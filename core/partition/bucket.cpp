@@ -75,7 +75,7 @@ std::vector<Bucket> buckets_of(const graph::Graph& graph, const SplitFunction& f
            (filled[bucket] + state_bytes[state] <= bytes || (is_metric(graph, first) && is_metric(graph, state)));
   };
   for (const graph::StateId state : in_order_of_completion(graph, function, finalizations, finalizes)) {
-    // A state without a hook may only join the last bucket. A state with a hook may join any bucket, because tensors of
+    // A state without a hook joins only the last bucket. A state with a hook can join any bucket, because tensors of
     // different hook groups alternate.
     std::size_t bucket = buckets.size();
     const std::size_t open = is_hooked(finalizations[state]) || buckets.empty() ? 0 : buckets.size() - 1;

@@ -21,7 +21,7 @@ struct BucketHook {
 /// States that are finalized together by the same collectives. Their buffers are contiguous.
 struct Bucket {
   std::vector<graph::StateId> states;             ///< in the order of their buffers
-  std::vector<Transition> steps;                  ///< the first state's; other states may have other dimensions
+  std::vector<Transition> steps;                  ///< those of the first state; `dim` can differ in others
   std::optional<BucketHook> hook = std::nullopt;  ///< set if a step is a hook and this rank has elements
 };
 
@@ -36,7 +36,7 @@ struct GroupKey {
 
 [[nodiscard]] GroupKey group_key(const mesh::Placement& placement);
 
-/// Groups the partial states that a function adds to into buckets, in the order of their last contributions.
+/// Groups partial states into buckets, in the order in which the function makes its last contribution to them.
 ///  - A bucket takes states up to `bytes` together, but at least one. `state_bytes`: the bytes of each state.
 ///  - Metrics are placed after the last contribution to any metric: stages of a pipeline complete them at different
 ///    nodes, but finalize them together. Metrics with the same collectives share one bucket of any size.

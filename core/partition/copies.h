@@ -15,7 +15,7 @@ namespace shardrun::partition {
 /// One part of a tensor for each member of a group. The parts differ along one dimension only, or are runs of the
 /// flattened elements.
 struct Blocks {
-  mesh::Box box;  ///< the common dimensions of all parts; its extent along `dim` is not used
+  mesh::Box box;  ///< the box of every part, except for its interval along `dim`
   std::size_t dim = 0;
   std::vector<mesh::Interval> along = {};  ///< the interval of each member along `dim`
 

@@ -33,10 +33,10 @@ struct MessageName {
   std::string node;
 };
 
-/// Simulates the message lists of all stages. A receive waits until the message was sent, a send waits while its link
-/// has the maximum of messages in flight, and a collective waits for all stages. Returns the smallest such maximum with
-/// which every list ends. Throws Error{job}, naming what each stage waits for, if there is none. `name`: names a
-/// message in that text.
+/// Simulates the message lists of all stages with a limit on the messages in flight along each link. A receive waits
+/// until its message is sent, a send waits while its link is full, and a collective waits for all stages. Returns the
+/// smallest limit with which every list ends. Throws Error{job}, naming what each stage waits for, if there is none.
+/// `name`: names a message in that text.
 [[nodiscard]] std::size_t least_under_way(const IdVector<StageId, std::vector<StageMessage>>& stages,
                                           const std::function<MessageName(const StageMessage& message)>& name);
 

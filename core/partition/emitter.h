@@ -22,7 +22,7 @@ class Emitter {
 
   BufferId add(Buffer buffer);
 
-  /// Adds a buffer for packed blocks or for a library's scratch memory.
+  /// Adds a buffer for packed blocks, for a transport's scratch memory or for a hook.
   BufferId add_staging(const std::string& name, graph::DType dtype, std::int64_t elements, Span span);
 
   /// Adds a transfer, and a scratch buffer if the transport needs one.
@@ -33,7 +33,7 @@ class Emitter {
   /// Extends the lifetime of a buffer to step `until` at least.
   void extend(BufferId buffer, StepId until);
 
-  /// Returns the program. Lifetimes of buffers are now counted in instructions: a step may have become several.
+  /// Returns the program. From now on lifetimes of buffers are counted in instructions: a step can be several of them.
   [[nodiscard]] Program finish();
 
  private:

@@ -14,14 +14,14 @@ namespace shardrun::partition {
 /// The mesh axes that each factor of a node is split over.
 class FactorAxes {
  public:
-  /// For an update, elements may be split in any way: its kernels do not depend on the position of an element.
+  /// In an update, axes can also split the flattened elements of an elementwise node: its kernel needs no positions.
   /// REQUIRES: the arguments outlive this.
   FactorAxes(const graph::Function& function, const graph::Node& node, const Placements& placements);
 
   /// Gives each factor of `dims` the mesh axes that split its dimension in `placement`, and that dimension's halo.
-  /// Skips factors that may not be split or already have axes, and axes that another factor has. A windowed factor
-  /// takes more than one axis only if its parts need no halo, because halos are exchanged along one axis. The flattened
-  /// elements of an update may be split too.
+  /// Skips factors that cannot be split or already have axes, and axes that another factor has. A windowed factor takes
+  /// more than one axis only if its parts need no halo, because halos are exchanged along one axis. In an update, the
+  /// axes of `placement.flat` then split the flattened elements.
   void follow(const std::vector<graph::FactorId>& dims, const mesh::Placement& placement);
 
   [[nodiscard]] bool uses(mesh::AxisId axis) const { return used_.contains(axis); }
@@ -29,14 +29,14 @@ class FactorAxes {
   /// The halo exchange, if the node's op shifts along a dimension that is split.
   [[nodiscard]] std::optional<Transition> exchange() const;
 
-  /// The placement in which the node reads an operand, unless the node's op shifts. It has a halo if some rank reads
-  /// elements outside of its own part.
+  /// The placement in which the node reads an operand. It has a halo if some rank reads elements outside of its own
+  /// part, unless the node's op shifts: see exchange().
   [[nodiscard]] mesh::Placement of_operand(std::size_t operand) const;
 
-  /// Whether the axis splits the operand, which is also partial over it, by the same halo as one of the node's factors.
+  /// For an operand that is partial over `axis` and split over it with a halo: whether its factor has the same halo.
   [[nodiscard]] bool shares(std::size_t operand, const mesh::Placement& placement, mesh::AxisId axis) const;
 
-  /// For factors along which a result is reduced: each index stays on one shard only, so that no element counts twice.
+  /// Leaves each index of a reduced factor to one shard only, so that no element counts twice.
   void own_reduced();
 
   /// The placement in which the node makes a result. It is partial over axes that split a factor which the result
@@ -47,7 +47,7 @@ class FactorAxes {
   /// The placement of a value whose dimensions are these factors.
   [[nodiscard]] mesh::Placement of(const std::vector<graph::FactorId>& dims) const;
 
-  /// The sums in which a result with these factors is partial, because another factor is summed over and split.
+  /// The reductions that a result with these factors still needs, because another factor is reduced and split.
   [[nodiscard]] std::vector<mesh::Partial> partial(const std::vector<graph::FactorId>& dims) const;
   /// Whether some rank would read elements outside of its own part if the factor were split over these axes. Adjacent
   /// windows that do not overlap often need no halo.
@@ -56,7 +56,7 @@ class FactorAxes {
   [[nodiscard]] bool takes(graph::FactorId factor, mesh::AxisId axis) const;
   /// Whether all parts of the factor, split over these axes, begin at multiples of its unit.
   [[nodiscard]] bool fits_unit(graph::FactorId factor, const std::vector<mesh::AxisId>& axes) const;
-  /// Whether holds(coordinates) for some coordinates along these axes; they are 0 along the others.
+  /// Whether `holds` is true for some coordinates along these axes. The coordinates along other axes are 0.
   template <class Holds>
   [[nodiscard]] bool any_part(const std::vector<mesh::AxisId>& axes, const Holds& holds) const;
   [[nodiscard]] mesh::Halo halo_of(const graph::WindowedDimension& read) const;
@@ -80,7 +80,7 @@ class FactorAxes {
 /// Whether all of these partial values are sums over mesh axes that split no factor of the node.
 [[nodiscard]] bool only_free_sums(const std::vector<mesh::Partial>& partial, const FactorAxes& factors);
 
-/// Tells which operands of a node may stay partial, so that its result is partial instead. It must be linear in these.
+/// Tells which operands of a node can stay partial, so that its result is partial instead: the node is linear in them.
 class PartialOperands {
  public:
   /// `partial`: the sums in which each operand is partial. `read_once`: for each input of the node, whether this node

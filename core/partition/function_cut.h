@@ -28,7 +28,7 @@ struct SegmentNodes {
   std::vector<graph::NodeId> meeting;
 };
 
-/// The part of a function that a stage executes in one action or, in a function without actions, its whole part.
+/// The nodes of a function that a stage executes in one action or, without actions, all nodes that it executes.
 struct Segment {
   std::size_t call = 0;
   const SegmentNodes* nodes = nullptr;
@@ -45,11 +45,11 @@ struct FunctionCut {
   IdVector<StageId, std::vector<Segment>> segments;       ///< per stage, in execution order
   IdVector<StageId, std::vector<StageMessage>> messages;  ///< per stage, in execution order
   std::vector<std::int64_t> call_rows = {};               ///< if repeated: the rows of each call
-  std::vector<Tie> ties = {};  ///< gradients with contributions from other stages, of all stages
+  std::vector<Tie> ties = {};  ///< of all stages: gradients to which stages other than their owner contribute
   std::size_t under_way = 1;   ///< most messages in flight per link, in host memory
 };
 
-/// Finds the values that one stage makes and another needs. REQUIRES: every node has a stage.
+/// Finds the values that one stage makes and another needs. REQUIRES: the nodes' stages are set.
 [[nodiscard]] CutFunction cut_function(SplitFunction split, const StateStages& states, IdRange<StageId> stages);
 
 /// The link by which stage `from` sends the results of `producer` to stage `to`.

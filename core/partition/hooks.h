@@ -17,7 +17,7 @@ void add_hook_states(graph::Graph& graph, const plan::Plan& plan);
 /// (after_step). Null if the plan has no such hook.
 [[nodiscard]] const PlacedHook* hook_of(graph::StateKind kind, const Placements& placements) noexcept;
 
-/// Throws Error{job} if the hook after_step processes master weights whose placement differs from their parameters'.
+/// Throws Error{job} if the hook after_step processes master weights that are placed or staged unlike their parameters.
 void require_masters(const graph::Graph& graph, const Partition& partition);
 
 /// For each state that the hook keeps: the hook states of this group of tensors, in the group's order.

@@ -13,15 +13,15 @@
 
 /// The order in which ranks launch transfers in device memory.
 ///
-/// A rank launches them all into one queue, and a launch blocks the queue until the rank's peers have reached it. This
-/// includes sends: no one stores a message until it is received. To avoid deadlock, all transfers of all ranks have one
-/// order, and each rank launches its transfers in that order. The ranks of a stage execute the same program, so along
-/// mesh axes other than the pipeline's their order is the same.
+/// A rank launches all its transfers into one queue, and a launch blocks the queue until the rank's peers have reached
+/// it. This includes sends: no one stores a message until it is received. To avoid deadlock, all transfers of all ranks
+/// have one order, and each rank launches its transfers in that order. The ranks of a stage execute the same program,
+/// so along mesh axes other than the pipeline's their order is the same.
 namespace shardrun::partition {
 
 /// Sets StageMessage::place: 0, 1, 2, … in the order in which a stage launches its messages and collectives. Receives
-/// and collectives keep the order of the stage's list. A send may be moved back, behind the receives of messages that
-/// its receiver sends earlier. `most`: the result of least_under_way().
+/// and collectives keep the order of the stage's list. A send can move back, behind the receives of messages that its
+/// receiver sends earlier. `most`: the result of least_under_way().
 void order_launches(IdVector<StageId, std::vector<StageMessage>>& stages, std::size_t most);
 
 /// One transfer in device memory, as it is launched into a rank's queue.

@@ -183,7 +183,7 @@ void Lowering::copy_to_states(StepId s) {
   }
 }
 
-/// Throws if the call writes to a state before it copies that state to another one.
+/// Throws Error{internal} if the write copies a state to another one, and the same call writes to the first.
 void Lowering::check_source(const graph::StateWrite& write) const {
   const graph::StateId source = value(write.value).state;
   if (source.exists() && usage_.writes_to[source] > 0) {

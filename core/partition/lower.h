@@ -14,7 +14,7 @@
 
 namespace shardrun::partition {
 
-/// What lower() reads: the graph, its partition, this rank's states and buckets, and the rank's settings.
+/// The inputs of lower(): the graph, its partition, this rank's states and buckets, and the rank's settings.
 struct LowerSettings {
   const graph::Graph& graph;
   const RankSettings& rank;
@@ -51,7 +51,7 @@ struct LowerSettings {
 /// arena's buffers have offsets. Returns the bytes of staging memory that are needed.
 [[nodiscard]] std::uint64_t add_staging(Program& program);
 
-/// Bytes that the host needs for the larger of: a call's inputs, all outputs of a program, one metric.
+/// The bytes of the largest of these: the inputs of one call, the outputs of a program, one metric.
 [[nodiscard]] std::uint64_t host_room(const Programs& programs, const graph::Graph& graph);
 
 /// Divides the memory of states that last between steps (parameters, states of the optimizer and of hooks, fields) into

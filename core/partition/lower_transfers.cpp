@@ -31,7 +31,7 @@ void Lowering::start_transfers(const Step& step, StepId s) {
   }
 }
 
-/// Starts transfers by Transition::place, because a send may have to wait for receives that come later in the program.
+/// Starts transfers in the order of Transition::place: a send can have to wait for receives that come later.
 void Lowering::start_in_order(graph::NodeId n, StepId s) {
   const Transition& transition = *node(n).transition;
   const bool is_direct =
@@ -71,8 +71,8 @@ void Lowering::finish_transfers(const Step& step, StepId s) {
   }
 }
 
-/// Adds what other members sent to this rank's elements, in the order of the members. The blocks are not adjacent in
-/// the result, so each block is added on its own.
+/// Adds the received blocks to this rank's elements, in the order of the members. The blocks are not adjacent in the
+/// result, so each block is added on its own.
 void Lowering::add_received_blocks(graph::NodeId n, const std::vector<Copy>& blocks, StepId s) {
   const SplitNode& made = node(n);
   const BufferId result = buffer_of_[made.outputs[0]];
@@ -105,7 +105,7 @@ void Lowering::add_received_blocks(graph::NodeId n, const std::vector<Copy>& blo
   }
 }
 
-/// Copies those elements of a result that this rank already has: of a halo exchange, or of a sum of shared indices.
+/// For a halo exchange or add_shared: copies the elements of the result that are in this rank's operand.
 void Lowering::move_own(graph::NodeId n, StepId s) {
   const ValueId from = node(n).inputs[0];
   const ValueId to = node(n).outputs[0];

@@ -23,8 +23,8 @@ class HookSteps {
   HookSteps(const Bucket& bucket, const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
             Span span);
 
-  /// Emits the calls up to the next exchange, and the start of that exchange. Returns the exchange's transfer; none if
-  /// no exchange is left.
+  /// Emits the calls up to the next exchange, and adds that exchange's transfer, which the caller has to start. Returns
+  /// the transfer; no id if no exchange is left.
   [[nodiscard]] TransferId go_on(StepId step);
 
  private:

@@ -238,7 +238,7 @@ void finalize_over_stages(const graph::Graph& graph, Partition& partition) {
   }
 }
 
-/// Whether each stage only sends to the next one, except the last.
+/// Whether each stage has one chunk and no sums with others, and sends only to the next stage, except the last one.
 bool is_chain(const Partition& partition) {
   const std::size_t last = partition.pipeline.stages() - 1;
   const std::vector<Link> links = partition.stages.links();
@@ -252,7 +252,7 @@ std::shared_ptr<const StageFunctions> make_functions(const Partition& partition,
                                                      std::vector<SplitFunction> functions) {
   StageFunctions made{.stage = stage, .functions = std::move(functions), .steps = {}};
   for (SplitFunction& function : made.functions) {
-    // Messages have memory of their own, so that a call begins no send by waiting for another.
+    // If calls overlap, each message has memory of its own, so that no send waits for an earlier one.
     function.under_way = partition.overlaps ? std::numeric_limits<std::size_t>::max() : function.under_way;
   }
   if (partition.placements.find_hook(plan::HookKind::after_step) != nullptr) {
@@ -296,8 +296,8 @@ Partition split(const graph::Graph& graph, const plan::Plan& plan, const std::ve
 
 namespace {
 
-/// The programs of a function that a step calls. `last`: the one for the last call, which finalizes. `others`: the one
-/// for earlier calls.
+/// The programs of a function that are needed. `last`: the one for a step's last call, which finalizes. `others`: the
+/// one for all other calls.
 struct Variants {
   bool last = false;
   bool others = false;

@@ -34,8 +34,8 @@ struct Partition {
   std::uint64_t bucket_bytes = 0;
   std::vector<std::int64_t> microbatch_rows;  ///< rows of each call of the repeated function in a step; empty: unknown
   std::vector<std::int64_t> evaluation_rows;  ///< rows of each call of an evaluation; empty: unknown
-  /// Whether the plan lets calls overlap, and each stage only sends to the next one, except the last, which ends the
-  /// call: then as many calls can be under way as there are stages (Programs::stages).
+  /// Whether calls overlap: the plan allows it, and each stage sends only to the next one, except the last, which ends
+  /// the call. As many calls as there are stages can then be under way (Programs::stages).
   bool overlaps = false;
 
   /// The stage of the rank at these coordinates.
@@ -46,8 +46,8 @@ struct Partition {
 };
 
 /// Splits a graph by a plan. `microbatch_rows`: the rows of each microbatch of a step; with a pipeline, one call
-/// executes all of them. `evaluation_rows`: the rows of each call of an evaluation. If either is empty, any function of
-/// the graph may be called. Throws Error{job} if the plan cannot split this graph.
+/// executes all of them. `evaluation_rows`: the rows of each call of an evaluation. A function whose rows are not
+/// listed can be called any number of times. Throws Error{job} if the plan cannot split this graph.
 [[nodiscard]] Partition split(const graph::Graph& graph, const plan::Plan& plan,
                               const std::vector<std::int64_t>& microbatch_rows = {},
                               const std::vector<std::int64_t>& evaluation_rows = {});
@@ -62,7 +62,7 @@ struct Partition {
 /// All links between stages, in the same order on all ranks.
 [[nodiscard]] std::vector<Link> links_of(const Partition& partition);
 
-/// The function, without ops, that is made for the hook after_step if the plan has one: its program runs the hook.
+/// The name of the function that is made for the plan's hook after_step. It has no ops; its program calls the hook.
 inline constexpr const char* after_step_function = "after_step";
 
 /// Scratch bytes that the transport of the transfer's mesh axis needs. `members`: the number of ranks along that axis.
@@ -83,7 +83,7 @@ struct RankSettings {
   TransferChecks transfer_checks = {};    ///< empty: transfers have no hashes
   /// Whether the transport of each mesh axis moves device memory. Empty: none does.
   IdVector<mesh::AxisId, bool> moves_device_memory = {};
-  PlanHook plan_hook = {};  ///< may be empty if the plan has no hooks
+  PlanHook plan_hook = {};  ///< can be empty if the plan has no hooks
   bool agreements = false;  ///< whether to make the programs of agreements.h
   bool comparisons = true;  ///< whether these include the ones that compare replicas
   bool watches = false;     ///< whether states that last between steps are watched (watch_states)
@@ -95,8 +95,8 @@ struct RankSettings {
 };
 
 /// The programs of one rank: the graph's functions on the rank's parts, in one arena. A function whose states are
-/// partial within a step has two programs: one for the last call of a step, which finalizes the states, and one for all
-/// earlier calls.
+/// partial within a step can have two programs: one for the last call of a step, which finalizes the states, and one
+/// for all earlier calls.
 [[nodiscard]] Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings);
 
 /// programs_of() for a caller that already has the functions of the rank's stage.

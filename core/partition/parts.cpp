@@ -29,8 +29,8 @@ Blocks within(const mesh::Box& box, Blocks blocks) {
 }
 
 /// The indices of one member's result that come from another member's operand by a shift. `result`: the first member's
-/// indices. `source`: the second member's indices. They form one interval, also if the shift wraps, because two shards
-/// of a dimension are together at most all of it.
+/// indices. `source`: the second member's indices. The returned indices are one interval even if the shift wraps,
+/// because two shards of a dimension are together at most all of it.
 mesh::Interval missing_from(mesh::Interval result, mesh::Interval source, const Window& shift, std::int64_t size) {
   mesh::Interval missing{result.begin, result.begin};
   const std::int64_t around = shift.wraps ? std::abs(shift.first) / size + 1 : 0;
@@ -71,9 +71,9 @@ Parts halos(const Window& shift, std::int64_t size, const Blocks& sources, const
   return parts;
 }
 
-/// Adds up the elements of which several members have partial sums. Each member sends its values of the elements that
-/// are in other members' results. Sent blocks are parts of the operand; received blocks are added to parts of the
-/// result.
+/// The blocks by which members add up elements of which several have partial sums. Each member sends its values of the
+/// elements that are in other members' results. Sent blocks are parts of the operand; received blocks are added to
+/// parts of the result.
 Parts shared_parts(const Blocks& sources, const Blocks& results, std::size_t me) {
   Parts parts{.collective = Collective::all_to_all,
               .sent = {sources.box, sources.dim},

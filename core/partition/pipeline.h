@@ -28,8 +28,8 @@ struct Pipeline {
 };
 
 /// The pipeline of a plan. `microbatches`: of a training step; nothing: the job does not train, so the plan's actions
-/// are ignored and each stage executes one forward of each of its chunks. Throws Error{job}, naming the action, if the
-/// plan's actions leave one out, repeat one, or execute one before its inputs exist.
+/// are ignored and each stage executes one forward of each of its chunks. Throws Error{job} if actions are missing,
+/// repeated or before their inputs, if a stage has no chunk, or if the plan splits anything else over the axis.
 [[nodiscard]] Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh,
                                    std::optional<std::int32_t> microbatches);
 

@@ -25,8 +25,8 @@ std::vector<mesh::AxisId> axes_of(const mesh::Mesh& mesh, const std::vector<std:
   return axes;
 }
 
-/// Whether some rank needs other indices of this dimension than an equal split gives it. A rank needs those that its
-/// part of the axis reads with which the halo's dimension is grouped.
+/// Whether some rank needs other indices of a grouped dimension than an equal split gives it. The rank needs those that
+/// its part of the other axis (GroupedAxis::of) reads.
 bool has_halo(const mesh::Placement& placement, const mesh::Halo& halo, std::int64_t size, const mesh::Mesh& mesh) {
   mesh::Placement grouped = placement;
   grouped.halos = {halo};
@@ -304,7 +304,7 @@ void keep_sums_whole(const graph::Graph& graph, Placements& placements) {
   }
 }
 
-/// Throws Error{job} if tensors of the hook after_step are split over its axis: all members must get whole tensors.
+/// Throws Error{job} if the hook after_step would get tensors that are split over its axis, or incomplete masters.
 void require_whole_for_hook(const graph::Graph& graph, const Placements& placements) {
   const PlacedHook* hook = placements.find_hook(plan::HookKind::after_step);
   for (const auto& [parameter, number] : hook == nullptr ? decltype(hook->numbers){} : hook->numbers) {

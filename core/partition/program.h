@@ -21,7 +21,7 @@ using TransferId = Id<struct TransferTag>;
 
 [[nodiscard]] constexpr BufferId buffer_of(graph::StateId state) noexcept { return BufferId(state.number()); }
 
-/// Slots for numbers that the host reads only after later work has started.
+/// Slots in staging memory for numbers that the host reads only after later work has started.
 inline constexpr std::size_t late_slots = 8;
 inline constexpr std::size_t late_slot_bytes = 64;
 
@@ -42,7 +42,7 @@ struct Buffer {
   std::int32_t last = 0;
   BufferId part_of = {};   ///< the state whose memory it shares; none: it has memory of its own
   bool is_staged = false;  ///< whether it is in staging memory
-  bool is_kept = false;    ///< whether no other call may use its memory: a message that the next stage may not have yet
+  bool is_kept = false;    ///< whether no other call may use its memory: the next stage might not have received it yet
 };
 
 /// Whether an instruction adds to the buffer of its first result, or overwrites it.
@@ -89,8 +89,8 @@ struct Transfer {
   graph::DType rounded = graph::DType::f32;
   Region send;
   Region recv;
-  std::vector<std::int64_t> send_counts;  ///< elements per member: for all_to_all
-  /// Elements per member: for reduce_scatter, all_gather and all_to_all.
+  std::vector<std::int64_t> send_counts;  ///< elements per member: for all_to_all and halo
+  /// Elements per member: for reduce_scatter, all_gather, all_to_all and halo.
   std::vector<std::int64_t> recv_counts;
   BufferId scratch = {};                              ///< the transport's scratch memory
   Link link = {};                                     ///< for send and receive: the stages
@@ -142,8 +142,8 @@ struct HookCall {
 struct Instruction {
   enum class Kind : std::uint8_t {
     compute,  ///< runs `op`
-    move,     ///< copies elements from the input to the output by `copies`, which fill the output
-    start,    ///< starts `transfer`, which has exclusive use of its buffers until the wait for it
+    move,     ///< copies elements from the input to the output, as `copies` say
+    start,    ///< starts `transfer`: until the wait for it, nothing else writes to its buffers
     wait,     ///< waits until `transfer` has ended
     hook,     ///< calls `hook`
   } kind = Kind::compute;
@@ -208,7 +208,7 @@ struct Program {
   bool counts = true;      ///< whether the bytes that it sends are counted; false for agreements
   IdVector<BufferId, Buffer> buffers;
   std::vector<Instruction> instructions;
-  std::size_t head = 0;  ///< instructions before those that receive what later stages send back
+  std::size_t head = 0;  ///< number of instructions before the call's end, which receives what later stages send back
   IdVector<TransferId, Transfer> transfers;
   std::vector<Port> inputs;
   std::vector<Port> outputs;
@@ -242,7 +242,7 @@ struct Programs {
   int threads = 1;
   mesh::Mesh mesh;
   std::int64_t rank = 0;
-  /// The rank's stage, and how many calls can be under way at once, each on another stage: see Partition::overlaps.
+  /// If calls overlap: the rank's stage, and how many calls can be under way (Partition::overlaps). Otherwise 0 and 1.
   std::size_t stage = 0;
   std::size_t stages = 1;
   IdVector<graph::StateId, Buffer> states;
@@ -301,11 +301,11 @@ using SentBytes = std::map<std::string, std::map<std::string, std::uint64_t>>;
 /// are the transfer's; an all_reduce splits its elements as evenly as possible.
 ///  - To reduce, and in an all_to_all, a rank sends all blocks except its own.
 ///  - To gather, it sends all blocks except its neighbour's.
-/// Hashes that check transfers are not included.
-/// Summed over n members, an all_reduce sends 2(n−1)·size; a reduce_scatter, all_gather or all_to_all sends (n−1)·size.
+///  - The hashes that check the transfer (Transfer::check_bytes) are added.
+/// Without them, n members send 2(n−1)·size in an all_reduce, (n−1)·size in a reduce_scatter, all_gather or all_to_all.
 [[nodiscard]] std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members);
 
-/// Adds the bytes that one execution of the program sends. A transfer that sends nothing (a receive) adds no entry.
+/// Adds the bytes that one execution of the program sends. A transfer of which this rank sends nothing adds no entry.
 void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program);
 
 [[nodiscard]] const char* to_string(Collective collective) noexcept;

@@ -127,7 +127,7 @@ class Scheduler {
     start({n});
   }
 
-  /// Called before the first op of a unit: waits for the unit's gathers, and starts those of the next unit.
+  /// Waits for the gathers of a unit before its first op, and starts those of the next unit.
   void gather(std::int32_t number) {
     while (next_gather_ != gathers_.end() && next_gather_->first <= number) {
       start_gather(next_gather_->second);
@@ -139,7 +139,7 @@ class Scheduler {
     }
   }
 
-  /// Starts the gathers of a unit whose operands are states. Over several mesh axes, later gathers read their results.
+  /// Starts those gathers of a unit that read states. If there are several mesh axes, later gathers read their results.
   void start_gather(const Nodes& nodes) {
     if (begun_.insert(nodes.front()).second) {
       start(of_round(nodes, 0));
@@ -196,7 +196,7 @@ class Scheduler {
     return transition(a)->kind == transition(b)->kind && transition(a)->axis == transition(b)->axis;
   }
 
-  /// Bytes of a node's operand or result, whichever is larger, on the rank with the largest part.
+  /// Bytes of a node's operand or result, whichever is larger, on the first rank.
   [[nodiscard]] std::uint64_t bytes_of(NodeId n) const {
     const graph::Node& node = function_.nodes[n];
     const mesh::Coordinates first(mesh_.axes.size(), 0);

@@ -317,7 +317,7 @@ class Sharder {
     out_.function().writes[w] = {.state = write.state, .value = out_.reshard(value, to), .mode = write.mode};
   }
 
-  /// A varying value may be written only to a state that varies over the same axes, or to a metric (the host reads it).
+  /// Throws Error{job} if a varying value is written to a state that does not vary over the same axes and is no metric.
   void require_varying(graph::StateId id, const Placement& value, const Placement& to) const {
     const graph::State& state = graph_.states[id];
     for (const AxisId axis : value.varying) {

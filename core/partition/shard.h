@@ -31,8 +31,8 @@ struct ShardedGraph {
 /// For each node, decides over which mesh axes the factors of its op's sharding rule are split. The placements of its
 /// results come first: the plan gives one for the result's cut point, or by its rules for named axes. Nodes of the
 /// update skip this. The placements of its operands come next, those of larger operands first. Then the operands are
-/// resharded to fit, and the placements of the results follow. A partial value that one node reads stays partial
-/// through ops that are linear in it. One that several nodes read is reduced once.
+/// resharded to fit, and the results' placements follow. A partial value stays partial through linear ops if one node
+/// reads it, else it is reduced once. Throws Error{job} if a varying value is written to a state that does not vary.
 [[nodiscard]] ShardedGraph shard(const graph::Graph& graph, const Placements& placements);
 
 [[nodiscard]] std::string to_string(const ShardedGraph& sharded, const graph::Graph& graph, const mesh::Mesh& mesh);

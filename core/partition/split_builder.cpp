@@ -104,9 +104,9 @@ ValueId SplitBuilder::add_transition(ValueId from, const Transition& step) {
   return to;
 }
 
-/// A transition has the phase of its first reader. If that is backward_weight, it has backward_input instead,
-/// because readers in backward_input may share the result, and a schedule may delay backward_weight. But if its source
-/// is made in backward_weight, so is the result.
+/// A transition has the phase of its first reader. Exception: backward_input takes the place of backward_weight,
+/// because later readers in backward_input can share the result, and a schedule can delay backward_weight. But if the
+/// transition's source is made in backward_weight, so is its result.
 Phase SplitBuilder::phase_of(ValueId from) const {
   const graph::NodeId producer = out_.values[from].producer;
   const bool put_off = producer.exists() && out_.nodes[producer].phase == Phase::backward_weight;

@@ -58,14 +58,14 @@ struct Transition {
 /// The op that stands for a transition in nodes and instructions. Devices have no kernel for it.
 [[nodiscard]] const graph::Op& op_of(Transition::Kind kind);
 
-/// A node of the graph, or a transition, whose op has the transition's name. A node of an op that shifts may be both:
+/// A node of the graph, or a transition, whose op has the transition's name. A node of an op that shifts can be both:
 /// its kernel computes the elements that need no halo, and the halo exchange brings the others.
 struct SplitNode : graph::Node {
   std::optional<Transition> transition = {};
   StageId stage = {};                        ///< the pipeline stage that executes it; none: every stage
   std::vector<StageId> operand_stages = {};  ///< for a sum over stages: the stage that adds each operand
   std::size_t call = 0;                      ///< its microbatch, if one call executes several
-  ActionId action = {};                      ///< its action in the stage's list; may be none
+  ActionId action = {};                      ///< its action in the stage's list; none: it belongs to no action
   graph::NodeId alike = {};                  ///< the first node, of any call, with the same op over alike values
 };
 

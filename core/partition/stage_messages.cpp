@@ -22,7 +22,7 @@ using CallValue = std::pair<std::size_t, ValueId>;
 /// The values sent along each link, in order.
 using Sent = std::map<Link, std::vector<CallValue>>;
 
-/// Visits the values that a stage sends for a node.
+/// Visits the results of a node that the stage sends to other stages.
 template <typename Visit>
 void for_each_sent(const CutFunction& function, NodeId n, StageId stage, const Visit& visit) {
   const Node& node = function.split.nodes[n];

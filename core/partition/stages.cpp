@@ -121,7 +121,7 @@ bool is_update(const SplitFunction& function) {
 }
 
 /// Finds the stages of each state.
-///  - Parameters and gradients are on every stage that uses or contributes to them.
+///  - Parameters, gradients, fields and caches are on every stage that uses or contributes to them.
 ///  - Optimizer states are on the stage that updates their parameter.
 ///  - Metrics are on every stage, as sums of all stages, and no stage owns them.
 StateStages find_states(const graph::Graph& graph, const ShardedGraph& sharded, const Pipeline& pipeline) {

@@ -93,7 +93,7 @@ class Watcher {
     return extents;
   }
 
-  /// Finds the parts of states that kernels hash, without extents that overlap partly: they are not watched separately.
+  /// Finds the parts of states that kernels hash. Parts that overlap each other are left out: kernels do not hash them.
   void find_in_place() {
     std::vector<Range> found;
     for (const Program& program : programs_.programs) {
@@ -152,7 +152,7 @@ class Watcher {
     return ranges;
   }
 
-  /// What the instruction writes, or the transfer that it starts or waits for; without extents that its kernel hashes.
+  /// The ranges that an instruction overwrites: results in states, buffers of its hook, or what its transfer receives.
   [[nodiscard]] std::vector<Range> written(const Program& program, const Instruction& instruction) const {
     std::vector<Range> extents;
     switch (instruction.kind) {

@@ -28,7 +28,7 @@ enum CallKind : std::uint32_t {
   is_broadcast
 };
 
-/// By SR_RANKS_...
+/// Names of reductions, by the number SR_RANKS_... of each.
 constexpr std::array<std::string_view, 5> reduction_names = {"none", "sum", "product", "min", "max"};
 
 constexpr std::array<std::string_view, 6> call_names = {"barrier",        "all_gather", "all_reduce",

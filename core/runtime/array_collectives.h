@@ -17,7 +17,7 @@
 
 namespace shardrun::runtime {
 
-/// A dimension of an array, with the number of elements outside and inside of it.
+/// A dimension of an array. `outer`: the product of the sizes of the dimensions before it. `inner`: of those after it.
 struct ArrayAxis {
   ArrayAxis(const std::vector<std::int64_t>& shape, std::uint32_t axis);
 
@@ -27,7 +27,7 @@ struct ArrayAxis {
   }
 
   std::int64_t outer = 1;
-  std::int64_t inner = 1;  ///< elements per index of the axis
+  std::int64_t inner = 1;
 };
 
 /// The sizes of the parts into which `extent` indices are cut. They differ by at most one; larger parts come first.
@@ -37,7 +37,7 @@ struct ArrayAxis {
 /// laid out so in the array, this is the array's own memory.
 class ArrayBlocks {
  public:
-  /// `sizes`: one extent along the axis per rank. The arguments outlive this object.
+  /// `sizes`: one extent along the axis per rank. REQUIRES: `whole` and `axis` outlive this object.
   ArrayBlocks(void* whole, graph::DType element, const ArrayAxis& axis, std::vector<std::int64_t> sizes);
 
   [[nodiscard]] std::byte* data() noexcept { return axis_.outer > 1 ? own_.data() : whole_; }
@@ -62,8 +62,8 @@ class ArrayBlocks {
 /// ranks compare their calls. Along an axis, arrays are cut as sdk::part_of does. Only one thread may use it.
 class ArrayCollectives final : public plugins::EngineRanks {
  public:
-  /// `collectives`: along one mesh axis with all ranks; it outlives this object; null with one rank. `messages`:
-  /// connects each rank with each other one in both directions, for sends. All ranks construct it at the same point.
+  /// `collectives`: has one mesh axis with all ranks, and outlives this object; null with one rank. `messages`: whether
+  /// to connect each rank with each other one in both directions, for sends. All ranks construct it at the same point.
   ArrayCollectives(Collectives* collectives, std::uint32_t rank, std::uint32_t world_size, bool messages);
 
   /// From now on records calls and transfers whenever `executor` records. `executor` outlives this object.
@@ -125,7 +125,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
     std::uint32_t peer = 0;
     bool is_send = false;
     Facts facts;
-    bool has_header = false;                   ///< the receive has received `facts`
+    bool has_header = false;                   ///< whether a receive has got `facts`
     plugins::ArrayView array;                  ///< the engine's array
     const plugins::MakeArray* make = nullptr;  ///< for a receive that does not know its array yet
     /// A copy of what is moved, because an engine that fails may free its array before the transport ends.
@@ -137,10 +137,10 @@ class ArrayCollectives final : public plugins::EngineRanks {
 
   [[nodiscard]] static Facts facts_of(std::uint32_t call, const plugins::ArrayView& array);
   [[nodiscard]] static std::vector<std::int64_t> shape_of(const Facts& facts);
-  /// Exchanges the facts of all ranks. They must call the same function with the same element type, number of
-  /// dimensions, axis and reduction.
+  /// Exchanges the facts of all ranks. Throws Error{plugin} unless all call the same function with the same axis (or
+  /// root) and reduction and, except for a barrier or broadcast, the same element type and number of dimensions.
   [[nodiscard]] std::vector<Facts> compare(const Facts& own);
-  /// In addition, requires the same shape, except along `axis`.
+  /// Throws Error{plugin} unless all arrays have the same shape, except along `axis`.
   void require_same_shape(const std::vector<Facts>& all, std::optional<std::uint32_t> axis) const;
   void run(sdk::OpSpec op);
   [[nodiscard]] Part start(std::size_t group, sdk::OpSpec op, std::string message);
@@ -157,7 +157,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
   void start_data(Message& message);
   /// Gives a received array to the engine.
   static void deliver(const Message& message);
-  /// Advances a message as far as possible or, if it `waits`, to its end.
+  /// Advances a message as far as possible or, if `waits`, until it is complete.
   void advance(Message& message, bool waits);
   bool finished(std::optional<Part>& part, bool waits);
   /// Advances earlier receives from the same rank, which must complete first. Returns whether they are complete.

@@ -92,7 +92,7 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
 }
 
 /// Offers the device the kernels of instructions that directly follow one another in the same call. Transfers, moves,
-/// hooks and watched instructions are not fused.
+/// hooks, and instructions that accumulate or are watched are not fused.
 void Executor::fuse(std::vector<Call>& calls) const {
   const auto may_be_fused = [](const Call& call) {
     return call.kernel != nullptr && call.watches.empty() &&

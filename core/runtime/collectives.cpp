@@ -38,7 +38,7 @@ std::vector<std::uint64_t> unsigned_counts(const std::vector<std::int64_t>& coun
   return {counts.begin(), counts.end()};
 }
 
-/// Uses the V form of the op only if counts differ.
+/// Sets the op's code and counts. For reduce_scatter and all_gather, uses the V form only if counts differ.
 void set_opcode(sdk::OpSpec& op, const Transfer& transfer) {
   const auto choose = [&](std::uint32_t even, std::uint32_t uneven, bool is_even) {
     op.opcode = is_even ? even : uneven;
@@ -282,7 +282,7 @@ void Collectives::wait(Op& op) {
 }
 
 void Collectives::count_starved(std::int64_t now, bool waited) noexcept {
-  constexpr std::int64_t least = 1'000'000;  // the thread cannot have lacked a core for longer than since the last look
+  constexpr std::int64_t least = 1'000'000;  // in less time, the thread cannot have lacked a core for long
   if (starved_before_ && now - starved_.looked >= least) {
     starved_.looked = now;
     const std::int64_t before = std::exchange(

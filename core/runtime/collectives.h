@@ -38,8 +38,8 @@ struct TransportSet {
 /// Whether a transport moves the memory of a device that the host cannot address, in the order of the device's queues.
 [[nodiscard]] bool moves_memory_of(const device::Device& device, const sdk::Props& props);
 
-/// Asks the transports for the scratch of a transfer. `set` outlives the result. The result throws Error if a transport
-/// lacks an operation on the device's memory, because it can be composed of others only in host memory.
+/// Asks the transports for the scratch of a transfer. `set` outlives the result. The result throws Error{transport} if
+/// a transport lacks an operation on the device's memory: operations are composed of others only in host memory.
 [[nodiscard]] partition::TransferScratch scratch_of(const TransportSet& set);
 
 /// The bytes of the hashes of checked transfers. `set` outlives the result.
@@ -112,7 +112,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   [[nodiscard]] bool test_once(Handle op) { return once_.at(op).op.test(); }
   /// Waits for an operation and frees it. Returns its times, if the transport reports them. Throws its error.
   std::optional<Times> finish_once(Handle op);
-  /// Whether an operation has not been ended by finish_once().
+  /// Whether an operation of start_once() still has to be ended by finish_once().
   [[nodiscard]] bool has_once() const noexcept { return !once_.empty(); }
   /// Frees the operations of start_once() that finish_once() has not ended. REQUIRES: abort() was called.
   void drop_once() noexcept { once_.clear(); }
@@ -138,7 +138,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
     std::int64_t started = 0;                     ///< when the host started it
     std::int64_t exposed_before = 0;              ///< `exposed_ns_` when it was started
     std::optional<Times> times = std::nullopt;    ///< of its latest run, after the wait
-    std::int64_t starved = 0;                     ///< likewise, as in sdk::OpTimes
+    std::int64_t starved = 0;                     ///< of its latest run: see sdk::OpTimes
     std::vector<std::uint32_t>* reuse = nullptr;  ///< for an unplanned operation: the list to which its number returns
   };
 
@@ -160,7 +160,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   void finish(Op& op);
   void start(Op& op);
   void wait(Op& op);
-  /// Counts for how long this thread has had no core since it was last asked; `waited`: that was a wait.
+  /// Counts how long this thread had no core since the last call. `waited`: whether it spent that time in a wait.
   void count_starved(std::int64_t now, bool waited) noexcept;
   /// Counts by how much an operation began late, if that is more than a transport's thread needs to wake up. It was not
   /// late while its thread had no core.

@@ -23,9 +23,9 @@ struct TransportMemory {
   std::shared_ptr<const device::Memory> of_device;  ///< the arena, if the host cannot address it; else null
 };
 
-/// Seconds in which a rank could run and had no core, since its start: in which its thread had none, or in which that
-/// waited for a transfer while the transport's thread could work on it and had none. Not counted are times in which it
-/// gave its core to others because it waited for other ranks. 0 where the system or the transport does not tell.
+/// Seconds since a rank's start in which it lacked a core: its thread could run and had none, or waited for a transfer
+/// that the transport's thread could work on and had none. Times in which the rank gave its core to others because it
+/// waited for other ranks do not count. 0 if the system or the transport does not report them.
 struct Starved {
   double all = 0;
   double waiting = 0;  ///< the part of `all` in waits for transfers
@@ -56,7 +56,7 @@ class Communicator {
   [[nodiscard]] virtual Handle prepare(const partition::Transfer& transfer, const TransferBuffers& buffers,
                                        bool waited_at_once) = 0;
   virtual void start(Handle transfer) = 0;
-  /// Whether it is complete.
+  /// Whether the transfer is complete.
   [[nodiscard]] virtual bool test(Handle transfer) = 0;
   virtual void wait(Handle transfer) = 0;
   /// When a transfer's latest run was in progress. Nothing before its wait, or if the transport does not report it.
@@ -73,9 +73,9 @@ class Communicator {
   /// Seconds in which transfers were in progress while this rank neither started transfers nor waited for them; a lower
   /// bound. Each of several concurrent transfers counts. 0 if the transports do not report times.
   [[nodiscard]] virtual double hidden_seconds() const noexcept { return 0; }
-  /// Seconds that transfers which the host started waited until the transport began to work on them. Time in which it
-  /// still worked on earlier transfers of the group does not count, nor do delays as short as a thread's wake-up. 0 if
-  /// the transports do not report times, or if a queue starts them.
+  /// Seconds between the host's starts of transfers and the transport's beginning to work on them. Time in which the
+  /// transport still worked on earlier transfers of the group does not count, nor do delays as short as a thread's
+  /// wake-up. 0 if the transports do not report times, or if a queue starts them.
   [[nodiscard]] virtual double late_seconds() const noexcept { return 0; }
   [[nodiscard]] virtual Starved starved() noexcept { return {}; }
 };

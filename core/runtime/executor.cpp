@@ -99,8 +99,8 @@ void Executor::move(const Call& call) {
   }
 }
 
-/// Returns when the host may use the instruction's buffers: everything before it is done and copied. Then transfers may
-/// also overwrite their staging buffers, because copies of earlier transfers are done.
+/// Waits until the host can use the instruction's buffers: earlier work is done, and `call.before` is copied. Copies of
+/// earlier transfers are then done, too, so transfers can overwrite the staging buffers of these.
 void Executor::copy_before(const Call& call) {
   if (second_ == nullptr) {
     queue_->finish();

@@ -67,9 +67,9 @@ class TransferError : public Error {
 };
 
 /// Runs one rank's programs over its arena. Between calls, all state is in the arena. Only one thread may use it. On
-/// the cpu a call allocates nothing. A call returns when all its work, including transfers, has been enqueued, which
-/// may be long before it is done. It waits only for hooks, and for a transfer that must start again. Errors of
-/// transfers are thrown by functions that read results or return the queue.
+/// the cpu a call allocates nothing. A call returns when all its work has been enqueued, which can be long before it is
+/// done. It waits only for hooks, for transfers that the host runs, and for a queued one that must start again. Errors
+/// of queued transfers are thrown by functions that read results or return the queue.
 class Executor {
  public:
   /// Allocates the arena and prepares every instruction's kernel for its addresses. `bind` prepares transfers; programs
@@ -85,8 +85,8 @@ class Executor {
   /// transfers, it outlives this object.
   void bind(Communicator& communicator);
 
-  /// Fails the queued transfers, because this rank has failed: they would wait for ranks that wait for this one.
-  /// Transfers that the host waits for end with the calls. Does not wait.
+  /// Fails the queued transfers, because this rank has failed: they would wait for ranks that wait for this one. Has no
+  /// effect on transfers that the host runs. Does not wait.
   void abort_transfers(const std::string& reason) const noexcept;
 
   /// The index of the program for a name and a number of rows. `last`: the function's last call in a step. Throws
@@ -115,7 +115,7 @@ class Executor {
     return programs_.programs[program].call_rows;
   }
 
-  /// Sets the step, counted from 0, that errors of queued transfers name: see TransferError.
+  /// Sets the step, counted from 0, that later errors name: see TransferError.
   void begin_step(std::int64_t step) {
     step_ = step;
     queue_->begin_step(step);
@@ -127,15 +127,15 @@ class Executor {
 
   // The following are for calls that overlap (partition::Programs::stages), on all stages except the last.
 
-  /// Begins a call: runs the program up to where it waits for what later stages send back. First waits until the next
-  /// stage has what the program's call before sent.
+  /// Begins a call. First waits until the next stage has received what the program's previous call sent. Then runs the
+  /// program up to where it receives what later stages send back.
   void begin(std::size_t program, const device::Scalars& scalars);
   /// Ends the program's call that was begun first. Other calls may have been begun since.
   void end(std::size_t program);
   /// Waits until the next stage has all that calls sent. REQUIRES: all calls have ended on all stages.
   void finish_sends();
 
-  /// Runs one of the programs of partition/agreements.h: each number becomes the largest of the ranks'.
+  /// Runs one of the programs of partition/agreements.h: each number becomes the largest one of all ranks that agree.
   void agree(std::size_t program, std::span<std::int32_t> numbers);
 
   /// Runs instructions from number `at` on, until one waits for a transfer that is not complete. Returns its number, or
@@ -159,7 +159,7 @@ class Executor {
   [[nodiscard]] Starved starved() const noexcept {
     return communicator_ == nullptr ? Starved{} : communicator_->starved();
   }
-  /// Seconds that the host took so far to read the programs' inputs, as those who wrote them say.
+  /// Seconds that the host took so far to read the programs' inputs. Callers that write inputs add their times.
   [[nodiscard]] double input_seconds() const noexcept { return input_seconds_; }
   void add_input_seconds(double seconds) noexcept { input_seconds_ += seconds; }
   /// The total bytes that started transfers sent, assuming rings: see partition::sent_bytes().
@@ -202,8 +202,8 @@ class Executor {
   /// The timeline that is being recorded; null: none.
   [[nodiscard]] Timeline* timeline() const noexcept { return timeline_; }
 
-  // The following record calls of an engine, which makes them itself: see TimedCall. They count as ops of the function
-  // in which they are made.
+  // The following record the calls of an engine: see TimedCall. The engine's operations count as ops of the function in
+  // which they are called.
 
   [[nodiscard]] bool times_calls() const noexcept { return timed_; }
   void begin_call(const Timeline::Call& call);
@@ -215,8 +215,8 @@ class Executor {
   [[nodiscard]] std::vector<OpTime> profile() const;
 
   [[nodiscard]] device::Threads& threads() const noexcept { return threads_; }
-  /// The memory that transports use. A communicator gives its address to others, so it shares ownership as long as they
-  /// may use it.
+  /// The memory that transports use. A communicator gives the memory's address to transports, so it shares ownership as
+  /// long as they can use it.
   [[nodiscard]] TransportMemory transport_memory() const noexcept {
     return staging_ == nullptr ? TransportMemory{.host = arena_, .of_device = nullptr}
                                : TransportMemory{.host = staging_, .of_device = arena_};
@@ -249,8 +249,8 @@ class Executor {
   /// The slot's contents. REQUIRES: the queue has passed a mark that was set after they were written.
   [[nodiscard]] std::span<std::byte> kept(std::size_t slot) const;
 
-  /// A guard for the scalars of updates that must be held back once this loss is not finite. REQUIRES:
-  /// Device::can_hold_updates().
+  /// A guard for the scalars of updates that must be held back once this loss or the gradient's norm is not finite.
+  /// REQUIRES: Device::can_hold_updates().
   [[nodiscard]] device::Guard guard(graph::StateId loss) const;
 
  private:
@@ -378,13 +378,13 @@ class Executor {
 void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executor,
                 const std::set<graph::StateId>& loaded = {});
 
-/// Fills a state in host memory with its first values: constants, or normal draws keyed by (seed, name, global element
-/// index). Box & Muller 1958, in float64. `part`: the part of the state that `view` holds. Each element gets the value
-/// that it would have in the unsplit state.
+/// Fills a state in host memory with its first values: see graph::Initializer. Random draws are keyed by (seed, stream,
+/// global element index); normal ones are by Box & Muller 1958, in float64. `part`: the part of the state that `view`
+/// holds. Each element gets the value that it would have in the unsplit state.
 void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
                 device::Threads& threads);
 
-/// Records, for traces and profiles, a call of an engine or of one of its operations. It lasts as long as this object.
+/// Records, for traces and profiles, a call of an engine or of one of its operations. The call lasts as long as this.
 class TimedCall {
  public:
   /// `executor`: outlives this object; null: nothing is recorded.

@@ -81,7 +81,7 @@ std::string name_of(const FlightRecord& record, const FlightEntry& entry) {
   return fmt::format("{} (operation {} over {})", op.what, entry.number_in_group, record.groups[op.group].name);
 }
 
-/// The oldest operation for which a rank waits; otherwise the oldest that it has started.
+/// The oldest operation for which a rank waits, or else the oldest that it has started and not finished. Null if none.
 const FlightEntry* pending(const FlightRecord& record) {
   const auto is_pending = [](const FlightEntry& entry) { return entry.state != FlightState::done; };
   const auto is_waited_for = [&](const FlightEntry& entry) { return is_pending(entry) && entry.waited_for != 0; };
@@ -100,7 +100,7 @@ std::optional<bool> has_started(const FlightRecord& record, const FlightGroup& g
   return same == record.groups.end() ? std::nullopt : std::optional(same->starts >= number);
 }
 
-/// Whether a rank has started operation `number` of a group, but still waits for an earlier one.
+/// Whether a rank is still in an earlier operation of a group than `number`, or in an operation of another group.
 bool is_behind(const FlightRecord& record, const FlightGroup& group, std::uint64_t number) {
   const FlightEntry* const entry = pending(record);
   if (entry == nullptr) {

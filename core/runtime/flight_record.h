@@ -79,7 +79,7 @@ struct FlightEntry {
   std::size_t op = 0;
   FlightState state = FlightState::started;
   std::int64_t step = 0;
-  std::int64_t started = 0;  ///< nanoseconds of CLOCK_MONOTONIC, like all times; 0: not started
+  std::int64_t started = 0;  ///< nanoseconds of CLOCK_MONOTONIC, like all times; 0: that has not happened
   std::int64_t waited_for = 0;
   std::int64_t ended = 0;
 };
@@ -102,7 +102,7 @@ struct FlightRecord {
 /// One line of JSON for the rank, then one for each operation that it started, the oldest first.
 [[nodiscard]] std::string to_jsonl(const FlightRecord& record);
 
-/// What the rank was doing, as text: "step 485 (training), after all_gather of W (operation 612 over data)".
+/// The rank's activity as text: "step 485 (training), after all_gather of W (operation 612 over data)".
 [[nodiscard]] std::string place_of(const FlightRecord& record);
 
 /// One line for each operation that ranks have not finished, in the order of the ranks: "ranks 0 and 1 wait for rank 2

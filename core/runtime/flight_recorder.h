@@ -12,8 +12,8 @@
 namespace shardrun::runtime {
 
 /// Records, in a mapped file, what a rank is doing, and the last thousand operations between ranks that it started. The
-/// file survives any end of the process. Only one thread may use it. Recording allocates nothing and makes no calls
-/// except for reading the clock.
+/// file survives any end of the process. Only one thread may use it. Recording a phase or a run of an operation
+/// allocates nothing and makes no calls except for reading the clock.
 class FlightRecorder {
  public:
   /// Creates the file with its full size. Its folder must exist. Throws Error{io}.
@@ -22,8 +22,8 @@ class FlightRecorder {
   FlightRecorder& operator=(const FlightRecorder&) = delete;
   ~FlightRecorder();
 
-  /// Sets what the rank is doing, as a text of less than 128 bytes for people, and the step (from 1) of operations that
-  /// start from now on.
+  /// Sets the rank's activity, as a text for people whose first 119 bytes are kept, and the step (from 1) of operations
+  /// that start from now on.
   void set_phase(std::string_view phase, std::int64_t step) noexcept;
 
   /// Removes the file. Later recording has no effect.

@@ -26,7 +26,7 @@ struct Side {
   Communicator::TransferBuffers buffers;
 };
 
-/// Whether the type's elements are computed as floats.
+/// Whether the type is a 16-bit real, whose elements are summed as floats.
 bool is_half(graph::DType dtype) noexcept { return dtype == graph::DType::bf16 || dtype == graph::DType::f16; }
 
 /// The elements that a member sends, as the type T in which they are summed.

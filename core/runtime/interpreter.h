@@ -16,7 +16,7 @@ namespace shardrun::runtime {
 struct Fault {
   enum class Kind {
     omit,   ///< nothing is moved: receive buffers become zero, data in place stays
-    swap,   ///< blocks of the first two members are exchanged; in a reduction, the first's part counts twice
+    swap,   ///< blocks of the first two members are exchanged; in an all_reduce, the first's part counts twice
     scale,  ///< received values are too large by 1/64
   } kind = Kind::omit;
   std::size_t transfer = 0;

@@ -15,8 +15,8 @@ namespace shardrun::runtime {
       .count();
 }
 
-/// The begin and the end of instructions, in the order in which they ran. Memory is reserved beforehand: recording
-/// allocates nothing, and spans that do not fit are only counted. Also records what an engine does.
+/// The begin and the end of instructions, in the order in which they ran. Their memory is reserved beforehand:
+/// recording them allocates nothing, and spans that do not fit are only counted. Also records what an engine does.
 class Timeline {
  public:
   /// A run of an instruction. Times are those of now_in_nanoseconds().

@@ -10,11 +10,11 @@
 
 namespace shardrun::workload {
 
-/// What the host computes for one rank of an engine.
+/// The host's computation for one rank of an engine.
 struct EngineProgram {
   std::string name;
-  /// This rank's part of a parameter, as a separate tensor. `counts`: this rank's gradient counts in the norm; of
-  /// several copies only one does.
+  /// This rank's part of a parameter, as a separate tensor. `counts`: whether this rank's gradient counts in the norm.
+  /// It does for only one of several copies.
   struct Parameter {
     graph::State state;
     bool counts = true;
@@ -24,7 +24,7 @@ struct EngineProgram {
   double loss_scale = 1;     ///< factor of a sample's loss, which is its cross-entropy or half its squared distance
   std::int64_t outputs = 1;  ///< values per prediction
   std::int64_t batch = 1;    ///< samples per step, on all ranks together
-  std::vector<std::int64_t> microbatch_rows;  ///< the numbers of rows of this rank that occur, without 0
+  std::vector<std::int64_t> microbatch_rows;  ///< rows of this rank in each microbatch in which it has any
   std::int64_t eval_samples = 0;              ///< samples of a whole evaluation
   std::vector<std::int64_t> evaluation_rows;
   OptimizerSettings optimizer;
@@ -42,7 +42,7 @@ inline constexpr const char* gradient_output = "gradient";
 ///   no gradient counts;
 /// - `update` clips by the state `norm_squared`, to which the host assigns the sum over all ranks, and makes the
 ///   optimizer's step;
-/// - `evaluate` adds to the loss.
+/// - `evaluate` adds the loss of some rows of validation data to the state `loss`.
 /// The loss is the mean over the whole batch: the results of ranks with different rows add up to it.
 [[nodiscard]] graph::Graph build_engine(const EngineProgram& engine);
 

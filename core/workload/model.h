@@ -77,7 +77,7 @@ struct Model {
   /// The names of the model under `architectures` in a config.json. Empty: Hugging Face's libraries have no such model,
   /// and the next three are empty.
   std::vector<std::string> architectures = {};
-  /// The options that make this model the one that a config.json describes. Throws Error{data}.
+  /// The options with which this model is the one that a config.json describes. Throws Error{data}.
   std::function<OptionValues(const std::vector<sdk::ConfigValue>& config)> read_config = {};
   std::function<std::vector<sdk::ConfigValue>(const ModelSettings& settings)> write_config = {};
   /// The names that Hugging Face's libraries give to the parameters of `graph`, which declare() made.

@@ -17,7 +17,7 @@ namespace shardrun::workload {
 [[nodiscard]] graph::ValueId add_norm_squared(graph::FunctionBuilder& builder,
                                               const std::vector<graph::StateId>& gradients);
 
-/// Adds one optimizer step of all parameters. `factor`: a scalar by which the gradients are multiplied; none: 1.
+/// Adds one optimizer step of all parameters. `factor`: a scalar by which the gradients are multiplied first; none: 1.
 void add_steps(graph::FunctionBuilder& builder, const OptimizerSettings& optimizer,
                const std::vector<graph::StateId>& gradients, graph::ValueId norm_squared, graph::ValueId factor = {});
 

@@ -32,7 +32,7 @@ StateId metric(Graph& graph, const char* name) {
 /// The function's name in the model, which messages use until the function is finished.
 constexpr const char* name_in_model = "loss";
 
-/// Adds a function that a model has written to the graph.
+/// Adds to the graph a function that a model has written, without the nodes that nothing needs.
 void finish(FunctionBuilder& builder) {
   Graph& graph = builder.graph();
   builder.finish();
@@ -64,8 +64,8 @@ StateId count_state(Graph& graph, bool has_counts) {
   return has_counts ? known : StateId();
 }
 
-/// Adds to the state `loss` in each call, so that it becomes the mean loss over `samples`; or for a loss with counts,
-/// its sum, with the sum of the counts in another state.
+/// Lets each call add to the state `loss`. After all calls, it is the mean loss over `samples`. For a loss with counts
+/// it is the sum of the losses, and another state is the sum of the counts.
 ValueId add_loss(FunctionBuilder& builder, const Model& model, const ModelSettings& settings, std::int64_t rows,
                  std::int64_t samples, bool training) {
   const auto [losses, counts] = model.losses(builder, settings, rows, training);
@@ -199,7 +199,7 @@ Graph build_prediction(const Model& model, const ModelSettings& model_settings, 
 
 namespace {
 
-/// Has all products add in a fixed order.
+/// Makes all products add in a fixed order.
 void fix_order(Graph& graph) {
   for (graph::Function& function : graph.functions) {
     for (graph::Node& node : function.nodes) {
@@ -216,7 +216,7 @@ void fix_order(Graph& graph) {
 
 namespace {
 
-/// The states of a graph whose functions are made of the model's function `decode`.
+/// A graph with the model's states, for functions that are made of its `decode`. Throws Refusal if the model has none.
 Graph declare_decoding(const Model& model, const ModelSettings& model_settings, graph::DType cache) {
   if (!model.decode) {
     refuse(model_settings, "model", "name",
@@ -297,7 +297,7 @@ void add_forward(Graph& graph, const Model& model, const ModelSettings& model_se
 }
 
 Graph build_inference(const Model& model, const ModelSettings& model_settings, const std::vector<std::int64_t>& calls) {
-  require_forward(model, model_settings);  // before it refuses other settings
+  require_forward(model, model_settings);  // so that nothing else is refused first
   Graph graph = declare(model, model_settings);
   add_forward(graph, model, model_settings, calls);
   return graph;

@@ -45,7 +45,7 @@ struct TrainingSettings {
 inline constexpr std::string_view evaluate_function = "evaluate";
 inline constexpr std::string_view predict_function = "predict";
 inline constexpr std::string_view forward_function = "forward";
-// The function `decode` of a model: for many tokens of one sequence, and for a token of each sequence.
+// Functions made of a model's `decode`: `prefill` and `score` for tokens of one sequence, `decode` for one of each.
 inline constexpr std::string_view prefill_function = "prefill";
 inline constexpr std::string_view score_function = "score";
 inline constexpr std::string_view decode_function = "decode";
@@ -55,13 +55,13 @@ inline constexpr std::string_view forward_output = "outputs";
 
 /// The name of the metric that sums the counts of a loss.
 inline constexpr std::string_view loss_count_state = "loss_count";
-/// The state that sums the counts. Does not exist if the model's losses have no counts.
+/// The state that sums the counts; the default id if the model's losses have no counts.
 [[nodiscard]] graph::StateId loss_count_of(const graph::Graph& graph);
 
 /// Builds the graph of training with these functions:
 /// - `micro`, one for each number of rows that occurs, adds loss and gradients;
 /// - `update` clips and steps the optimizer;
-/// - `evaluate` adds to the loss;
+/// - `evaluate` adds the loss of validation samples to the state `loss`;
 /// - `predict` computes logits.
 /// The loss is Σ losses / (batch · losses per sample): nothing is divided by ranks or microbatches. The host reads the
 /// scalar states `loss` and `gradient_norm`. For a loss with counts, `loss` and the gradients are sums over the
@@ -86,7 +86,7 @@ struct DecodingSettings {
   std::int64_t groups = 1;  ///< of slots; a call of `decode` makes a token of each slot of one group
   std::int64_t chunk = 64;  ///< tokens of a prompt in a call of `prefill`, which has one row
   graph::DType cache = graph::DType::f32;
-  bool scores_prompts = false;  ///< also with `score`: `prefill` with logits for all tokens: [chunk, vocab]
+  bool scores_prompts = false;                   ///< adds `score`: `prefill` with logits for all tokens, [chunk, vocab]
   graph::DType weights = graph::DType::f32;      ///< of matrices: see graph::store_weights
   graph::DType activations = graph::DType::f32;  ///< in products: see graph::store_weights
   bool fixed_order = false;  ///< products add in an order that does not depend on how they are split
@@ -95,8 +95,8 @@ struct DecodingSettings {
   [[nodiscard]] std::int64_t rows() const noexcept { return (slots + groups - 1) / groups; }
 };
 
-/// A graph with the parameters, the caches of `model_settings`, and the functions `prefill` and `decode`, last. Throws
-/// Error{job} if the model has no function `decode`.
+/// A graph with the parameters, the caches of `model_settings`, and the functions `prefill`, `score` (if prompts are
+/// scored) and `decode`, in this order. Throws Error{job} if the model has no function `decode`.
 [[nodiscard]] graph::Graph build_decoding(const Model& model, const ModelSettings& model_settings,
                                           const DecodingSettings& settings);
 
@@ -104,13 +104,13 @@ struct DecodingSettings {
 struct WholeSequence {
   std::string name;
   std::int64_t tokens = 0;
-  std::int64_t rows = 0;  ///< how many of its logits are kept
+  std::int64_t rows = 0;  ///< number of its tokens whose logits are kept
 };
 
 /// A graph with the parameters and the caches of build_decoding(), and a function for each sequence, with the
 /// sequence's name: `decode` for all tokens of the sequence at once. Its input `kept` [rows] has the indices of tokens.
-/// It writes the logits behind them to a state of the same name, [rows, vocab]. REQUIRES: the caches have room for one
-/// sequence.
+/// It writes the logits after these tokens to a state with the sequence's name, [rows, vocab]. REQUIRES: the caches
+/// have room for one sequence.
 [[nodiscard]] graph::Graph build_kept_decoding(const Model& model, const ModelSettings& model_settings,
                                                const DecodingSettings& settings,
                                                const std::vector<WholeSequence>& sequences);
@@ -122,10 +122,10 @@ void add_forward(graph::Graph& graph, const Model& model, const ModelSettings& m
 /// A graph with the parameters and only the functions of add_forward().
 [[nodiscard]] graph::Graph build_inference(const Model& model, const ModelSettings& model_settings,
                                            const std::vector<std::int64_t>& calls);
-/// The same. The output is a state for each number of rows, which the function writes.
+/// Like build_inference(), but each function writes its output to a state. There is one for each number of rows.
 [[nodiscard]] graph::Graph build_kept_inference(const Model& model, const ModelSettings& model_settings,
                                                 const std::vector<std::int64_t>& calls);
-/// What the name of that state has after forward_output: nothing for the rows of the first call.
+/// The end of that state's name, after forward_output; empty for the number of rows of the first call.
 [[nodiscard]] std::string kept_suffix(std::int64_t rows, std::int64_t first_rows);
 
 /// A graph with fields and the function `iterate`, which uses `rows` samples in each call; 0: no data. Throws

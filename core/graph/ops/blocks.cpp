@@ -4,8 +4,8 @@
 #include "core/graph/stored_weights.h"
 
 // Products and tables of weights in blocks: 32 consecutive int8 elements of a row share a float16 scale. The last
-// `groups.size()` dimensions of the weights make a row. Dimension d of them has groups[d] indices for one index of the
-// scales, and the product of all groups is 32, so that a scale serves 32 consecutive elements.
+// `groups.size()` dimensions of the weights make a row. groups[d] indices of the row's dimension d share one index of
+// the scales. The product of all groups is 32, so that a scale serves 32 consecutive elements.
 
 namespace shardrun::graph {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 /// Throws Error{shape_mismatch} unless operands 1 and 2 are weights in blocks and their scales.
 void require_blocks(std::string_view op, const std::vector<std::int64_t>& groups, const Operands& inputs) {
   if (inputs.size() != 3) {
-    return;  // infer_types() says so
+    return;  // infer_types() throws
   }
   const TensorType& weights = inputs[1];
   const TensorType& scales = inputs[2];

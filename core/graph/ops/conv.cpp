@@ -25,8 +25,8 @@ void require_channels(const Attributes& attributes, const Operands& inputs) {
   }
 }
 
-/// The rule in `text`, with {r} replaced by the number of sliding dimensions and {c} by the channels of w. `reduced`:
-/// the reduced factors other than `channels`.
+/// The rule in `text`. {r} is replaced by the number of sliding dimensions, and {g} by w's input channels: "g" if there
+/// are groups, else "i". `channels`: reduced unless there are groups. `reduced`: the other reduced factors.
 ShardingRule rule_of(const Attributes& attributes, std::size_t sliding, const char* text, std::string reduced,
                      const char* channels) {
   const bool grouped = attributes.integer("groups") > 1;
@@ -55,7 +55,7 @@ std::int64_t flops_of(const TensorType& y, const TensorType& w) {
 
 std::int64_t conv_flops(const OpShape& shape) { return flops_of(shape.outputs[0], shape.inputs[1]); }
 
-/// A convolution's attributes, with the sizes and names of those dimensions of the result that operands do not have.
+/// A convolution's attributes plus `sizes`, the result's dimensions from 2 on, and `axes`, the names of all its axes.
 Attributes with_result(const Attributes& attributes, const TensorType& result) {
   Attributes all = attributes;
   all.add("sizes", last_sizes(result, result.shape.size() - 2));

@@ -62,7 +62,7 @@ const RegisterOp linear_combination({.name = "linear_combination",
                                      .cheap = true,
                                      .example = {.attributes = {{"coefficients", std::vector<double>{0.5, -2}}},
                                                  .operands = {example({2, 3}), example({2, 3})}}});
-/// Writes to a state that no other op can make itself: state = value, or state += value.
+/// Copies its operand to a state, or adds it, where the op that makes the operand cannot write to the state itself.
 const RegisterOp copy({.name = "copy", .rule = linear_rule, .accumulates = true});
 const RegisterOp constant({.name = "constant",
                            .help = "a scalar",

@@ -10,7 +10,7 @@
 namespace shardrun::graph {
 namespace {
 
-/// A number type that only serves to read a formula's declarations.
+/// Stands for `Math` where only the declarations of a formula are read.
 struct Declared {
   using Number = double;
 };

@@ -1,8 +1,8 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
-// Elements by index, and tensors made of indices. If the indexed dimension is split, results are partial sums, as for
-// embeddings: a row that a shard does not hold is zero.
+// Elements by index, and tensors made of indices. If the dimension that gather indexes is split, its results are
+// partial sums, as for embeddings: a row that a shard does not hold is zero.
 
 namespace shardrun::graph {
 namespace {

@@ -8,7 +8,7 @@
 namespace shardrun::graph {
 namespace {
 
-/// m only shifts the exponent: its gradient cancels, so none is defined.
+/// The maximum m only shifts the exponents. Its gradient cancels, so none is defined.
 ShardingRule row_max_rule(const Attributes&, const Operands& inputs) {
   require_reals("row_max", inputs);
   const std::size_t l = leading(inputs, 0, 1);
@@ -110,7 +110,6 @@ const RegisterOp token_loss({.name = "token_loss",
                              .example = {.operands = {example({2}), example({2}), example({2})}}});
 const RegisterOp sum_gradient({.name = "token_loss_gradient_sum", .rule = sum_gradient_rule, .in_place = {{0, 0}}});
 
-/// Half the squared distance of each row.
 const RegisterOp squared_error({.name = "squared_error",
                                 .help = "half the squared distance of each row of x from that of y",
                                 .rule = squared_error_rule,

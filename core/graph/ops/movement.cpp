@@ -18,7 +18,7 @@ using Dims = std::vector<std::int64_t>;
 
 constexpr std::int64_t most_padding = std::int64_t{1} << 40U;
 
-/// The result has the operand's element type, which may be an integer. Only real numbers are ever partial.
+/// Completes a rule. The result has the operand's element type. Real operands can stay partial; integers never are.
 ShardingRule moving(ShardingRule rule, const Operands& inputs) {
   rule.dtypes = {inputs.empty() ? std::nullopt : std::optional(inputs[0].dtype)};
   return inputs.empty() || is_real(inputs[0].dtype) ? linear_in(std::move(rule), {0}) : rule;
@@ -99,8 +99,8 @@ std::int64_t product(const Dims& shape, std::size_t begin, std::size_t end) {
                          shape.begin() + static_cast<std::ptrdiff_t>(end), std::int64_t{1}, std::multiplies<>());
 }
 
-/// The window through which the result reads a group's first dimension. One index of that dimension covers `to`
-/// elements of the group in the result, and `from` elements in the operand.
+/// The window through which a group's first dimension in the result reads the group's first one in the operand. One
+/// index of that dimension covers `to` elements in the result, and `from` elements in the operand.
 Window compound_window(std::int64_t from, std::int64_t to) {
   return {.stride = to, .divisor = from, .first = 1 - from, .last = to - 1};
 }

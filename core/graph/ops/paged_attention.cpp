@@ -5,12 +5,12 @@
 // share the pages. Row b of the table lists the pages of sequence b in order: with pages of n rows, position p is in
 // row p % n of page table[b, p / n]. The positions of a call's tokens are an operand: -1 stands for no token.
 // pages: [pages, kv_heads, page, head_dim]   table: [batch, pages of a sequence]   positions: [batch, seq]
-// Every shard has its heads of all pages. If query heads are split, it has the heads of keys that its heads read.
+// A shard has all pages, with its heads only. If query heads are split, it has the heads of keys that its heads read.
 
 namespace shardrun::graph {
 namespace {
 
-/// Throws Error{shape_mismatch} unless operand `first` is a table and the next one positions.
+/// Throws Error{shape_mismatch} unless the table (operand `first`) and the positions (the next operand) are i32.
 void require_places(std::string_view op, const Operands& inputs, std::size_t first) {
   require_integers(op, inputs, first);
   require_integers(op, inputs, first + 1);

@@ -68,8 +68,6 @@ ShardingRule max_pool_gradient_rule(const Attributes& attributes, const Operands
   return linear_in(std::move(rule), {0});
 }
 
-// average_pool.
-
 ShardingRule average_pool_rule(const Attributes& attributes, const Operands& inputs) {
   require_reals("average_pool", inputs);
   const std::vector<Sliding> slidings = pool_slidings("average_pool", attributes, inputs);

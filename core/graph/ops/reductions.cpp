@@ -153,7 +153,6 @@ const RegisterOp min_over({.name = "min",
                            .example = {.attributes = {{"dims", std::vector<std::int64_t>{1}}},
                                        .operands = {example({2, 3, 4})}}});
 
-/// The index of the first of the largest elements along dimension `dim`.
 const RegisterOp argmax({.name = "argmax",
                          .help = "the index of the first of the largest elements of x along a dimension",
                          .attributes = {AttributeSpec::integer("dim", "the dimension, which the result lacks", 0, 7)},
@@ -162,7 +161,6 @@ const RegisterOp argmax({.name = "argmax",
                          .flops = flops_per_element<1>,
                          .example = {.attributes = {{"dim", std::int64_t{1}}}, .operands = {example({2, 3, 4})}}});
 
-/// The first operand times `scale`, repeated to the shape of the second operand, whose elements are not read.
 const RegisterOp broadcast({.name = "broadcast",
                             .help = "scale x, repeated to the shape of y, whose elements are not read",
                             .attributes = {AttributeSpec::integers("dims", "the dimensions of y that x lacks"),
@@ -239,7 +237,8 @@ const RegisterOp square_sum({.name = "square_sum",
                              .flops = flops_per_element<2>,
                              .example = {.operands = {example({2, 3})}}});
 
-/// From a squared norm: the factor that limits the norm (Pascanu et al. 2013, section 3.2), and the norm itself.
+/// Computes from a squared norm the factor that limits the norm (Pascanu et al. 2013, section 3.2), and the norm
+/// itself.
 const RegisterOp clip_scale({.name = "clip_scale", .rule = clip_scale_rule});
 
 ShardingRule cumulative_sum_rule(const Attributes& attributes, const Operands& inputs) {

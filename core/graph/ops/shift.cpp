@@ -20,7 +20,7 @@ ShardingRule shift_rule(const Attributes& attributes, const Operands& inputs) {
   ShardingRule rule = elementwise_rule(inputs, 1);
   const std::int64_t size = inputs[0].shape[dimension];
   const bool periodic = attributes.text("boundary") == "periodic";
-  // Several offsets may read the same elements. This is the one nearest to 0.
+  // Offsets that read the same elements are replaced by one between -size and size.
   const std::int64_t given = attributes.integer("offset");
   const std::int64_t offset = periodic ? given % std::max<std::int64_t>(size, 1) : std::clamp(given, -size, size);
   add_window(rule, inputs, 0, dimension, {.first = offset, .last = offset, .wraps = periodic}, size);

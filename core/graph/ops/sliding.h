@@ -54,7 +54,7 @@ inline void slide(ShardingRule& rule, const Operands& inputs, std::size_t operan
   }
 }
 
-/// The window of each sliding dimension, its transpose, and the size of the result along it.
+/// These return, for each sliding dimension, its window, the window's transpose, or the size of the result along it.
 [[nodiscard]] inline std::vector<Window> windows_of(const std::vector<Sliding>& slidings) {
   std::vector<Window> windows;
   for (const Sliding& sliding : slidings) {
