@@ -20,7 +20,7 @@ using boost::json::array;
 using boost::json::object;
 using boost::json::value;
 
-/// The version of the manifest's format. It grows with each change that this program could not read.
+/// The version of the manifest's format. It grows with each change that earlier programs cannot read.
 constexpr std::int64_t format_number = 1;
 
 constexpr std::array<std::string_view, 4> role_names = {"parameter", "optimizer", "field", "hook"};
