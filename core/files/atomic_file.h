@@ -21,7 +21,7 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
-  /// Allocates `bytes` bytes of zeros. Throws Error{io}; allocates none if there is not enough space.
+  /// Reserves disk space for `bytes` bytes of zeros, if the file system can. Throws Error{io}, also if space is short.
   void reserve(std::uint64_t bytes);
   /// Appends bytes after those of the last write() or write_at(). Throws Error{io}.
   void write(std::span<const std::byte> bytes);

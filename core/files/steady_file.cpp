@@ -193,7 +193,7 @@ const std::string& SteadyFile::fingerprint() const {
 
 namespace {
 
-/// Takes a number and the dot after it from the start of a text. Returns false if they are not there.
+/// Takes a number, and the dot after it if there is one, from the start of a text. Returns false if no number is there.
 template <typename Number>
 bool take(std::string_view& text, Number& number, int base = 10) {
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number, base);
