@@ -30,7 +30,7 @@ struct Segment {
 /// Finds added tokens in a text: the one that begins first and, of several that begin there, the longest.
 class AddedTokenFinder {
  public:
-  /// Adds a token. `content`: the token's text as it is searched for: normalized if token.normalized is set.
+  /// Adds a token. `content`: the text to search for, normalized if token.normalized is set. Ignores an empty text.
   void add(const AddedToken& token, std::string_view content);
 
   /// Appends the segments of a text, in order. An empty text gives one empty segment.
