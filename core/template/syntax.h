@@ -33,7 +33,7 @@ enum class TokenKind : std::uint8_t {
 
 struct Token {
   TokenKind kind = TokenKind::end;
-  std::string text;  ///< the text of data, names, texts and symbols; otherwise empty
+  std::string text;  ///< the text of data, names, texts, numbers and symbols; otherwise empty
   Position at = {};
   std::int64_t integer = 0;
   double real = 0;
