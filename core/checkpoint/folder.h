@@ -15,8 +15,8 @@
 namespace shardrun::checkpoint {
 
 // A folder of checkpoints. A complete checkpoint has a name such as step-000120. While it is written it is
-// .step-000120.tmp, and while it is removed .step-000100.removed. So the name alone says whether a
-// checkpoint is complete.
+// .step-000120.tmp, and while it is removed it is .step-000120.removed. So the name alone says whether a checkpoint is
+// complete.
 
 /// The name of a checkpoint's folder: "step-000120".
 [[nodiscard]] std::string folder_name(std::int64_t step);

@@ -249,7 +249,7 @@ void require_hash(const Fields& fields, std::string_view text) {
   }
 }
 
-/// Throws if two names are equal. `named`: the files or the tensors of a manifest.
+/// Throws Error{data} if two names are equal. `named`: the files or the tensors of a manifest.
 template <typename Named>
 void require_different_names(const Fields& fields, std::string_view place, const std::vector<Named>& named) {
   std::vector<std::string_view> names;

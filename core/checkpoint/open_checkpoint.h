@@ -15,8 +15,8 @@
 
 namespace shardrun::checkpoint {
 
-/// A checkpoint that is open for reading. A file is opened when it is first read, and a limited number stay open. Only
-/// one thread at a time may use the object.
+/// A checkpoint that is open for reading. A file is opened when it is first read, and at most 64 stay open. Only one
+/// thread at a time may use the object.
 class OpenCheckpoint {
  public:
   /// Reads the manifest. Checks it, the step in the folder's name (if there is one), and the sizes of files. `folder`:
@@ -57,7 +57,7 @@ class OpenCheckpoint {
 /// manifest. Reads no tensor.
 [[nodiscard]] bool can_be_opened(const std::filesystem::path& folder);
 
-// These functions open and check the parts of a checkpoint. They throw Error{data}; Error{io} as SteadyFile does.
+// These functions open and check parts of a checkpoint. They throw Error{data}, and Error{io} as SteadyFile does.
 
 /// Opens a file of a checkpoint. Throws if it is a link or no regular file.
 [[nodiscard]] files::SteadyFile open_stored(const std::filesystem::path& path);

@@ -103,8 +103,8 @@ void convert(const OpenCheckpoint& checkpoint, const StoredTensor& tensor, const
   }
 }
 
-/// The tensor with this rank's values of a state; null if the checkpoint has none. If the state now varies between
-/// ranks, but did not when it was saved, all ranks get the same tensor.
+/// The tensor with a state's values for the rank at `at`; null if the checkpoint has none. If the state now varies
+/// between ranks, but did not when it was saved, all ranks get the same tensor.
 const StoredTensor* tensor_of(const OpenCheckpoint& checkpoint, const graph::State& named,
                               const mesh::Placement& placement, const mesh::Mesh& mesh, const mesh::Coordinates& at) {
   const StoredTensor* const own = checkpoint.find(stored_name(named, placement, mesh, at));

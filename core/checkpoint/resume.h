@@ -28,7 +28,7 @@ struct Position {
   bool operator==(const Position&) const = default;
 };
 
-/// Samples of training data consumed after `steps` steps of a run that starts at `first`. The job's batch size may
+/// Samples of training data consumed after `steps` steps of a run that starts at `first`. The job's batch size can
 /// differ from that of earlier steps.
 [[nodiscard]] std::int64_t samples_after(const job::Job& job, const Position& first, std::int64_t steps) noexcept;
 
@@ -45,7 +45,7 @@ struct NewestCheckpoint {
 [[nodiscard]] NewestCheckpoint newest_checkpoint(const std::filesystem::path& root);
 
 /// Throws Error{job} if the folder of the job's checkpoints has checkpoints (also ones that set_aside() renamed), but
-/// `newest` says that none can be read. A run from the start would replace them, although they may be repairable.
+/// `newest` says that none can be read. A run from the start would replace them, although the user could repair them.
 void require_readable(const job::Job& job, const NewestCheckpoint& newest);
 
 /// The checkpoint from which the job continues, according to [checkpoint] resume; empty if the job starts from the

@@ -55,7 +55,7 @@ struct TensorInfo {
 /// The size of the tensor in bytes; nothing if it exceeds 63 bits or a dimension is negative.
 [[nodiscard]] std::optional<std::uint64_t> tensor_bytes(const TensorInfo& info) noexcept;
 
-/// A tensor and its values. Values of a tensor that was read point into the mapped file and may be unaligned.
+/// A tensor and its values. Values of a tensor that was read point into the mapped file and can be unaligned.
 struct Tensor {
   TensorInfo info;
   std::span<const std::byte> bytes;

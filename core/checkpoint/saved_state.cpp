@@ -289,7 +289,7 @@ SavedState initialize_states(const job::Job& job, const graph::Graph& graph, run
     return {};
   }
   const FirstState first(job);
-  const SavedState saved = first.check(graph);  // checked again, because the files may have changed since
+  const SavedState saved = first.check(graph);  // checked again, because the files could have changed since
   for (const graph::StateId id : graph.states.ids()) {
     if (graph.states[id].kind == graph::StateKind::field) {
       device::HostTensor part(executor.queue(), executor.state(id), device::Access::write);

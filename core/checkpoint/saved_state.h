@@ -47,7 +47,7 @@ void check_saved_numbers(const job::Job& job, int threads);
 [[nodiscard]] std::int64_t last_step(const job::Job& job);
 
 /// Compares the files of [iterate] from with the model's fields. Throws Error{job} if a field is missing, has another
-/// shape or type, or does not exist in the model, and where first_step() throws.
+/// shape or type, or does not exist in the model. Also throws as first_step() does.
 SavedState check_saved_state(const job::Job& job, const graph::Graph& graph);
 
 /// Sets the initial values of every state. Fields are read from the files of [iterate] from, if the job has it; each

@@ -367,7 +367,7 @@ bool are_finite(std::span<const float> values) {
 
 void read_any_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to) {
   const DType stored = source.tensors[tensor].dtype;
-  if (stored == DType::f64) {  // its numbers may be too large for float32
+  if (stored == DType::f64) {  // its numbers can be too large for float32
     Converter converter(source, tensor, DType::f32);
     std::ranges::copy(converter.read(first, to.size()), std::as_writable_bytes(to).begin());
   } else {

@@ -11,12 +11,12 @@
 namespace shardrun::checkpoint {
 namespace {
 
-/// A tensor that is read from another one.
+/// How the values of a tensor are made from another tensor.
 struct Converted {
   enum class Kind : std::uint8_t { same, integers, scales } kind = Kind::same;
   std::size_t from = 0;    ///< the index of the other tensor
   std::int64_t width = 0;  ///< elements of a row of weights
-  bool is_turned = false;  ///< rows are columns of the other tensor
+  bool is_turned = false;  ///< whether its rows are the other tensor's columns
 
   [[nodiscard]] std::int64_t blocks() const { return (width + graph::block_elements - 1) / graph::block_elements; }
 };

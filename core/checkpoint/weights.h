@@ -38,8 +38,8 @@ struct StateFile {
 
 struct SaveCallbacks {
   std::function<void()> await_ranks = [] {};        ///< waits until every rank has called it
-  std::function<void()> parts_are_written = [] {};  ///< called by each rank after writing its own parts; may throw
-  std::function<void()> before_commit = [] {};      ///< called by the first rank; may throw
+  std::function<void()> parts_are_written = [] {};  ///< called by each rank after writing its own parts; can throw
+  std::function<void()> before_commit = [] {};      ///< called by the first rank; can throw
 };
 
 /// A part of a tensor that a rank writes.
