@@ -35,7 +35,7 @@ struct NpyHeader {
 inline constexpr std::size_t most_header_bytes = std::size_t{1} << 20U;
 
 /// Parses a header of version 1 to 3. Checks that exactly the array's values follow it. `head`: the whole file, or its
-/// first most_header_bytes. `bytes`: the size of the file. `source` names it in messages. Throws Error{data} for
+/// first most_header_bytes. `bytes`: the size of the file. `source` names the file in messages. Throws Error{data} for
 /// another format, a file of the wrong size, Fortran order, big-endian numbers, or a type that is not in NpyType.
 [[nodiscard]] NpyHeader parse_npy(std::span<const std::byte> head, std::size_t bytes, std::string_view source);
 

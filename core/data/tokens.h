@@ -71,9 +71,9 @@ struct TokenSplit {
 /// training_count() does.
 [[nodiscard]] TokenSplit split_tokens(std::int64_t tokens, double fraction, std::string_view source);
 
-/// Throws Error{data} unless there are at least context + 1 tokens: a window and its last target. For the message,
-/// `part` names the tokens ("the training part of 'corpus.txt'"), and `remedy` adds advice (", or another
-/// [data] split").
+/// Throws Error{data} if there are fewer than context + 1 tokens (a window and its last target). For the message,
+/// `part` names the tokens ("the training part of 'corpus.txt'"), and `remedy` adds advice (", or another [data]
+/// split").
 void require_context(std::int64_t tokens, std::int64_t context, std::string_view part, std::string_view remedy = "");
 
 /// Throws Error{data} if the file's tokens seem wider than the layout says: the first 512 tokens, read as numbers of
