@@ -28,8 +28,8 @@ class AtomicFile {
   /// Writes at an offset. The next write() continues after these bytes. Bytes that are never written are zeros.
   /// Throws Error{io}.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Makes the bytes durable, renames the file, and makes the new name durable. Nothing may be written afterwards.
-  /// Throws Error{io}; the path then has its earlier content, unless only the last step failed.
+  /// Makes the bytes durable, renames the file, and makes the new name durable. Do not write afterwards. Throws
+  /// Error{io}; the path then has its earlier content, unless only the last step failed.
   void commit();
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }

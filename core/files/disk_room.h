@@ -7,7 +7,7 @@
 
 namespace shardrun::files {
 
-/// How many bytes this user may still write, and which limit determines that.
+/// How many bytes this user can still write, and which limit determines that.
 struct DiskRoom {
   std::uint64_t bytes = 0;
   std::string of;          ///< the limit: "the file system of '/data'", "the disk quota of user 1000 at '/data'"
@@ -23,7 +23,7 @@ struct DiskRoom {
 /// that prevents it and the system's message. It is "" if no reason is visible without writing.
 [[nodiscard]] std::string why_unwritable(const std::filesystem::path& folder);
 
-/// The largest file that this process may write (ulimit -f), in bytes; nothing if there is no limit.
+/// The largest file that this process can write (ulimit -f), in bytes; nothing if there is no limit.
 [[nodiscard]] std::optional<std::uint64_t> file_size_limit();
 
 }  // namespace shardrun::files

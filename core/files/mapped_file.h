@@ -10,7 +10,7 @@
 
 namespace shardrun::files {
 
-/// A whole regular file, mapped read-only. The kernel reads pages when they are touched, and may drop them again.
+/// A whole regular file, mapped read-only. The kernel reads pages when they are touched, and can drop them again.
 /// REQUIRES: nobody truncates the file while it is mapped, because touching a page after the new end raises SIGBUS.
 /// Files that this project writes are replaced, never truncated.
 class MappedFile {

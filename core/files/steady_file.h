@@ -33,7 +33,7 @@ class SteadyFile {
  public:
   /// The fingerprint is made of whole pages.
   static constexpr std::size_t page = 4096;
-  /// By default, the number of bytes of a file that its fingerprint covers.
+  /// The number of bytes of a file that its fingerprint covers by default.
   static constexpr std::size_t usual_hashed = std::size_t{64} << 20U;
 
   /// Opens the file. `hashed`: how many bytes fingerprint() covers. Throws Error{data} if the path does not exist, is

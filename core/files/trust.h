@@ -23,8 +23,8 @@ void require_trusted_directory(const std::filesystem::path& directory);
 /// be able to create it. A broken link is not trusted.
 void require_trusted_search(const std::filesystem::path& directory);
 
-/// Checks a folder that will be written to: it and its direct subfolders must contain no link that a user other than
-/// this user or root has made. Such a link could lead writes or removals to other places. Throws Error{data}.
+/// Checks a folder that will be written to. The folder and its direct subfolders must contain no link that a user other
+/// than this user or root has made. Such a link could lead writes or removals to other places. Throws Error{data}.
 void require_no_links_of_others(const std::filesystem::path& folder);
 
 }  // namespace shardrun::files
