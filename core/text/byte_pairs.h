@@ -93,8 +93,8 @@ class BytePairs {
   /// unknown; the appended tokens are then invalid. Takes O(n log n) time. REQUIRES: UTF-8 of fewer than 2^31 bytes.
   [[nodiscard]] std::optional<std::size_t> encode(std::string_view piece, std::vector<std::int32_t>& tokens) const;
 
-  /// The end of the part that begins at `at` and can be encoded independently of the rest of the piece: no merge joins
-  /// the characters on both sides of its end.
+  /// The end of the part that begins at `at` and can be encoded independently of the rest of the piece, because no
+  /// merge joins the characters on both sides of its end.
   [[nodiscard]] std::size_t end_of_part(std::string_view piece, std::size_t at) const;
 
  private:
@@ -104,7 +104,7 @@ class BytePairs {
     std::int32_t whole = 0;
   };
 
-  // Kinds of characters: each ASCII character is its own kind; then the blank mark (U+2581), and all others.
+  // The kind of an ASCII character is its code. The blank mark (U+2581) has its own, and all others share one.
   static constexpr std::size_t blank = 128;
   static constexpr std::size_t other = 129;
   static constexpr std::size_t kinds = 130;

@@ -145,7 +145,7 @@ const std::uint8_t* character_classes() {
 void append_nfc(std::string_view text, std::string& to) {
   std::u32string part;
   for (std::size_t at = 0; at < text.size();) {
-    // Copies characters below first_mark unchanged, except the last one if a mark may follow it.
+    // Copies characters below first_mark unchanged, except the last one if a mark can follow it.
     std::size_t end = at;
     std::size_t last = at;
     while (end < text.size() && static_cast<unsigned char>(text[end]) < 0xCC) {  // first_mark is 0xCC 0x80 in UTF-8
