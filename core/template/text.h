@@ -51,8 +51,8 @@ enum class Side : std::uint8_t { left, right, both };
 
 /// Receives the parts of a text one after the other, so that millions of parts need no memory.
 using TakePart = std::function<void(std::string_view part)>;
-/// Splits at white space. `most`: the number of cuts; -1: no limit. `from_right`: cuts from the right; the last part
-/// comes first.
+/// Splits at white space. `most`: the number of cuts; -1: no limit. `from_right`: begins at the text's end, and gives
+/// the last part first.
 void split_at_space(std::string_view text, std::int64_t most, bool from_right, const TakePart& take);
 /// Splits at a separator; otherwise as split_at_space(). REQUIRES: the separator is not empty.
 void split_at(std::string_view text, std::string_view separator, std::int64_t most, bool from_right,

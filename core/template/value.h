@@ -45,7 +45,7 @@ struct Value {
     std::int64_t integer;
     bool boolean;
     double real;
-    Text* text;  ///< for text; for undefined: why using the value is an error (may be null)
+    Text* text;  ///< for text; for undefined: why using the value is an error (can be null)
     List* list;
     Dict* dict;  ///< for dict and name_space
     Function* function;
@@ -140,7 +140,7 @@ class Heap {
   /// Converts JSON to a value. Throws Error{data} for an integer above 2^63 - 1, and beyond the limits.
   Value of_json(const boost::json::value& json);
 
-  /// Counts one more level of nested calls and values while it lives. Throws Error{data} beyond the limit.
+  /// Counts one more level of nested calls and values during its lifetime. Throws Error{data} beyond the limit.
   class Deeper {
    public:
     explicit Deeper(Heap& heap);
