@@ -71,7 +71,7 @@ class JobProcess : public std::enable_shared_from_this<JobProcess> {
   Lines errors_;
   Events events_;
   pid_t pid_ = -1;
-  std::string unsent_;  ///< lines behind those that are being written
+  std::string unsent_;  ///< the lines to write after those in writing_
   std::string writing_;
   bool is_ending_ = false;
   bool has_failed_ = false;  ///< whether the job wrote a line that is no event; later events are ignored
