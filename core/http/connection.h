@@ -31,7 +31,7 @@ struct Response {
   int status = 200;
   std::string type = "application/json";
   std::string body;
-  std::vector<std::pair<std::string, std::string>> fields = {};  ///< beside those of every response
+  std::vector<std::pair<std::string, std::string>> fields = {};  ///< besides those of every response
 };
 
 [[nodiscard]] Response text_response(int status, std::string text);

@@ -26,7 +26,7 @@ class PageServer {
   /// Ends the thread once the handler has returned, and closes all connections.
   ~PageServer();
 
-  /// Where it listens, with the port that was found, such as "http://127.0.0.1:9100".
+  /// The URL at which the server listens, with the port that was found, such as "http://127.0.0.1:9100".
   [[nodiscard]] const std::string& address() const noexcept;
 
  private:
