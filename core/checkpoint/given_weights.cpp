@@ -255,7 +255,7 @@ void load_parameters(const TensorSource& given, const graph::Graph& graph, const
       continue;
     }
     load_states(source, tensor, executor, {id});
-    // The scales follow at once, because the source keeps a converted tensor only until another one is read.
+    // The scales are read next, because the source keeps a converted tensor only until another one is read.
     if (graph.states[id].contracted > 0) {
       const graph::StateId scales = graph::scales_of(graph, id);
       load_states(source, source.index_of(graph.states[scales].name), executor, {scales});

@@ -13,8 +13,8 @@
 
 namespace shardrun::checkpoint {
 
-// Model folders of Hugging Face's libraries: a config.json, and safetensors files with the tensor names of that
-// library. A model plugin translates both (shardrun/model.h). A GGUF file is presented as such a folder (gguf_model.h).
+// A model folder of Hugging Face's `transformers` has a config.json, and safetensors files with that library's tensor
+// names. A model plugin translates both (shardrun/model.h). A GGUF file is presented as such a folder (gguf_model.h).
 
 /// Whether the path is a folder with a config.json, or a GGUF file.
 [[nodiscard]] bool is_hub_model(const std::filesystem::path& path);
