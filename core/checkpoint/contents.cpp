@@ -24,7 +24,7 @@ constexpr std::array<std::pair<graph::DType, DType>, 8> types = {{
     {graph::DType::i8, DType::i8},
 }};
 
-/// The smallest piece for which a replicated part is divided among its ranks, in bytes.
+/// Ranks that hold the same part divide its writing only into pieces of at least this many bytes.
 constexpr std::uint64_t least_share = std::uint64_t{64} << 10U;
 
 bool is_master(const graph::Graph& graph, graph::StateId state) {
@@ -52,8 +52,8 @@ std::vector<std::int64_t> key_of(const mesh::Box& box) {
   return key;
 }
 
-/// The boxes that this rank writes, each with the index of its first element in the rank's memory of the state.
-/// Elements that other ranks write are left out.
+/// The boxes of a state that the rank at `at` writes, each with the index of its first element in that rank's memory of
+/// the state. Elements that other ranks write are left out.
 std::vector<std::pair<mesh::Box, std::int64_t>> own_boxes(const std::vector<std::int64_t>& shape,
                                                           const mesh::Placement& placement, const mesh::Mesh& mesh,
                                                           const mesh::Coordinates& at) {
@@ -69,7 +69,7 @@ std::vector<std::pair<mesh::Box, std::int64_t>> own_boxes(const std::vector<std:
   return boxes;
 }
 
-/// Adds the tensors of a state: one, or several if the state varies between ranks.
+/// Adds the tensors of a state to `all`. A state that varies between ranks has several, each with its own name.
 void add_held(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device,
               graph::StateId id, TensorRole role, std::vector<HeldTensor>& all) {
   const graph::StateId values = graph.master_of(id);
@@ -117,8 +117,8 @@ class Assignment {
   Contents take() { return std::move(contents_); }
 
  private:
-  /// Divides a part of the last tensor among ranks that hold it. Uses as many ranks as get shares of at least
-  /// least_share, and prefers ranks that have the fewest bytes to write so far.
+  /// Divides a part of the last tensor into equal shares for ranks that hold it. Takes as many ranks as possible
+  /// without shares below least_share, but at least one. Ranks with the fewest bytes to write so far are preferred.
   void divide(const HeldTensor::Part& part) {
     std::vector<std::size_t> ranks = part.ranks;
     const std::int64_t elements = part.box.elements();

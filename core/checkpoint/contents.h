@@ -21,7 +21,7 @@ struct SavedTensor {
 /// A tensor in a checkpoint, and which ranks hold each of its parts.
 struct HeldTensor {
   struct Part {
-    mesh::Box box;  ///< the elements; those that other ranks write are left out
+    mesh::Box box;  ///< the elements that one of `ranks` writes
     std::vector<std::size_t> ranks;
     std::int64_t first = 0;  ///< index of the box's first element in these ranks' memory of the state
   };
@@ -42,22 +42,22 @@ struct Contents {
   std::vector<std::vector<OwnPiece>> of_ranks;  ///< the pieces that each rank writes
 };
 
-/// The tensors of all states that are kept from step to step: parameters (in mixed precision their float32 copies),
-/// optimizer moments, fields, and hook states. `device`: the device of the ranks.
+/// The tensors of all states that are kept from step to step: parameters, optimizer moments, fields, and hook states. A
+/// parameter in mixed precision has the values of its float32 copy. `device`: the device of the ranks.
 [[nodiscard]] std::vector<HeldTensor> held_tensors(const graph::Graph& graph, const partition::Partition& partition,
                                                    const device::Device& device);
 
-/// Divides the writing among ranks. A part that several ranks hold is written once: they share it in pieces of at least
-/// 64 KiB, and ranks with the fewest bytes so far are preferred.
+/// Divides the writing among ranks. Ranks that hold the same part divide it into pieces of at least 64 KiB, so that
+/// each element is written once. Ranks with the fewest bytes so far are preferred.
 [[nodiscard]] Contents contents_of(std::vector<HeldTensor> tensors, std::int64_t ranks);
 
-/// The name of the tensor with this rank's values of a state: the state's name or, if the state varies between ranks, a
-/// name such as "residual@data=1".
+/// The name of the tensor with the values of a state on the rank at `at`. It is the state's name or, if the state
+/// varies between ranks, a name such as "residual@data=1".
 [[nodiscard]] std::string stored_name(const graph::State& state, const mesh::Placement& placement,
                                       const mesh::Mesh& mesh, const mesh::Coordinates& at);
 
-/// The role of a state that is kept from step to step. Nothing for other states, and for the float32 copy of a
-/// parameter, which is stored under the parameter's name.
+/// The role of a state that is kept from step to step. Returns nothing for other states. Also returns nothing for the
+/// float32 copy of a parameter, because the copy is stored under the parameter's name.
 [[nodiscard]] std::optional<TensorRole> role_of(const graph::Graph& graph, graph::StateId state);
 
 /// The element type with which a file stores a tensor of the graph.

@@ -17,7 +17,7 @@
 namespace shardrun::checkpoint {
 namespace {
 
-/// The indices of a source's tensors that are in one file.
+/// The indices of a source's tensors that one file gets.
 using Shard = std::vector<std::size_t>;
 
 TensorInfo exported(const TensorInfo& stored, std::optional<DType> type) {
@@ -125,7 +125,7 @@ void remove_file(const std::filesystem::path& path) {
   }
 }
 
-/// The files that exports have written to the folder. First is the file that readers open first.
+/// The files that exports write to this folder. The first two need not exist. Readers prefer the first to the second.
 std::vector<std::filesystem::path> exported_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files = {folder / one_file_name, folder / index_name};
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

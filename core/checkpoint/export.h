@@ -20,15 +20,15 @@ struct Exported {
   std::uint64_t bytes = 0;  ///< total bytes of the tensors
 };
 
-/// Writes all tensors to one file. Until it is complete, the path keeps the old file. Throws Error{data}, Error{io}, or
-/// Error{usage} if it would replace a file that is being read or a file of a checkpoint.
+/// Writes all tensors to one file. The path keeps an old file until the new one is complete. Throws Error{data},
+/// Error{io}, or Error{usage} if `path` is a file of the source or lies in a checkpoint's folder.
 [[nodiscard]] Exported export_file(const TensorSource& source, const std::filesystem::path& path,
                                    std::optional<DType> type);
 
-/// Writes a folder in the form of Hugging Face's libraries: model.safetensors or, if that would be larger than
-/// `max_bytes`, several files of at most that size and an index that names them. At any time readers find all old
-/// tensors or all new ones, because a new index names only new files. Removes the old files at the end. Throws as
-/// export_file().
+/// Writes a folder in the form of Hugging Face's libraries. It gets model.safetensors or, if the tensors exceed
+/// `max_bytes`, several files and an index that names them. At any time readers find all old tensors or all new ones,
+/// because a new index names only new files. Removes the old files at the end. Throws as export_file() does, with
+/// `folder` for the path's folder.
 [[nodiscard]] Exported export_folder(const TensorSource& source, const std::filesystem::path& folder,
                                      const ExportSettings& settings);
 

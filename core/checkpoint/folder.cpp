@@ -47,7 +47,7 @@ void remove_folder(const std::filesystem::path& path) {
   }
 }
 
-/// Swaps the names of two folders. Returns false if the file system cannot do it.
+/// Swaps the names of two folders. Returns false on failure, as on file systems that cannot do it.
 bool exchange_names(const std::filesystem::path& from, const std::filesystem::path& to) {
   return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0;
 }

@@ -15,8 +15,8 @@
 namespace shardrun::checkpoint {
 
 // A folder of checkpoints. A complete checkpoint has a name such as step-000120. While it is written it is
-// .step-000120.tmp, and while it is removed .step-000100.removed. So the name alone says whether a
-// checkpoint is complete.
+// .step-000120.tmp, and while it is removed it is .step-000120.removed. So the name alone says whether a checkpoint is
+// complete.
 
 /// The name of a checkpoint's folder: "step-000120".
 [[nodiscard]] std::string folder_name(std::int64_t step);
@@ -34,9 +34,9 @@ struct Listed {
 /// The checkpoints in a folder, in order of their steps. Empty if there is no such folder.
 [[nodiscard]] std::vector<Listed> list_checkpoints(const std::filesystem::path& root);
 
-/// The checkpoints to which a path refers: the path itself, those in it, or those in its subfolder `checkpoints`, which
-/// the folder of a run has. Every folder with a manifest counts as a checkpoint; without a checkpoint's name, its step
-/// is -1.
+/// The checkpoints to which a path refers. `given` itself is the only one if it has a manifest or a checkpoint's name;
+/// without the name, its step is -1. Otherwise they are the checkpoints in `given` or, if there are none, those in its
+/// subfolder `checkpoints` (a run's folder has one).
 [[nodiscard]] std::vector<Listed> checkpoints_at(const std::filesystem::path& given);
 
 /// Makes the folder into which ranks will write a checkpoint, and returns its path. Removes what an interrupted attempt
@@ -50,12 +50,12 @@ void require_none_unfinished(const std::filesystem::path& root, std::span<const 
 [[nodiscard]] std::filesystem::path unfinished_path(const std::filesystem::path& root, std::int64_t step);
 
 /// Completes a checkpoint whose files are all written and durable: writes its manifest, and gives the folder its name.
-/// Replaces a checkpoint of the same step. Throws Error{io} if a file is missing or has another size,
-/// or if the system refuses.
+/// Replaces a checkpoint of the same step. Throws Error{io}, also if a file is missing or has another size.
 void commit_checkpoint(const std::filesystem::path& root, const Manifest& manifest);
 
-/// Locks a folder of checkpoints for one writer while the result lives. Makes the folder if it is missing. Throws
-/// Error{io} if another process has locked it. Does nothing on a file system that cannot lock folders.
+/// Locks a folder of checkpoints for one writer while the result lives, unless the file system has no locks. Makes the
+/// folder if it is missing. Throws Error{io} if another process has the lock; Error{data} if the folder cannot be made
+/// or has links of other users.
 [[nodiscard]] files::Folder lock_checkpoints(const std::filesystem::path& root);
 
 /// Which checkpoints are kept.

@@ -25,9 +25,9 @@ float half_at(const std::uint8_t* at) { return sdk::widen(sdk::Half{two_bytes(at
 
 float number(unsigned value) { return static_cast<float>(value); }
 
-/// Computes to[e] = scale * (bits[e] - subtracted) + added, for a block of 32 elements. Bits 0 to 3 of element j are
-/// the lower half of byte j of `low`; those of element j + 16 are its upper half. Bit 4 of element i is bit i of
-/// `high`. Null `high` or `added`: zero.
+/// Computes to[e] = scale * (bits[e] - subtracted) + *added, for a block of 32 elements. Bits 0 to 3 of element j are
+/// the lower half of byte j of `low`. Bits 0 to 3 of element j + 16 are the upper half of the same byte. Bit 4 of
+/// element i is bit i of `high`. If `high` or `added` is null, its bits or its value are zero.
 void small_block(const std::uint8_t* low, const std::uint8_t* high, float scale, int subtracted, const float* added,
                  float* to) {
   std::uint32_t fifth = 0;
@@ -59,8 +59,9 @@ void scales_and_minima(const std::uint8_t* packed, std::array<unsigned, 8>& scal
   }
 }
 
-/// A block of Q4_K or Q5_K: groups of 32 elements, each with a scale and a minimum. Two groups share 32 bytes of `low`:
-/// the first has the lower 4 bits of each byte. `high`: bit g of byte j is bit 4 of element j of group g; null: zero.
+/// Decodes a block of Q4_K or Q5_K. It has 8 groups of 32 elements, each with a scale and a minimum. Two groups share
+/// 32 bytes of `low`; the first has the lower 4 bits of each byte. Bit g of byte j of `high`, which is null for Q4_K,
+/// is bit 4 of element j of group g.
 void k_block(const std::uint8_t* head, const std::uint8_t* high, const std::uint8_t* low, float* to) {
   const float scale = half_at(head);
   const float minimum = half_at(head + 2);
@@ -79,9 +80,8 @@ void k_block(const std::uint8_t* head, const std::uint8_t* high, const std::uint
   }
 }
 
-/// A block of Q6_K: 128 bytes with the lower 4 bits, 64 bytes with the upper 2 bits, 16 scales of 8 bits, one half
-/// (float16). Each half of the block has 4 groups of 32 elements. Groups 0 and 2 share their bytes of lower bits, as do
-/// groups 1 and 3; all four share 32 bytes of upper bits.
+/// Decodes a block of Q6_K: 128 bytes of lower 4 bits, 64 bytes of upper 2 bits, 16 scales of 8 bits, a float16 scale.
+/// Each half has 4 groups of 32 elements. Groups 0 and 2 share bytes of lower bits, as do 1 and 3; all share the upper.
 void q6_k(const std::uint8_t* block, float* to) {
   const std::uint8_t* const scales = block + 192;
   const float scale = half_at(block + 208);

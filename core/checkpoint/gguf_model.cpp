@@ -41,7 +41,7 @@ struct Renamed {
   Layout layout = Layout::same;
 };
 
-/// Keys of a GGUF file's metadata, after "ARCHITECTURE.", with the key of config.json for each.
+/// Keys of a GGUF file's metadata without the prefix "ARCHITECTURE.", each with the setting's key in config.json.
 using Keys = std::span<const std::pair<std::string_view, std::string_view>>;
 
 struct Family {
@@ -134,7 +134,7 @@ void add_value(const std::string& key, const GgufValue& value, std::vector<Confi
       value);
 }
 
-/// Settings in config.json of rotary embeddings of type llama3. They determine the factors by which wavelengths grow.
+/// Settings in config.json of rotary embeddings of type llama3. grown() makes the factors of wavelengths of them.
 struct Growth {
   double factor = 1;
   double high = 4;  ///< high_freq_factor; low_freq_factor is always 1
@@ -153,8 +153,8 @@ double grown(const Growth& growth, double wavelength) {
   return 1 / ((1 - share) / growth.factor + share);
 }
 
-/// Finds settings that give these factors. The factors determine low_freq_factor only up to a common scale, so it is
-/// set to 1. Nothing if no settings give the factors.
+/// Finds settings that give these factors, or returns nothing if none do. Many settings give the same factors, so
+/// low_freq_factor is set to 1.
 std::optional<Growth> growth_of(const std::vector<float>& factors, const std::vector<double>& wavelengths) {
   const double factor = static_cast<double>(factors.back());
   std::vector<std::size_t> between;
@@ -311,8 +311,8 @@ class Translation {
 
   bool has(std::string_view key) const { return std::ranges::find(config_, key, &ConfigValue::key) != config_.end(); }
 
-  /// Returns a value of the metadata and marks its key as understood. A list with a value per layer must have equal
-  /// values, and counts as one value.
+  /// Returns a value of the metadata, or nothing if it is missing, and marks its key as understood. For a list with a
+  /// value per layer, returns the one value. Throws Error{data} if the list's values differ.
   std::optional<GgufValue> take(const std::string& key) {
     taken_.insert(prefix_ + key);
     const auto found = gguf_.metadata.find(prefix_ + key);
@@ -459,7 +459,7 @@ class Translation {
     config_.push_back(number_value(at + "original_max_position_embeddings", growth->original));
   }
 
-  /// Throws if the metadata has a key that take() has not asked for, because it might change what the model computes.
+  /// Throws Error{data} if the metadata has a key that take() was not asked for. Such a key can change the model.
   void refuse_rest() const {
     for (const auto& [key, value] : gguf_.metadata) {
       if (key.starts_with(prefix_) && !taken_.contains(key)) {
@@ -482,7 +482,7 @@ class Translation {
 
 // Tensors -------------------------------------------------------------------------------------------------------------
 
-/// Elements from index `first` on, in the file's order, as float32.
+/// Reads `count` elements from index `first` on, in the file's order, as float32.
 std::vector<float> numbers_of(const Stored& stored, std::int64_t first, std::int64_t count) {
   const files::GgufBlock& block = files::block_of(stored.tensor.type);
   const auto elements = static_cast<std::int64_t>(block.elements);
@@ -499,7 +499,7 @@ std::vector<float> numbers_of(const Stored& stored, std::int64_t first, std::int
   return numbers;
 }
 
-/// Elements of a tensor with Layout::turned, in Hugging Face's order. Reads all heads that contain them.
+/// Reads elements of a tensor with Layout::turned, in Hugging Face's order. Reads all heads that contain them.
 std::vector<float> turned_numbers(const Stored& stored, std::int64_t first, std::int64_t count) {
   const std::int64_t width = stored.tensor.shape.size() > 1 ? stored.tensor.shape.back() : 1;
   const std::int64_t head = stored.head_rows * width;
@@ -581,7 +581,7 @@ std::string architecture_of(const GgufContents& contents, const std::filesystem:
   return *architecture;
 }
 
-/// Removes the tensor with the factors of the rotation from the list, and reads it. Nothing if there is none.
+/// Removes rope_freqs from the list, and returns its first 4096 elements at most. Returns nothing if it is not there.
 std::optional<std::vector<float>> take_factors(std::vector<Stored>& tensors) {
   const auto found =
       std::ranges::find(tensors, rotation_factors, [](const Stored& stored) { return stored.tensor.name; });
@@ -594,7 +594,7 @@ std::optional<std::vector<float>> take_factors(std::vector<Stored>& tensors) {
   return factors;
 }
 
-/// Makes the file's fingerprint cover the header and a page of each tensor.
+/// Makes the file's fingerprint cover all bytes before the first tensor, and what hash_tensor() takes of each tensor.
 void hash_header_and_tensors(files::SteadyFile& file, const GgufContents& contents) {
   std::size_t header = file.size();
   for (const GgufTensor& tensor : contents.tensors) {

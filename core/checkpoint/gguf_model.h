@@ -15,12 +15,12 @@
 
 namespace shardrun::checkpoint {
 
-/// A model in a GGUF file or in the parts of a split file, presented as a model folder of Hugging Face's libraries:
-/// with the keys of its config.json and its names of tensors. If the architecture is unknown, keys and names stay those
-/// of the file.
+/// A model in a GGUF file or in the parts of a split file. Its settings have the keys of Hugging Face's config.json,
+/// and its tensors have the names of Hugging Face's models. If the architecture is unknown, keys and names are the
+/// file's.
 class GgufModel {
  public:
-  /// `path`: the file, or the first of its parts. Reads no tensor except rope_freqs. Throws Error{data}.
+  /// `path`: the file, or the first of its parts. Reads no tensor except rope_freqs. Throws Error{data}, Error{io}.
   explicit GgufModel(const std::filesystem::path& path);
   GgufModel(const GgufModel&) = delete;
   GgufModel& operator=(const GgufModel&) = delete;
@@ -28,7 +28,7 @@ class GgufModel {
   [[nodiscard]] const std::vector<sdk::ConfigValue>& config() const noexcept { return config_; }
   /// The tensors as float32. Reading part of a quantised tensor converts only the blocks that contain it.
   [[nodiscard]] const TensorSource& source() const noexcept { return source_; }
-  /// Whether any tensor is stored in blocks with fewer bits than its elements have.
+  /// Whether any tensor is of a quantised type, such as Q8_0.
   [[nodiscard]] bool is_quantised() const;
   [[nodiscard]] bool has_tokenizer() const { return contents_.metadata.contains("tokenizer.ggml.model"); }
   /// A text that identifies the content of all parts.
@@ -43,7 +43,7 @@ class GgufModel {
   TensorSource source_;
 };
 
-/// Converts whole blocks to float32, with the same bits as gguf-py. REQUIRES: `to` has the size of all elements of
+/// Converts whole blocks to float32, with the same bits as gguf-py. REQUIRES: `to` has room for exactly the elements of
 /// `blocks`.
 void dequantise(files::GgufType type, std::span<const std::byte> blocks, std::span<float> to);
 

@@ -25,7 +25,7 @@
 namespace shardrun::checkpoint {
 namespace {
 
-/// The weights file in a run's folder; if the run has not ended, the folder of its checkpoints.
+/// The path of the weights file in a run's folder. Throws Error{usage} if only an iterated run's state is there.
 std::filesystem::path weights_in(const std::filesystem::path& run) {
   if (!std::filesystem::exists(metrics::weights_path(run)) && std::filesystem::exists(metrics::state_path(run))) {
     throw Error(ErrorCode::usage,
@@ -47,7 +47,7 @@ void require_weights(const std::filesystem::path& folder, const std::filesystem:
                           folder.native(), weights.filename().native(), one_file_name, index_name));
 }
 
-/// Whether a checkpoint is newer than the weights, because the run has continued since it wrote them.
+/// Whether the weights are missing, or older than the newest checkpoint of a run that has not finished.
 bool are_outdated(const std::filesystem::path& weights, const Listed& newest) {
   std::error_code failed;
   const auto of_weights = std::filesystem::last_write_time(weights, failed);
@@ -63,7 +63,7 @@ bool are_outdated(const std::filesystem::path& weights, const Listed& newest) {
 }
 
 /// Calls `take` with pieces of this rank's part of a tensor, in order. `local`: the index of a piece's first element in
-/// the part. Reads little besides the part, except from a source with slow reads.
+/// the part. Also reads elements between the part's rows: few, or many if the source has slow reads.
 void stream_part(const TensorSource& source, std::size_t tensor, const mesh::Box& box,
                  const std::function<void(std::int64_t local, std::span<const float> values)>& take) {
   // The largest gap between two rows, in elements, for which one read over the gap is faster than two reads.
@@ -94,7 +94,7 @@ void stream_part(const TensorSource& source, std::size_t tensor, const mesh::Box
 }
 
 /// Throws Error{data} with the place of the first value that `dtype` would round to infinity. `values`: elements of
-/// this rank's part from number `local` on.
+/// this rank's part from index `local` on.
 void require_held(const TensorSource& source, std::size_t tensor, const mesh::Box& box, std::int64_t local,
                   std::span<const float> values, graph::DType dtype) {
   const float overflow = device::overflow_of(dtype);
@@ -255,7 +255,7 @@ void load_parameters(const TensorSource& given, const graph::Graph& graph, const
       continue;
     }
     load_states(source, tensor, executor, {id});
-    // Next, because a converted tensor is kept until another one is read.
+    // The scales are read next, because the source keeps a converted tensor only until another one is read.
     if (graph.states[id].contracted > 0) {
       const graph::StateId scales = graph::scales_of(graph, id);
       load_states(source, source.index_of(graph.states[scales].name), executor, {scales});

@@ -58,7 +58,7 @@ OpenTensor tensor_of_checkpoint(const std::filesystem::path& path, std::string_v
   return tensor_in(checkpoint, states_of(*checkpoint), name);
 }
 
-/// The step in a file's metadata; unknown_step for weights and for files of other programs.
+/// The step in a state file's metadata. Returns unknown_step for weights and for files of other programs.
 std::int64_t step_in(const SafetensorsFile& file) {
   const Metadata of_states = describe_state(0);
   const bool is_state =
@@ -68,7 +68,7 @@ std::int64_t step_in(const SafetensorsFile& file) {
 
 constexpr std::size_t most_summary_bytes = std::size_t{1} << 28U;
 
-/// The number of steps after which a run saved its weights, as its summary says; unknown_step if it does not.
+/// The number of steps after which a run saved its weights; unknown_step if its summary is unreadable or says "failed".
 std::int64_t step_of_run(const std::filesystem::path& run) {
   try {
     const metrics::Summary summary =

@@ -11,7 +11,7 @@
 
 namespace shardrun::checkpoint {
 
-/// A tensor that is open for reading. It keeps its files open.
+/// A tensor that is open for reading. The object from which it reads lives as long as `read` does.
 struct OpenTensor {
   TensorInfo info;
   std::filesystem::path path;                ///< named in messages
@@ -24,14 +24,14 @@ struct OpenTensor {
 /// state-000100.safetensors), the folder of outputs, weights.safetensors, and checkpoints.
 class History {
  public:
-  /// Where to look: in the results alone, or also in checkpoints, which a continuing run removes.
+  /// Where to look. `results`: in state files and outputs. `all`: also in checkpoints and weights.safetensors.
   enum class From : std::uint8_t { results, all };
 
   /// The step of weights if neither their metadata nor their run tells it.
   static constexpr std::int64_t unknown_step = -1;
 
   /// Finds the saved tensors of this name. `given`: the folder of a run or of checkpoints, a checkpoint, or a
-  /// safetensors file. Throws Error{data}, which lists the names that exist, if nothing with this name was saved.
+  /// .safetensors file. Throws Error{usage} if it is none of these, Error{data} if the tensor is missing or unreadable.
   History(const std::filesystem::path& given, std::string name, From from = From::all);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -58,7 +58,7 @@ class History {
 
   std::string name_;
   std::map<std::int64_t, Saved> saved_;
-  std::vector<std::string> others_;  ///< names of other saved tensors, for the error message
+  std::vector<std::string> others_;  ///< names of all saved tensors, for the error message
 };
 
 /// Reads elements from index `first` on as float64. REQUIRES: the tensor's type is one that tensors of jobs can have.

@@ -82,7 +82,7 @@ const char* name_of(DType type) {
   return type == DType::bf16 ? "bfloat16" : type == DType::f16 ? "float16" : "float32";
 }
 
-/// The member of a JSON value that a flattened key names, such as "a.b.0". A number is an index in an array.
+/// Returns the member that a flattened key such as "a.b.0" names, and makes it if it is missing. A number is an index.
 boost::json::value& member_of(boost::json::value& root, std::string_view key) {
   boost::json::value* at = &root;
   while (!key.empty()) {
@@ -151,7 +151,7 @@ std::size_t elements_of(const TensorInfo& info) { return *tensor_bytes(info) / e
 
 bool is_all(const TensorPart& part) { return part.size == 0 && part.first == 0; }
 
-/// If the tensor is a consecutive range of one other tensor: the index of the range's first element there.
+/// The first index of the range if the tensor is a consecutive range of one other tensor; nothing for other tensors.
 std::optional<std::int64_t> place_in(const Made& made, const std::vector<TensorInfo>& from) {
   if (made.pieces.size() != 1 || made.pieces[0].rows > 0 || !is_all(made.pieces[0].to)) {
     return std::nullopt;
@@ -200,8 +200,8 @@ std::vector<std::byte> transposed(const std::vector<std::byte>& bytes, std::size
   return turned;
 }
 
-/// Reads tensors whose values come from other tensors. Keeps at most one in memory: the last one that had
-/// to be composed.
+/// Reads tensors whose values come from other tensors. Keeps in memory only the last tensor that it composed from
+/// several pieces.
 class Maker {
  public:
   Maker(const TensorSource& from, std::vector<Made> tensors) : from_(from), tensors_(std::move(tensors)) {}
@@ -311,7 +311,7 @@ std::vector<TensorName> names_in(const TensorSource& files, std::vector<TensorNa
                                            files.path.native(), fmt::join(shown, "\n  ")));
 }
 
-/// Throws Error{data} unless the tensors fill every element of every parameter.
+/// Throws Error{data} unless the tensors fill each element of each parameter exactly once.
 void require_all(const graph::Graph& graph, const std::vector<Made>& states) {
   for (const graph::State& state : graph.states) {
     const auto found = std::ranges::find(states, state.name, [](const Made& made) { return made.info.name; });
@@ -341,8 +341,8 @@ void require_all(const graph::Graph& graph, const std::vector<Made>& states) {
   }
 }
 
-/// How each state is filled from the tensors of a folder. Throws Error{data} that lists tensors that are missing,
-/// unknown or of another shape.
+/// Finds how each state is filled from the tensors of a folder. Throws Error{data} with a list of the tensors that are
+/// missing, unknown or of another shape, or if the tensors do not fill every parameter.
 std::vector<Made> states_made_of(const TensorSource& files, const graph::Graph& graph,
                                  const std::vector<TensorName>& names) {
   std::map<std::string_view, std::size_t> there;
@@ -408,8 +408,8 @@ TensorSource states_in(const TensorSource& files, const workload::Model& model, 
   return source_made_of(files, states_made_of(files, graph, names), describe_model(model_section(model, settings), ""));
 }
 
-/// Reduces the option `context` if the model's default is large: a model may allow 131,072 tokens, and a batch of such
-/// contexts takes much memory. Returns a note for the user; "" if nothing changed.
+/// Reduces the option `context` to `usual_context` if it is larger, because some models allow 131,072 tokens, and a
+/// batch of such contexts takes much memory. Returns a note for the user; "" if nothing changed.
 std::string bound_context(OptionValues& options) {
   if (!options.has("context") || options.integer("context") <= usual_context) {
     return "";

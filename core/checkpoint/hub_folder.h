@@ -13,13 +13,13 @@
 
 namespace shardrun::checkpoint {
 
-// Model folders of Hugging Face's libraries: a config.json, and safetensors files with the tensor names of that
-// library. A model plugin translates both (shardrun/model.h). A GGUF file is presented as such a folder (gguf_model.h).
+// A model folder of Hugging Face's `transformers` has a config.json, and safetensors files with that library's tensor
+// names. A model plugin translates both (shardrun/model.h). A GGUF file is presented as such a folder (gguf_model.h).
 
 /// Whether the path is a folder with a config.json, or a GGUF file.
 [[nodiscard]] bool is_hub_model(const std::filesystem::path& path);
 
-/// A key of config.json, and its effect on the model.
+/// A key of config.json, and its effect on the model's options.
 struct UnderstoodKey {
   std::string key;    ///< "a.b" for a key of a nested object
   std::string value;  ///< the value as text
@@ -40,14 +40,14 @@ class HubFolder {
   [[nodiscard]] const TensorSource& source() const noexcept { return source_; }
   /// A text that identifies the weights.
   [[nodiscard]] std::string fingerprint() const { return gguf_ ? gguf_->fingerprint() : files_->fingerprint(); }
-  /// The text of a config.json for a folder whose tensors have this type.
+  /// The text of a config.json for a folder whose tensors have this type. Throws Error{data} if it cannot be read.
   [[nodiscard]] std::string config(DType type) const;
-  /// All keys of config.json, in order, with their meanings. To find a key's meaning, it is removed once and changed
-  /// once, and the options of the model that change are listed.
+  /// All keys of config.json, in order, with their meanings. A key's meaning lists the options of the model that differ
+  /// if the key is removed or, if none do, if its value is changed.
   [[nodiscard]] std::vector<UnderstoodKey> understood_keys() const;
   /// The tensors under their names in the folder. Those of a GGUF file are converted to float32.
   [[nodiscard]] const TensorSource& tensors() const noexcept { return gguf_ ? gguf_->source() : files_->source(); }
-  /// Whether it is a GGUF file with quantised tensors.
+  /// Whether the weights are in a GGUF file with quantised tensors.
   [[nodiscard]] bool is_quantised() const { return gguf_ && gguf_->is_quantised(); }
   /// A note for the user about how config.json was read; "" if there is none.
   [[nodiscard]] const std::string& note() const noexcept { return note_; }
@@ -67,13 +67,13 @@ class HubFolder {
   std::string note_;
 };
 
-/// The parameters of a model under the names that its hub folder uses. `weights` and `model` must outlive the result.
-/// Throws Error{usage} if the model has no form for hub folders.
+/// The parameters of a model under the names that its hub folder uses. The object from which `weights` reads must
+/// outlive the result. Throws Error{usage} if the model has no form for hub folders, Error{data} if one is missing.
 [[nodiscard]] TensorSource hub_tensors(const TensorSource& weights, const workload::Model& model,
                                        const workload::ModelSettings& settings);
 
-/// The parameters of a model, read from tensors with the names of its hub folder. `files` and `model` must outlive the
-/// result. Throws Error{data} if tensors are missing, unknown or of another shape, or leave parameters incomplete.
+/// The parameters of a model, read from tensors with the names of its hub folder. The object from which `files` reads
+/// must outlive the result. Throws Error{data} if a tensor is missing, unknown, of another shape, or incomplete.
 [[nodiscard]] TensorSource states_of_hub(const TensorSource& files, const workload::Model& model,
                                          const workload::ModelSettings& settings);
 

@@ -49,8 +49,8 @@ std::vector<Imported> imported_states(const graph::Graph& graph, const device::D
   return states;
 }
 
-/// Finds the source's tensor for each state. The source may lack optimizer states.
-/// Throws Error{data} that lists every difference.
+/// Finds the source's tensor for each state. Optimizer states that the source lacks are no difference. Throws
+/// Error{data} that lists every difference.
 void match(const TensorSource& source, std::vector<Imported>& states) {
   std::map<std::string_view, std::size_t> by_name;
   for (std::size_t i = 0; i < source.tensors.size(); ++i) {

@@ -20,7 +20,7 @@ using boost::json::array;
 using boost::json::object;
 using boost::json::value;
 
-/// The version of the manifest's format. It grows with each change that this program could not read.
+/// The version of the manifest's format. It grows with each change that earlier programs cannot read.
 constexpr std::int64_t format_number = 1;
 
 constexpr std::array<std::string_view, 4> role_names = {"parameter", "optimizer", "field", "hook"};
@@ -249,7 +249,7 @@ void require_hash(const Fields& fields, std::string_view text) {
   }
 }
 
-/// Throws if two names are equal. `named`: the files or the tensors of a manifest.
+/// Throws Error{data} if two names are equal. `named`: the files or the tensors of a manifest.
 template <typename Named>
 void require_different_names(const Fields& fields, std::string_view place, const std::vector<Named>& named) {
   std::vector<std::string_view> names;

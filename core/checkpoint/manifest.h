@@ -48,7 +48,7 @@ struct StoredFile {
   bool operator==(const StoredFile&) const = default;
 };
 
-/// What must be equal in a run that saved and in a run that continues from its checkpoint.
+/// What a run that continues from a checkpoint compares with the run that saved it (check_resumed()).
 struct RunIdentity {
   std::string task;   ///< "train" or "iterate"
   std::string model;  ///< the section [model] of the job file, with all options
@@ -65,7 +65,7 @@ struct RunIdentity {
 struct Manifest {
   std::int64_t step = 0;           ///< steps done
   std::int64_t samples = 0;        ///< samples of training data consumed
-  std::int64_t base = 0;           ///< steps done in the state of [iterate] from, before the job's own steps
+  std::int64_t base = 0;           ///< steps that the state of [iterate] from has before the job's own steps
   bool evaluated = true;           ///< whether the evaluation due after this step has been done
   std::optional<double> loss;      ///< the loss of this step; nothing when iterating
   std::optional<double> val_loss;  ///< the last measured validation loss

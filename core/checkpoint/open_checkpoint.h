@@ -15,12 +15,12 @@
 
 namespace shardrun::checkpoint {
 
-/// A checkpoint that is open for reading. A file is opened when it is first read, and a limited number stay open. Only
-/// one thread at a time may use the object.
+/// A checkpoint that is open for reading. A file is opened when it is first read, and at most 64 stay open. Only one
+/// thread at a time may use the object.
 class OpenCheckpoint {
  public:
   /// Reads the manifest. Checks it, the step in the folder's name (if there is one), and the sizes of files. `folder`:
-  /// the checkpoint's folder. Throws Error{data} if files are missing, damaged or links.
+  /// the checkpoint's folder. Throws Error{data} if files are missing, damaged or links; Error{io} as SteadyFile does.
   explicit OpenCheckpoint(std::filesystem::path folder);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
@@ -32,16 +32,16 @@ class OpenCheckpoint {
   [[nodiscard]] const StoredTensor* find(std::string_view name) const noexcept;
 
   /// Compares the bytes of a file with the manifest's hash, and its header with the manifest's pieces. `number`: the
-  /// file's index in the manifest. Throws Error{data}.
+  /// file's index in the manifest. Throws Error{data} if they differ, Error{io} if the file cannot be read.
   void check_file(std::size_t number) const;
   void check_all_files() const;
-  /// Frees what is needed only for reading. These are the open files, which keep the disk space of removed files, and
-  /// the manifest's tensors (hundreds of megabytes for a thousand ranks). Nothing may be read afterwards.
+  /// Closes the files, which keep the disk space of removed files, and frees the manifest's files and tensors (hundreds
+  /// of megabytes for a thousand ranks). No tensor can be read afterwards.
   void release() const noexcept;
 
-  /// Copies a part of a tensor into `to`, in row-major order and in the stored type. May read bytes between the
-  /// requested ones if that saves reads. Throws Error{data} if an element is in no piece or in several, Error{io} if a
-  /// file has changed.
+  /// Copies a part of a tensor into `to`, in row-major order and in the stored type. Reads bytes between the requested
+  /// ones, too, if that saves reads. Throws Error{data} if an element is in no piece or in several, or if a file was
+  /// replaced; Error{io} if a file became shorter; Error{internal} if `to` is too small.
   void read(const StoredTensor& tensor, const mesh::Box& part, std::span<std::byte> to) const;
 
  private:
@@ -57,7 +57,7 @@ class OpenCheckpoint {
 /// manifest. Reads no tensor.
 [[nodiscard]] bool can_be_opened(const std::filesystem::path& folder);
 
-// Functions that open and check the parts of a checkpoint. All throw Error{data}.
+// These functions open and check parts of a checkpoint. They throw Error{data}, and Error{io} as SteadyFile does.
 
 /// Opens a file of a checkpoint. Throws if it is a link or no regular file.
 [[nodiscard]] files::SteadyFile open_stored(const std::filesystem::path& path);

@@ -26,14 +26,14 @@ struct FilePart {
   std::int64_t first = 0;  ///< index of the first element in the rank's part
 };
 
-/// A safetensors file with parts of one rank's states. It is the rank's file of a checkpoint, or a snapshot that is
-/// compared with others. Its metadata says where each part is in its whole tensor (place_text()). The layout does not
-/// depend on the values.
+/// A safetensors file with parts of one rank's states. It is the rank's file of a checkpoint, or a snapshot that
+/// `verify` compares with those of other ranks. Its metadata says where each part is in its whole tensor
+/// (place_text()). The layout does not depend on the values.
 class RankFile {
  public:
   /// Computes the file's layout. REQUIRES: all parts have different names.
   explicit RankFile(const std::vector<FilePart>& parts);
-  /// The file that this rank writes for a checkpoint.
+  /// The file that `rank` writes for a checkpoint.
   RankFile(const Contents& contents, std::int64_t rank);
 
   [[nodiscard]] std::uint64_t bytes() const noexcept { return layout_.file_bytes; }
@@ -58,7 +58,7 @@ class RankFile {
   std::vector<Source> sources_;  ///< where the values of each of layout_.tensors are
 };
 
-/// Sets the files and tensors of a manifest. `files`: the files of all ranks, in the order of ranks.
+/// Sets the manifest's `files` and `tensors`. `files`: the files of all ranks, in the order of ranks.
 void describe(const Contents& contents, std::vector<StoredFile> files, Manifest& manifest);
 
 /// The key of a file's metadata under which the place of a tensor is stored.
@@ -68,8 +68,8 @@ void describe(const Contents& contents, std::vector<StoredFile> files, Manifest&
 /// If the part is only elements 5 to 11 of a box of shape 4,16: "4,0 of 8,16, elements 5:12 of 4,16".
 [[nodiscard]] std::string place_text(const mesh::Box& box, const std::vector<std::int64_t>& whole);
 
-/// The place that a file's metadata gives for a tensor. Nothing if there is none, or if it does not fit the shape of
-/// the whole tensor or of the stored one.
+/// The place that a file's metadata gives for a tensor. Returns nothing if the metadata has none, or if the place does
+/// not fit the shape of the whole tensor or of the stored one.
 [[nodiscard]] std::optional<mesh::Box> place_in(const Metadata& metadata, const TensorInfo& stored,
                                                 const std::vector<std::int64_t>& whole);
 

@@ -103,16 +103,16 @@ void convert(const OpenCheckpoint& checkpoint, const StoredTensor& tensor, const
   }
 }
 
-/// The tensor with this rank's values of a state; null if the checkpoint has none. If the state now varies between
-/// ranks, but did not when it was saved, all ranks get the same tensor.
+/// The tensor with a state's values for the rank at `at`; null if the checkpoint has none. If the state now varies
+/// between ranks, but did not when it was saved, all ranks get the same tensor.
 const StoredTensor* tensor_of(const OpenCheckpoint& checkpoint, const graph::State& named,
                               const mesh::Placement& placement, const mesh::Mesh& mesh, const mesh::Coordinates& at) {
   const StoredTensor* const own = checkpoint.find(stored_name(named, placement, mesh, at));
   return own != nullptr ? own : checkpoint.find(named.name);
 }
 
-/// Whether a state is loaded from the checkpoint. All are, except a hook's state that the checkpoint lacks for
-/// some rank.
+/// Whether a state is loaded from the checkpoint. All states are, except a hook's state that the checkpoint lacks, or
+/// has with another shape, for some rank.
 bool goes_along(const OpenCheckpoint& checkpoint, const graph::Graph& graph, const partition::Placements& placements,
                 graph::StateId id) {
   if (role_of(graph, id) != TensorRole::hook) {
@@ -138,7 +138,8 @@ std::string some_of(const std::set<std::string>& names) {
                      names.size() - most);
 }
 
-/// Checks that the checkpoint has all that the job's states need. Returns the names of hook states that it lacks.
+/// Compares the checkpoint's states with the job's. run() throws Error{job} if they do not fit. It returns notices for
+/// the user about hook states that only one of them has.
 class StateCheck {
  public:
   StateCheck(const job::Job& job, const OpenCheckpoint& checkpoint, const graph::Graph& graph,
@@ -206,8 +207,8 @@ class StateCheck {
     }
   }
 
-  /// Throws an error: a state was saved for each rank separately, and this job's ranks are others. `tensor`: one rank's
-  /// saved value.
+  /// Throws Error{job} that says that each rank saved its own values of a state, and that this job has other ranks.
+  /// `tensor`: one rank's values.
   [[noreturn]] void refuse_varying(const StoredTensor& tensor) const {
     refuse(
         fmt::format("has the {} {} for each rank of strategy {} on its own ({}), and no other ranks can take them: go "
@@ -233,7 +234,7 @@ class StateCheck {
   std::set<std::string> begun_;
 };
 
-/// The line of a job file's section that names the model or the engine.
+/// The line that names the model, or the engine if there is one, in the text of a job file's section.
 std::string_view name_in(std::string_view section) {
   const std::string_view key = section.find("\nengine = ") == std::string_view::npos ? "name = " : "\nengine = ";
   const std::size_t begin = section.find(key);
@@ -390,8 +391,7 @@ RunIdentity identity_of(const job::Job& job, std::string model, const data::Data
 
 namespace {
 
-/// Compares a checkpoint with the job. `difference`: the first difference of parameters and fields, for the message;
-/// empty if there is none.
+/// Compares a checkpoint with the job, and returns notices. `difference`: the text of first_difference().
 std::vector<std::string> compare_runs(const job::Job& job, const OpenCheckpoint& checkpoint, const RunIdentity& run,
                                       const std::string& difference) {
   const RunIdentity& saved = checkpoint.manifest().run;

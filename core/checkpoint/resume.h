@@ -28,7 +28,7 @@ struct Position {
   bool operator==(const Position&) const = default;
 };
 
-/// Samples of training data consumed after `steps` steps of a run that starts at `first`. The job's batch size may
+/// Samples of training data consumed after `steps` steps of a run that starts at `first`. The job's batch size can
 /// differ from that of earlier steps.
 [[nodiscard]] std::int64_t samples_after(const job::Job& job, const Position& first, std::int64_t steps) noexcept;
 
@@ -45,12 +45,12 @@ struct NewestCheckpoint {
 [[nodiscard]] NewestCheckpoint newest_checkpoint(const std::filesystem::path& root);
 
 /// Throws Error{job} if the folder of the job's checkpoints has checkpoints (also ones that set_aside() renamed), but
-/// `newest` says that none can be read. A run from the start would replace them, although they may be repairable.
+/// `newest` says that none can be read. A run from the start would replace them, although the user could repair them.
 void require_readable(const job::Job& job, const NewestCheckpoint& newest);
 
 /// The checkpoint from which the job continues, according to [checkpoint] resume; empty if the job starts from the
-/// beginning. Adds notes for the user to `notices`. Throws Error{job} with the setting's place if a required checkpoint
-/// is missing.
+/// beginning. Adds notes for the user to `notices`. Throws Error{job} if the setting names no checkpoint, or if the
+/// folder has checkpoints of which none can be read.
 [[nodiscard]] std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std::string>& notices);
 
 /// Throws Error{job} if the job's folder has a checkpoint of a step after `step`, because a run from `step` would
@@ -60,21 +60,21 @@ void require_newest(const job::Job& job, std::int64_t step);
 /// checkpoints are elsewhere.
 [[nodiscard]] std::filesystem::path replaced_checkpoints(const job::Job& job);
 
-/// What a run that resumes must have in common with the manifest. `model`: the text of the job's section [model], or
-/// that of an engine.
+/// The identity of the job's run. `model`: the text of the job's section [model], or that of its engine. `dataset`:
+/// null if the job has no data.
 [[nodiscard]] RunIdentity identity_of(const job::Job& job, std::string model, const data::Dataset* dataset);
 
-/// Compares a checkpoint with the job that will continue from it. Throws Error{job}, with both values, if the model,
-/// the data, the seed, or states or their shapes differ. Returns a line for each allowed difference: options of the
-/// model that leave its parameters unchanged, and hook states of another strategy.
+/// Compares a checkpoint with the job that will continue from it. Throws Error{job}, with both values, if states, their
+/// shapes or a field of RunIdentity differ. Returns a line for each allowed difference: model options that leave the
+/// parameters unchanged; with --force-data, the data, tokenizer, split and seed; hook states of another strategy.
 [[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint,
                                                      const RunIdentity& run, const graph::Graph& graph,
                                                      const partition::Partition& partition);
-/// check_resumed() for the states of an engine, which itself chooses the part that each rank holds.
+/// Does the same for the states of an engine, which itself chooses the part that each rank holds.
 [[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint,
                                                      const RunIdentity& run, const std::vector<HeldTensor>& tensors);
 
-/// Loads this rank's states from the checkpoint. States that the checkpoint lacks keep their values. Throws as
+/// Loads the states of `rank` from the checkpoint. Hook states that the checkpoint lacks keep their values. Throws as
 /// OpenCheckpoint::read() does. REQUIRES: check_resumed() has not thrown.
 void load_states(const OpenCheckpoint& checkpoint, const graph::Graph& graph, const partition::Partition& partition,
                  const runtime::Executor& executor, std::int64_t rank);

@@ -55,7 +55,7 @@ struct TensorInfo {
 /// The size of the tensor in bytes; nothing if it exceeds 63 bits or a dimension is negative.
 [[nodiscard]] std::optional<std::uint64_t> tensor_bytes(const TensorInfo& info) noexcept;
 
-/// A tensor and its values. Values of a tensor that was read point into the mapped file and may be unaligned.
+/// A tensor and its values. Values of a tensor that was read point into the mapped file and can be unaligned.
 struct Tensor {
   TensorInfo info;
   std::span<const std::byte> bytes;
@@ -65,8 +65,8 @@ using Metadata = std::map<std::string, std::string>;
 
 inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 
-/// The offsets of all tensors in a file. Tensors are sorted by element size, largest first, then by name. So every
-/// tensor is aligned, and the file equals the one that the safetensors library writes.
+/// The offsets of all tensors in a file. Tensors are sorted by element type, from the last DType to the first, then by
+/// name. So every tensor is aligned, and the file equals the one that the safetensors library writes.
 struct TensorFileLayout {
   std::string header;                  ///< length field, JSON, and padding to a multiple of 8 bytes
   std::vector<TensorInfo> tensors;     ///< in file order
@@ -74,8 +74,8 @@ struct TensorFileLayout {
   std::uint64_t file_bytes = 0;
 };
 
-/// Computes the layout of a file. Throws Error{internal} if names repeat, are not UTF-8 or are "__metadata__", or if
-/// sizes overflow.
+/// Computes the layout of a safetensors file. Throws Error{internal} if names repeat or are "__metadata__", if names or
+/// metadata are not UTF-8, if sizes overflow, or if the header would exceed max_header_bytes.
 [[nodiscard]] TensorFileLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata);
 
 /// The layout of a .npy file with one array, as numpy.save writes it (version 1). Throws Error{internal} if its size
@@ -88,7 +88,7 @@ class TensorRanges {
   explicit TensorRanges(const TensorFileLayout& layout);
 
   /// Returns the offset in the file of a piece of a tensor, and counts the piece as written. `offset`: the piece's
-  /// offset in the tensor. Throws Error{internal} if there is no such tensor or the piece is not inside of it.
+  /// offset in the tensor. Throws Error{internal} if there is no such tensor or the piece does not fit into its rest.
   std::uint64_t take(std::string_view name, std::uint64_t offset, std::uint64_t bytes, std::string_view file);
   /// Throws Error{internal} if bytes of a tensor are still missing.
   void require_whole(std::string_view file) const;
@@ -148,17 +148,17 @@ struct SafetensorsContents {
   Metadata metadata;
 };
 
-/// Parses a file. Checks every byte of the header and every size. `source` names the file in messages.
+/// Parses a whole file in memory. Checks every byte of the header and every size. `source` names the file in messages.
 /// Throws Error{data}.
 [[nodiscard]] SafetensorsContents parse_safetensors(std::span<const std::byte> file, std::string_view source);
 
 /// Parses an open file. Reads the header through `file`. The tensors point into `mapped`, the memory map of the whole
-/// file, but this call touches none of its bytes.
+/// file, but this call touches no byte of `mapped`. Throws Error{data}, and as SteadyFile::read() does.
 [[nodiscard]] SafetensorsContents parse_safetensors(const files::SteadyFile& file, std::span<const std::byte> mapped);
 
-/// The number of bytes in evenly spaced pages of a weights file that its fingerprint covers, besides the header and a
-/// page of each tensor. It is small because each rank reads them besides its own parts. It suffices for weights,
-/// because training changes every page of a tensor; states of other steps may look equal.
+/// How many bytes of evenly spaced pages a weights file's fingerprint covers, besides the header and a page of each
+/// tensor. The number is small because each rank reads them. It suffices because training changes every page of a
+/// tensor.
 inline constexpr std::size_t hashed_of_weights = std::size_t{256} << 10U;
 
 /// Makes the file's fingerprint cover a tensor of up to a page completely, and of a larger one the page in its middle.

@@ -25,11 +25,11 @@ struct Entry {
 
 class Reader {
  public:
-  /// `head`: the beginning of `file`, with at least its length field and header. No byte after it is read.
+  /// `head`: a copy of the beginning of `file`, with its length field and (for read()) its header. Only `head` is read.
   Reader(std::span<const std::byte> file, std::span<const std::byte> head, std::string_view source)
       : file_(file), head_(head), source_(source) {}
 
-  /// The size in bytes of the length field and header. Throws Error{data} if it exceeds the limit or the file's size.
+  /// The bytes of the length field and header together. Throws Error{data} if they exceed the limit or the file's size.
   [[nodiscard]] std::size_t head_bytes() const { return length_bytes + static_cast<std::size_t>(header_bytes()); }
 
   SafetensorsContents read() {

@@ -26,8 +26,8 @@ namespace {
 
 constexpr const char* step_key = "shardrun.step";
 
-/// The limit for the number of steps since the first state, over all runs, and for the samples in all these steps. Sums
-/// and products of such numbers stay far below the largest integer.
+/// The limit for the number of steps of all runs together, and for the samples in all these steps. Sums of such numbers
+/// stay far below 2^63.
 constexpr std::int64_t most_steps = 1'000'000'000'000'000;
 
 [[noreturn]] void refuse(const job::Job& job, const std::string& what) {
@@ -60,7 +60,7 @@ void read_part(const std::vector<std::int64_t>& whole, const ReadFloats& read, c
   }
 }
 
-/// Returns the number of saved steps. Throws if it and the job's steps exceed the limit.
+/// Returns `saved`, the number of saved steps. Throws Error{job} if its sum with the job's steps exceeds the limit.
 std::int64_t check_steps(const job::Job& job, std::int64_t saved) {
   const std::int64_t most = most_steps / (job::has_data(job) ? job.data.batch : 1);
   if (job.iterate.steps > most - saved) {
@@ -92,7 +92,7 @@ class FirstState {
     }
   }
 
-  /// The number of steps done in the state. Throws if it and the job's steps exceed the limit.
+  /// The number of steps done in the state. Throws Error{job} as check_steps() does, or if the number is invalid.
   [[nodiscard]] std::int64_t steps() const {
     try {
       return check_steps(job_, file_ ? step_of_state(*file_) : 0);
@@ -104,7 +104,7 @@ class FirstState {
     }
   }
 
-  /// Compares the names, shapes and types in the files with the model's fields.
+  /// Compares names, shapes and types in the files with the model's fields. Throws Error{job} if they differ.
   [[nodiscard]] SavedState check(const graph::Graph& graph) const {
     std::vector<std::string> names;
     for (const graph::State& state : graph.states) {
@@ -130,7 +130,7 @@ class FirstState {
     return saved;
   }
 
-  /// Reads elements of a field from index `first` on. REQUIRES: check() has passed, as for require_unchanged().
+  /// Reads elements of a field from index `first` on. REQUIRES: check() has not thrown.
   void read(const std::string& field, std::int64_t first, std::span<float> to) const {
     if (file_) {
       file_->read(file_->at(field), static_cast<std::size_t>(first) * sizeof(float), std::as_writable_bytes(to));
@@ -148,8 +148,8 @@ class FirstState {
     }
   }
 
-  /// Throws if a number of an array is NaN or infinite. A file that a run wrote is not checked: the run continues from
-  /// any values.
+  /// Throws Error{data} if a number of an array is NaN, infinite, or too large for float32. A file that a run wrote is
+  /// not checked, because a run continues from any values.
   void require_finite(int threads) const {
     for (const data::NpyArray& array : arrays_) {
       try {
@@ -289,7 +289,7 @@ SavedState initialize_states(const job::Job& job, const graph::Graph& graph, run
     return {};
   }
   const FirstState first(job);
-  const SavedState saved = first.check(graph);  // checked again, because the files may have changed since
+  const SavedState saved = first.check(graph);  // checked again, because the files could have changed since
   for (const graph::StateId id : graph.states.ids()) {
     if (graph.states[id].kind == graph::StateKind::field) {
       device::HostTensor part(executor.queue(), executor.state(id), device::Access::write);

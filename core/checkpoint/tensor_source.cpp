@@ -39,8 +39,8 @@ mesh::Box consecutive(const std::vector<std::int64_t>& shape, std::int64_t first
           .run = mesh::Interval{first, first + count}};
 }
 
-/// If the name is that of the first copy of a state that varies between ranks, such as "w@data=0":
-/// the state's name, "w".
+/// The state's name, "w", if `name` is "w" or that of a varying state's copy on the first rank, such as "w@data=0".
+/// Nothing for the copies of other ranks, such as "w@data=1".
 std::optional<std::string> name_of_first_copy(const std::string& name) {
   const std::size_t at = name.find('@');
   std::string zeros;
@@ -189,7 +189,7 @@ bool is_there(const std::filesystem::path& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path, failed));
 }
 
-/// Opens a file that the index in its folder names.
+/// Opens a file that the index in its folder names. Throws Error{data} if the file is missing or damaged.
 std::unique_ptr<SafetensorsFile> open_indexed(const std::filesystem::path& file) {
   std::error_code failed;
   if (!std::filesystem::exists(file, failed)) {
@@ -200,7 +200,7 @@ std::unique_ptr<SafetensorsFile> open_indexed(const std::filesystem::path& file)
   return std::make_unique<SafetensorsFile>(linked(file), hashed_of_weights);
 }
 
-/// Throws Error{data} if the folder has no safetensors file.
+/// Throws Error{data} if a folder without model.safetensors has no index either.
 void require_safetensors(const std::filesystem::path& folder) {
   if (is_there(folder / index_name)) {
     return;
@@ -294,8 +294,8 @@ class Converter {
   Converter(const TensorSource& source, std::size_t tensor, DType dtype)
       : source_(source), tensor_(tensor), stored_(source.tensors[tensor].dtype), dtype_(dtype) {}
 
-  /// Elements from index `first` on, as bytes of the new type. They stay valid until the next call. Throws Error{data}
-  /// if a finite number would become infinite.
+  /// Returns `count` elements from index `first` on, as bytes of the new type. They stay valid until the next call.
+  /// Throws Error{data} if a finite number would become infinite.
   std::span<const std::byte> read(std::int64_t first, std::size_t count) {
     bytes_.resize(count * element_bytes(stored_));
     source_.read(tensor_, first, bytes_);
@@ -367,7 +367,7 @@ bool are_finite(std::span<const float> values) {
 
 void read_any_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to) {
   const DType stored = source.tensors[tensor].dtype;
-  if (stored == DType::f64) {  // its numbers may be too large for float32
+  if (stored == DType::f64) {  // its numbers can be too large for float32
     Converter converter(source, tensor, DType::f32);
     std::ranges::copy(converter.read(first, to.size()), std::as_writable_bytes(to).begin());
   } else {

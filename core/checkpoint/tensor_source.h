@@ -16,7 +16,7 @@
 
 namespace shardrun::checkpoint {
 
-/// Tensors that can be read, from any kind of file. The object that made the source must outlive it.
+/// Tensors that can be read, from any kind of file. The object from which `read` reads must outlive the source.
 struct TensorSource {
   /// The tensors of a safetensors file, which must outlive this object.
   TensorSource(const SafetensorsFile& file);  // NOLINT(google-explicit-constructor): a file is one
@@ -34,14 +34,14 @@ struct TensorSource {
   bool has_slow_reads = false;  ///< whether even a short read takes long
 };
 
-/// The tensors that weights.safetensors of the run would have: the parameters, or the fields of an iterated run. The
-/// metadata is that of a trained model. For a parameter that varies between ranks, the first rank's copy.
+/// The tensors that the run's weights.safetensors would have: the parameters, or the fields of an iterated run. A
+/// tensor that varies between ranks is the first rank's copy. The metadata is that of describe_model().
 [[nodiscard]] TensorSource weights_of(const OpenCheckpoint& checkpoint);
 
 /// All tensors of a checkpoint, with the same metadata as weights_of().
 [[nodiscard]] TensorSource states_of(const OpenCheckpoint& checkpoint);
 
-/// A .npy array as a single tensor of type float32. Numbers of other types are converted as a C++ cast does.
+/// A .npy array as a single tensor of type float32. Numbers of other types are converted as NpyArray::read() does.
 [[nodiscard]] TensorSource array_source(const data::NpyArray& array, std::string name);
 
 /// The tensors of a safetensors file or of a folder: model.safetensors, or the files in model.safetensors.index.json.
@@ -70,8 +70,8 @@ inline constexpr std::int64_t elements_at_once = std::int64_t{1} << 20U;
 /// The place of an element as text, such as "[0, 3] (counted from 0)".
 [[nodiscard]] std::string place_of(const TensorInfo& info, std::int64_t element);
 
-/// Throws Error{data} with the place of the first value that is NaN or infinite. `first`:
-/// the index in the tensor of values[0].
+/// Throws Error{data} with the place of the first value that is NaN or infinite, if there is one. `first`: the index in
+/// the tensor of values[0].
 void require_finite(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<const float> values);
 
 /// Calls `take` with the tensor's bytes in order, converted to `dtype`. Throws Error{data}, with the number's place, if
@@ -80,11 +80,11 @@ void require_finite(const TensorSource& source, std::size_t tensor, std::int64_t
 void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
                const std::function<void(std::span<const std::byte>)>& take);
 
-/// Fills `to` with a tensor's elements from index `first` on; they may be NaN or infinite. Throws as stream_as() does.
+/// Fills `to` with a tensor's elements from index `first` on. They can be NaN or infinite. Throws as stream_as() does.
 /// REQUIRES: the tensor is of a real type and has these elements.
 void read_any_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to);
 
-/// Fills `to` as read_any_as_float() does. Throws as it and require_finite() do.
+/// Fills `to` as read_any_as_float() does. Throws as read_any_as_float() and require_finite() do.
 void read_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to);
 
 }  // namespace shardrun::checkpoint

@@ -33,8 +33,8 @@ bool have_same_box(const Piece& first, const Piece& second) {
   return first.box.origin == second.box.origin && first.box.shape == second.box.shape;
 }
 
-/// Finds elements that two pieces of a tensor share. Pieces with the same box are compared by their runs, and different
-/// boxes pairwise, because a tensor has few boxes. Holds at most the rows of two pieces in memory.
+/// Finds pieces of a tensor that share elements. Pieces with the same box are compared by their runs. Different boxes
+/// are compared pairwise, because a tensor has few boxes. Holds at most the rows of two pieces in memory.
 class Sharing {
  public:
   Sharing(const StoredTensor& tensor, const Manifest& manifest) : tensor_(tensor), manifest_(manifest) {
@@ -45,7 +45,7 @@ class Sharing {
     });
   }
 
-  /// A line for each pair of pieces that share elements.
+  /// Returns lines that each name two pieces that share elements; none if no two pieces do.
   [[nodiscard]] std::vector<std::string> find() const {
     std::vector<std::string> faults;
     std::vector<std::span<const Piece>> boxes;
@@ -98,8 +98,8 @@ class Sharing {
   std::vector<Piece> pieces_;
 };
 
-/// Checks that each element is in exactly one piece: no two pieces share an element, and together the pieces have as
-/// many elements as the tensor.
+/// Checks that each element is in exactly one piece. That is so if no two pieces share an element, and if together the
+/// pieces have as many elements as the tensor.
 void verify_tensor(const StoredTensor& tensor, const Manifest& manifest, Verified& verified) {
   const std::vector<std::string> shared = Sharing(tensor, manifest).find();
   verified.faults.insert(verified.faults.end(), shared.begin(), shared.end());

@@ -11,12 +11,12 @@
 namespace shardrun::checkpoint {
 namespace {
 
-/// A tensor that is read from another one.
+/// How the values of a tensor are made from another tensor.
 struct Converted {
   enum class Kind : std::uint8_t { same, integers, scales } kind = Kind::same;
   std::size_t from = 0;    ///< the index of the other tensor
   std::int64_t width = 0;  ///< elements of a row of weights
-  bool is_turned = false;  ///< rows are columns of the other tensor
+  bool is_turned = false;  ///< whether its rows are the other tensor's columns
 
   [[nodiscard]] std::int64_t blocks() const { return (width + graph::block_elements - 1) / graph::block_elements; }
 };
@@ -64,7 +64,7 @@ class WeightBlocks {
   }
 
  private:
-  /// Elements of the blocks that contain elements [first, end) of rows.
+  /// Fills numbers_ with the integers from index `first` on. Converts all blocks that contain them.
   void read_integers(const Converted& made, std::int64_t first) {
     const std::int64_t end = first + std::ssize(numbers_);
     const std::int64_t begin = first - first % made.width % graph::block_elements;
@@ -116,7 +116,7 @@ class WeightBlocks {
     }
   }
 
-  /// Converts a tensor [width, rows] of the file.
+  /// Converts a turned tensor, [width, rows] in the file, to rows in integers_ and their scales in scales_.
   void hold(const Converted& made) {
     const TensorInfo& info = source_.tensors[made.from];
     const auto elements = static_cast<std::int64_t>(*tensor_bytes(info) / element_bytes(info.dtype));
@@ -146,8 +146,8 @@ class WeightBlocks {
   std::vector<float> floats_;
   std::vector<float> numbers_;
   std::optional<std::size_t> held_;    ///< the turned tensor that is kept
-  std::vector<std::int8_t> integers_;  ///< its rows
-  std::vector<float> scales_;          ///< and their scales
+  std::vector<std::int8_t> integers_;  ///< the rows of that tensor
+  std::vector<float> scales_;          ///< the scales of those rows
 };
 
 }  // namespace

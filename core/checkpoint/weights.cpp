@@ -21,8 +21,8 @@ namespace {
 constexpr const char* model_key = "shardrun.model";
 constexpr const char* tokenizer_key = "shardrun.tokenizer";
 
-/// Whether this rank writes its part of the state. Of the ranks that hold a part, only one writes it: the rank with
-/// coordinate 0 on all axes that do not split the state, on the stage that updates the state.
+/// Whether the rank at `at` writes its part of the state. Of the ranks that hold the same part, only one writes it. It
+/// has coordinate 0 on all axes that do not split the state, and is on the stage that updates the state.
 bool writes_part(const partition::Partition& partition, graph::StateId state, const mesh::Coordinates& at) {
   for (const mesh::AxisId axis : at.ids()) {
     if (at[axis] != 0 && axis != partition.pipeline.axis && !partition.placements.states[state].splits(axis)) {
@@ -48,7 +48,7 @@ void for_rows(const SavedPart& part, const Write& write) {
   }
 }
 
-/// The parts of states that this rank writes, as float32.
+/// The parts of states that `rank` writes, as float32.
 std::vector<SavedPart> parts_of_rank(const StateFile& file, const graph::Graph& graph,
                                      const partition::Partition& partition, std::int64_t rank) {
   const partition::Placements& placements = partition.placements;
@@ -190,7 +190,7 @@ Metadata describe_model(const std::string& section, const std::string& tokenizer
 
 namespace {
 
-/// The [model] and [trained_on] sections in the metadata; an empty job if the metadata has none.
+/// A job with the sections [model] and [trained_on] of the metadata. It is empty if the metadata has none.
 job::RawJob described(const TensorSource& source) {
   job::RawJob raw;
   if (const auto found = source.metadata.find(model_key); found != source.metadata.end()) {

@@ -38,8 +38,8 @@ struct StateFile {
 
 struct SaveCallbacks {
   std::function<void()> await_ranks = [] {};        ///< waits until every rank has called it
-  std::function<void()> parts_are_written = [] {};  ///< called by each rank after writing its own parts; may throw
-  std::function<void()> before_commit = [] {};      ///< called by the first rank; may throw
+  std::function<void()> parts_are_written = [] {};  ///< called by each rank after writing its own parts; can throw
+  std::function<void()> before_commit = [] {};      ///< called by the first rank; can throw
 };
 
 /// A part of a tensor that a rank writes.
@@ -48,7 +48,7 @@ struct SavedPart {
   std::vector<std::int64_t> whole;  ///< the tensor's shape
   mesh::Box box;
   graph::StateId state;                ///< the state with the values, on the rank that writes them
-  std::optional<mesh::Box> held = {};  ///< the part that the rank holds, if it is larger than `box`
+  std::optional<mesh::Box> held = {};  ///< the part that the rank holds; nothing: it is `box`
 };
 
 /// Writes a file. Each rank writes the parts that `parts_of` returns for it; together, the ranks must write all
@@ -58,9 +58,9 @@ void save_parts(const StateFile& file, std::int64_t ranks,
                 const std::function<std::vector<SavedPart>(std::int64_t rank)>& parts_of,
                 const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks = {});
 
-/// Writes a file of states. Each rank writes its parts; of ranks that hold the same part, one writes it. For a
-/// parameter in mixed precision, writes the float32 master weights. All ranks call this function at the same point.
-/// Until the new file is complete, the path keeps the old one. Throws Error{io}.
+/// Writes a file of states. If several ranks hold the same part, one of them writes it. For a parameter in mixed
+/// precision, the float32 master weights are written. All ranks call this function at the same point. Until the new
+/// file is complete, the path keeps the old one. Throws Error{io}.
 void save_states(const StateFile& file, const graph::Graph& graph, const partition::Partition& partition,
                  const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks = {});
 
@@ -88,7 +88,7 @@ struct TrainedModel {
 [[nodiscard]] std::string model_of(const TensorSource& source);
 /// A job that has only the [model] section of the metadata. Throws Error{data} if there is none.
 [[nodiscard]] job::RawJob job_of(const TensorSource& source);
-/// The sizes of the data on which the model was trained. Empty if the metadata does not have them.
+/// The sizes of the data on which the model was trained. A size that the metadata does not have is 0.
 [[nodiscard]] workload::DataShape trained_on(const TensorSource& source);
 
 }  // namespace shardrun::checkpoint

@@ -33,7 +33,7 @@ class ArraySet {
   void require_unchanged() const;
 
   /// The number of classes: one more than the largest label. Reads all labels, so call it once. Throws Error{data} that
-  /// names the first negative label. REQUIRES: has_labels().
+  /// names the first label that is negative or at least 2^31 - 1. REQUIRES: has_labels().
   [[nodiscard]] std::int64_t classes() const;
 
   /// Reads all numbers. Throws Error{data} for the first one that is NaN, infinite or too large for float32.

@@ -16,7 +16,7 @@
 #include "core/data/dataset.h"
 #include "core/files/steady_file.h"
 
-// What all kinds of data sets share.
+// This header has what all kinds of data sets share.
 
 namespace shardrun::data {
 
@@ -42,7 +42,7 @@ auto with_name(const Named& name, Act act) {
   return most > 0 ? std::min(most, available) : available;
 }
 
-/// The files of data_files(). They are opened by path, or were inherited from another process of this host.
+/// The files of data_files(). They are opened by path, or another process of this host has given them.
 class DataFiles {
  public:
   DataFiles() = default;
@@ -51,8 +51,8 @@ class DataFiles {
 
   /// Whether another process gave the files. For a text, it gives a file of tokens instead.
   [[nodiscard]] bool are_given() const noexcept { return !given_.empty(); }
-  /// Opens a file, or returns the given one. Throws as files::SteadyFile does.
-  /// REQUIRES: each file is requested at most once.
+  /// Opens a file, or returns the given one. Throws as files::SteadyFile does. REQUIRES: each given file is requested
+  /// at most once.
   [[nodiscard]] files::SteadyFile open(const std::filesystem::path& path);
 
  private:

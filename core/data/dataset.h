@@ -15,9 +15,9 @@
 
 namespace shardrun::data {
 
-/// The data of a job, of any kind. The fill functions write samples to whole input tensors, by global sample index; on
-/// the cpu device they allocate nothing. Values never change: a changed file is an error. Only one thread at a time may
-/// use it.
+/// The data of a job, of any kind. The fill functions write samples by their global index, and allocate nothing if the
+/// views are of f32 and i32. Values never change, because a changed file is an error. Only one thread at a time can use
+/// a data set.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -32,15 +32,15 @@ class Dataset {
   [[nodiscard]] virtual std::int64_t epoch_samples() const { return 0; }
   /// The number of tokens in a sample; 1 for arrays.
   [[nodiscard]] virtual std::int64_t tokens_per_sample() const = 0;
-  /// Reads all data once, with `threads` threads. Called once on each machine, before training. Throws Error{data},
-  /// with the setting's place, for a token outside of the model's vocabulary or a number that is not finite.
+  /// Reads all data once, with `threads` threads, except texts, which opening has read. Called once on each machine,
+  /// before training. Throws Error{data}, with the setting's place, for a token outside of the model's vocabulary or a
+  /// number that is not finite as float32; Error{io} as files::SteadyFile::read() does.
   virtual void check(int threads) const = 0;
   /// Prepares the fill functions. For a text, makes its tokens in memory that all processes of the host share. Called
-  /// once on each host, after check(); the host's other processes call attach_dataset(). Throws Error{io} if a text has
-  /// changed since it was opened.
+  /// once on each host, after check(). Other processes call attach_dataset(). Throws as TextFile::tokenise() does.
   virtual void load() {}
-  /// host_bytes(): the size in bytes of the memory that load() makes. bytes_to_load(): how much of it is
-  /// not allocated yet.
+  /// host_bytes() is the size in bytes of the memory that load() makes. bytes_to_load() is how much of it is not
+  /// allocated yet.
   [[nodiscard]] virtual std::uint64_t host_bytes() const { return 0; }
   [[nodiscard]] virtual std::uint64_t bytes_to_load() const { return 0; }
 
@@ -66,16 +66,16 @@ class Dataset {
                                const device::TensorView& targets) const = 0;
 };
 
-/// The files that [data] names or, if a model is applied to an array, that [infer] from names.
+/// The files that [data] names or, if a model is applied to an array, the file that [infer] from names.
 [[nodiscard]] std::vector<std::filesystem::path> data_files(const job::Job& job);
 
 /// Whether the job applies a model to a stream of records: standard input, a pipe, or a file with several arrays.
 [[nodiscard]] bool reads_records(const job::Job& job);
 
-/// Opens the data of [data], or the array of [infer] from; null if the job has neither. Of arrays it reads only headers
-/// and labels, of token files the first tokens, of texts everything. `vocab`: the model's vocabulary if it is applied
-/// to tokens (0 if unknown); nothing if it is applied to numbers. Throws Error{data} for invalid files, Error{job} if
-/// the model cannot use the data.
+/// Opens the data of [data], or the array of [infer] from; null if the job has neither. It reads only the headers and
+/// labels of arrays and the first tokens of token files, but whole texts. `vocab`: the model's vocabulary if the model
+/// is applied to tokens (0 if unknown); nothing if it is applied to numbers. Throws Error{data} for invalid files,
+/// Error{job} if the model cannot use the data, Error{io} as files::SteadyFile does.
 [[nodiscard]] std::unique_ptr<Dataset> open_dataset(const job::Job& job,
                                                     std::optional<std::int64_t> vocab = std::nullopt);
 

@@ -8,11 +8,11 @@
 
 namespace shardrun::data {
 
-// Write samples to the inputs of a function, or to this rank's parts of them. `first`: the global index of the sample
-// for the first row of the whole input. `host`: access to the device of the inputs. On the cpu device, parts of whole
-// rows need no allocation.
+// These functions write samples to the inputs of a function, or to this rank's parts of them. `first`: the global index
+// of the sample for the first row of the whole input. `host`: access to the device of the inputs. On the cpu device,
+// parts of whole rows need no allocation.
 
-/// Returns the seconds that reading the samples took: not those of waiting for the device.
+/// Returns the seconds that reading the samples took, without the time for waiting for the device.
 double feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t first, const device::HostAccess& host,
                      const device::TensorView& inputs, const device::TensorView& targets);
 

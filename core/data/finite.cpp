@@ -63,7 +63,7 @@ std::int64_t first_bad_of_all(const NpyArray& array, int threads) {
     const auto p = static_cast<std::size_t>(part);
     const std::int64_t end = count / parts * (part + 1) + (part + 1 == parts ? count % parts : 0);
     try {
-      // Works in pieces. Between them it checks whether the process should stop.
+      // Each thread works in pieces, and checks before each of them whether the process should stop.
       for (std::int64_t begin = count / parts * part; begin < end && !ends; begin += worth_a_thread) {
         stop_point();
         const std::int64_t last = std::min(begin + worth_a_thread, end);

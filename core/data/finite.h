@@ -4,8 +4,8 @@
 
 namespace shardrun::data {
 
-/// Throws Error{data} that gives row and column of the first value that is NaN, infinite or too large for float32.
-/// Reads an array of real numbers once, with `threads` threads; does not read an array of integers.
+/// Throws Error{data} with the place of the first value that is NaN, infinite or too large for float32. Reads an array
+/// of real numbers once, with `threads` threads. Does not read an array of integers.
 void require_finite(const NpyArray& array, int threads);
 
 }  // namespace shardrun::data

@@ -208,7 +208,7 @@ std::size_t little_endian(std::span<const std::byte> bytes) {
   return value;
 }
 
-/// The offsets at which the dictionary begins and ends.
+/// The offsets at which the dictionary begins and ends. Throws Error{data} if there is no such header.
 std::pair<std::size_t, std::size_t> header_bounds(std::span<const std::byte> file, std::size_t bytes,
                                                   std::string_view source) {
   const FileFormat format = format_of(file);

@@ -23,8 +23,8 @@ namespace {
 constexpr std::string_view npy_magic = "\x93NUMPY";
 constexpr std::size_t read_size = std::size_t{1} << 16U;
 
-/// Waits until a read or write would not block. Returns false if `waiting` has returned false. `told`: when `waiting`
-/// was last called. It is called regularly, even if bytes keep arriving slowly.
+/// Waits until a read or write would not block. Returns false if `waiting` has returned false. `waiting` is called ten
+/// times a second while nothing can be read or written, and also if bytes keep arriving slowly. `told`: its last call.
 bool await_stream(const files::FileDescriptor& file, short event, const Waiting& waiting,
                   std::chrono::steady_clock::time_point& told) {
   constexpr std::chrono::milliseconds interval{100};
@@ -46,7 +46,7 @@ bool await_stream(const files::FileDescriptor& file, short event, const Waiting&
   }
 }
 
-/// How many bytes can be written without blocking: PIPE_BUF for a pipe that is ready, any number for a file.
+/// How many bytes can be written at once without blocking. A pipe that is ready takes PIPE_BUF, a file any number.
 std::size_t most_at_once(const files::FileDescriptor& file) {
   struct stat status = {};
   return ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) ? SIZE_MAX : PIPE_BUF;
@@ -172,8 +172,8 @@ void NpyReader::find_next() {
   stream_.take(stream_.waiting().size());
 }
 
-/// Reads the header, and no byte after it unless the buffer already has more. Returns the number of bytes
-/// of the header.
+/// Waits until the stream has the header, but not for bytes after it. Returns the number of bytes of the header that
+/// are there.
 std::size_t NpyReader::fill_header() {
   constexpr std::size_t least = 12;  // magic, version, and a length of two or four bytes
   const std::size_t there = stream_.fill_to(least);

@@ -24,8 +24,8 @@ struct NpyRecord {
 /// The largest size of a record's values, in bytes.
 inline constexpr std::uint64_t most_record_bytes = std::uint64_t{1} << 30U;
 
-/// Called ten times a second while a stream has no bytes to read, or accepts none. If it returns false, reading or
-/// writing ends.
+/// A function that a stream calls about ten times a second while it waits for bytes to read, or to accept bytes. If the
+/// function returns false, reading or writing ends.
 using Waiting = std::function<bool()>;
 
 /// A file or pipe that is read in the order of its bytes.
@@ -37,8 +37,8 @@ class InputStream {
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
-  /// Reads until `bytes` bytes wait to be taken. Returns how many wait: fewer only at the end of the stream.
-  /// Throws Error{io}.
+  /// Reads until `bytes` bytes wait to be taken. Returns how many wait. There are fewer only at the end of the stream,
+  /// or after Waiting has returned false. Throws Error{io}.
   std::size_t fill_to(std::size_t bytes);
   /// The bytes that wait to be taken; valid until the next call of a function that is not const.
   [[nodiscard]] std::span<const std::byte> waiting() const noexcept {
@@ -66,24 +66,24 @@ class InputStream {
 /// Reads a text line by line. Keeps one line in memory.
 class LineReader {
  public:
-  /// `most`: bytes of a line.
+  /// `most`: the largest number of bytes that a line can have.
   LineReader(InputStream stream, std::size_t most) : stream_(std::move(stream)), most_(most) {}
 
-  /// The next line that is not empty, without its end; nothing at the end of the stream. Throws Error{data} if it is
-  /// too long, and Error{io}. After a line that is too long, the next call goes on behind it.
+  /// The next line that is not blank, without its end; nothing at the end of the stream. Throws Error{data} if the line
+  /// is too long; the next call then returns the line after it. Throws Error{io} if the stream cannot be read.
   [[nodiscard]] std::optional<std::string> next();
-  /// Whether next() returns without waiting.
+  /// Whether next() would return without waiting. Reads the bytes that have arrived.
   [[nodiscard]] bool has_next();
-  /// The line that next() has returned, such as "prompts.jsonl:3".
+  /// The place of the line that next() has returned, such as "prompts.jsonl:3".
   [[nodiscard]] std::string place() const;
-  /// Its number, counted from 1.
+  /// The number of that line, counted from 1.
   [[nodiscard]] std::int64_t number() const noexcept { return number_; }
 
  private:
   InputStream stream_;
   std::size_t most_;
   std::int64_t number_ = 0;
-  bool skips_ = false;  ///< the rest of a line that is too long
+  bool skips_ = false;  ///< whether next() must skip the rest of a line that is too long
 };
 
 /// Reads arrays from a file or pipe with one .npy after the other, as numpy.save writes them to one open file. Keeps
@@ -94,8 +94,8 @@ class NpyReader {
   NpyReader(InputStream stream, graph::DType dtype) : stream_(std::move(stream)), dtype_(dtype) {}
 
   /// The next record; nothing at the end of the stream. Throws Error{data}, with the record's number, for a malformed
-  /// record. The next call then continues after it; if its end is unknown, at the next "\x93NUMPY". Throws Error{io} if
-  /// the stream cannot be read.
+  /// record. The next call then continues after that record, or at the next "\x93NUMPY" if the record's end is unknown.
+  /// Throws Error{io} if the stream cannot be read.
   [[nodiscard]] std::optional<NpyRecord> next();
 
  private:
@@ -117,8 +117,8 @@ class NpyWriter {
   /// `name`: the stream's name, for messages.
   NpyWriter(files::FileDescriptor file, std::string name, Waiting waiting);
 
-  /// Returns when the stream has accepted all bytes, or when `waiting` has returned false. After that, write() does
-  /// nothing. Throws Error{io}.
+  /// Returns when the stream has accepted all bytes, or when `waiting` has returned false. In the second case, later
+  /// calls do nothing. Throws Error{io}.
   void write(std::span<const std::byte> bytes);
 
  private:

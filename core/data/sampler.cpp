@@ -51,7 +51,7 @@ void fill_row(const Windows& windows, std::int64_t start, std::int64_t row, std:
   std::ranges::copy(target.first(context - 1), input.begin() + 1);
 }
 
-/// The number of rows in `inputs` and `targets`. Throws if they differ in size or have no whole rows.
+/// The number of rows in `inputs` and `targets`. Throws Error{internal} if they differ in size or have no whole rows.
 std::int64_t rows_of(std::span<std::int32_t> inputs, std::span<std::int32_t> targets, std::int64_t context) {
   const auto size = static_cast<std::int64_t>(inputs.size());
   if (inputs.size() != targets.size() || context <= 0 || size % context != 0) {

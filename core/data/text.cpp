@@ -55,7 +55,7 @@ void require_text(const files::SteadyFile& file) {
   if (file.size() == 0) {
     throw Error(ErrorCode::data, fmt::format("{} is empty: it has no tokens", quoted(file)));
   }
-  // Checks a lower bound of the memory before reading: each token has at least one byte, and a character at most four.
+  // Checks the memory before reading. A character has at most four bytes, and its token has at least one.
   const std::optional<memory::MemoryRoom> room = memory::available_memory();
   if (const std::uint64_t least = file.size() / widest_character; room && least > room->bytes) {
     throw Error(
@@ -98,8 +98,8 @@ std::string fingerprint_text(std::uint64_t bytes, std::uint64_t hash) {
   return fmt::format("{} bytes, hash {:016x}", bytes, hash);
 }
 
-/// Throws if the process's limit for file sizes is too low for the tokens. Checked before writing, because a write past
-/// the limit would only fail with EFBIG: SIGXFSZ is ignored.
+/// Throws Error{io} if the process's limit for file sizes is too low for the tokens. This is checked before writing,
+/// because a write past the limit would fail with EFBIG halfway (the process ignores SIGXFSZ).
 void require_file_size(const files::SteadyFile& file, std::uint64_t bytes) {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {

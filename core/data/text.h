@@ -9,14 +9,14 @@
 
 namespace shardrun::data {
 
-/// A text file that is not tokenised yet, as it was when it was opened. Bytes appended later are not read; other
+/// A text file that is not tokenised yet, as it was when it was opened. Bytes appended later are not read. Other
 /// changes are errors.
 class TextFile {
  public:
-  /// Reads the text once, in pieces, and makes a tokenizer of this kind. Throws Error{data} if the text is empty or,
-  /// for characters, not UTF-8; Error{io} if it was truncated.
+  /// Reads the text once, in pieces, and makes a tokenizer of this kind. Throws Error{data} if the text is empty or too
+  /// large for the memory, or if its characters are not UTF-8 or too many; Error{io} if it was truncated.
   TextFile(files::SteadyFile file, TokenizerKind kind);
-  /// Reads the text once, for an existing tokenizer. Throws Error{data} also if a character has no token.
+  /// Reads the text once, for an existing tokenizer. Throws Error{data} also as Encoder::encode() does.
   TextFile(files::SteadyFile file, Tokenizer tokenizer);
 
   [[nodiscard]] const Tokenizer& tokenizer() const noexcept { return tokenizer_; }

@@ -255,7 +255,7 @@ std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files) {
   }
   const std::int64_t vocab = job.model.options.integer("vocab");
   const std::size_t bytes = job.data.token_type == job::TokenType::uint32 ? 4 : 2;
-  // The default token type may be wrong, so require_plausible_width() checks it. A job that names uint16 is believed.
+  // The default token type can be wrong, so require_plausible_width() checks it. A job that names uint16 is believed.
   const bool is_surely_narrow = bytes == 2 && job.is_given("data", "token_type");
   const auto open = [&](std::string_view key, const std::filesystem::path& path) {
     const Named name = name_of(job, key);

@@ -27,7 +27,7 @@ inline constexpr std::size_t max_vocabulary = 65536;
 class Tokenizer {
  public:
   [[nodiscard]] static Tokenizer of_bytes();
-  /// Reads a tokenizer.json, or the one in a folder. Throws Error{data}.
+  /// Reads a tokenizer.json, the one in a folder, or a GGUF file. Throws as text::BpeTokenizer::from_file() does.
   [[nodiscard]] static Tokenizer of_file(const std::filesystem::path& path);
   /// Reads the text that to_json() returns. Throws Error{data}.
   [[nodiscard]] static Tokenizer from_json(std::string_view json);
@@ -39,7 +39,7 @@ class Tokenizer {
   [[nodiscard]] TokenizerKind kind() const noexcept { return kind_; }
   [[nodiscard]] std::int64_t vocabulary() const noexcept;
 
-  /// The tokens of a text. Throws Error{data} with the byte offset of the first character that has no token.
+  /// The tokens of a text. Throws Error{data} as Encoder::encode() does.
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const;
   /// The text of tokens. Throws Error{data} for a token outside of the vocabulary.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens) const;
@@ -87,8 +87,8 @@ class Encoder {
  public:
   explicit Encoder(const Tokenizer& tokenizer);
 
-  /// Appends the tokens of a piece. `Token`: uint8_t, uint16_t or int32_t, wide enough for the vocabulary. Throws
-  /// Error{data} with the place of the first character that has no token.
+  /// Appends a piece's tokens. `Token` (uint8_t, uint16_t or int32_t) must hold the vocabulary. Throws Error{data} for
+  /// bytes that are not UTF-8 (except for kind `byte`) and characters without a token, with the offset if it is known.
   template <typename Token>
   void encode(std::string_view piece, std::size_t offset, std::vector<Token>& tokens);
 

@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little, "tokens are used as th
 
 namespace {
 
-/// The number of bytes from which every known format is recognised.
+/// The number of bytes that format_of() needs to know every format.
 constexpr std::size_t format_bytes = 16;
 constexpr std::size_t most_judged_tokens = 512;
 constexpr std::size_t least_judged_tokens = 64;
@@ -138,7 +138,7 @@ void TokenStream::read_as(std::int64_t first, std::span<std::int32_t> to) const 
                                   *bad, first + (bad - part.begin())));
         }
       }
-      // Checks whether this token may be two tokens of 2 bytes that were read as one of 4 bytes.
+      // Checks whether this token can be two tokens of 2 bytes that were read as one of 4 bytes.
       const auto number = static_cast<std::uint64_t>(*bad);
       const bool may_be_two =
           !is_typed_ && sizeof(Token) == 4 && number % 65536U < vocabulary && number / 65536U < vocabulary;

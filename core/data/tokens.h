@@ -16,10 +16,10 @@ struct TokenLayout {
   std::int64_t tokens = 0;
   std::size_t token_bytes = 2;  ///< bytes per token, little-endian: 1, 2, 4 or 8
   bool is_signed = false;
-  std::int64_t vocabulary = 0;  ///< every token is below this
+  std::int64_t vocabulary = 0;  ///< every token must be below this
 };
 
-/// The tokens of a file, which are read on demand. There is at least one.
+/// The tokens of a file, which are read on demand. A file has at least one token.
 class TokenStream {
  public:
   /// REQUIRES: the file's tokens have this layout.
@@ -40,8 +40,8 @@ class TokenStream {
   [[nodiscard]] const files::SteadyFile& file() const noexcept { return file_; }
 
   /// Fills `to` with the tokens first, first + 1 and so on. Allocates nothing. REQUIRES: the stream has these tokens.
-  /// Throws Error{io} if the file was truncated or has changed, Error{data} with the first token outside
-  /// of the vocabulary.
+  /// Throws Error{io} if the file was truncated. For a token outside of the vocabulary, throws Error{io} if the file
+  /// has changed, and otherwise Error{data} with the first such token.
   void read(std::int64_t first, std::span<std::int32_t> to) const;
 
  private:
@@ -71,9 +71,9 @@ struct TokenSplit {
 /// training_count() does.
 [[nodiscard]] TokenSplit split_tokens(std::int64_t tokens, double fraction, std::string_view source);
 
-/// Throws Error{data} unless there are at least context + 1 tokens: a window and its last target. For the message,
-/// `part` names the tokens ("the training part of 'corpus.txt'"), and `remedy` adds advice (", or another
-/// [data] split").
+/// Throws Error{data} if there are fewer than context + 1 tokens (a window and its last target). For the message,
+/// `part` names the tokens ("the training part of 'corpus.txt'"), and `remedy` adds advice (", or another [data]
+/// split").
 void require_context(std::int64_t tokens, std::int64_t context, std::string_view part, std::string_view remedy = "");
 
 /// Throws Error{data} if the file's tokens seem wider than the layout says: the first 512 tokens, read as numbers of

@@ -27,7 +27,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-/// Whether `path` still names the open file. The previous writer may have renamed or removed it before we locked it.
+/// Whether `path` still names the open file. The previous writer could have renamed or removed it before we locked it.
 bool names(const std::filesystem::path& path, const FileDescriptor& file) {
   struct stat held = {};
   struct stat named = {};

@@ -21,15 +21,15 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
-  /// Allocates `bytes` bytes of zeros. Throws Error{io}; allocates none if there is not enough space.
+  /// Reserves disk space for `bytes` bytes of zeros, if the file system can. Throws Error{io}, also if space is short.
   void reserve(std::uint64_t bytes);
   /// Appends bytes after those of the last write() or write_at(). Throws Error{io}.
   void write(std::span<const std::byte> bytes);
   /// Writes at an offset. The next write() continues after these bytes. Bytes that are never written are zeros.
   /// Throws Error{io}.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Makes the bytes durable, renames the file, and makes the new name durable. Nothing may be written afterwards.
-  /// Throws Error{io}; the path then has its earlier content, unless only the last step failed.
+  /// Makes the bytes durable, renames the file, and makes the new name durable. Do not write afterwards. Throws
+  /// Error{io}; the path then has its earlier content, unless only the last step failed.
   void commit();
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }

@@ -37,7 +37,7 @@ class FileDescriptor {
 [[nodiscard]] Error unwritable(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
 /// Writes all of `bytes` at the descriptor's position. Continues after interrupts and short writes. Throws Error{io}
-/// with `path`; some bytes may then have been written.
+/// with `path`; the file can then have some of the bytes.
 void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, const std::filesystem::path& path);
 
 }  // namespace shardrun::files

@@ -64,8 +64,8 @@ struct GgufContents {
   std::map<std::string, GgufValue, std::less<>> metadata;
   std::vector<GgufTensor> tensors;
 
-  // These functions return a value of the metadata; nothing if the key is missing. They throw Error{data} if it has
-  // another type. `source` names the file in messages.
+  // These functions return a value of the metadata; nothing if the key is missing. They throw Error{data} if the value
+  // has another type. `source` names the file in messages.
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key, std::string_view source) const {
     return copy_of(find<std::int64_t>(key, source, "a whole number"));
   }
@@ -103,7 +103,7 @@ struct GgufContents {
 
 /// Reads the metadata and the table of tensors, but no tensor. Checks every count and size against the file's size
 /// before allocating memory. `read` copies bytes of the file from an offset on; `source` names the file in messages.
-/// Throws Error{data}.
+/// Throws Error{data}, and what `read` throws.
 [[nodiscard]] GgufContents parse_gguf(std::size_t size,
                                       const std::function<void(std::size_t offset, std::span<std::byte> to)>& read,
                                       std::string_view source);

@@ -20,7 +20,7 @@ namespace {
 
 using ErrorCodeOut = boost::json::error_code;
 
-/// The double nearest to `text`. `rounded` is what Boost.JSON has made of it; version 1.81 may be off by some units in
+/// The double nearest to `text`. `rounded` is what Boost.JSON has made of it; version 1.81 can be off by some units in
 /// the last place.
 double exact_number(boost::json::string_view text, double rounded) {
   double number = 0;

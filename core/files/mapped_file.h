@@ -10,7 +10,7 @@
 
 namespace shardrun::files {
 
-/// A whole regular file, mapped read-only. The kernel reads pages when they are touched, and may drop them again.
+/// A whole regular file, mapped read-only. The kernel reads pages when they are touched, and can drop them again.
 /// REQUIRES: nobody truncates the file while it is mapped, because touching a page after the new end raises SIGBUS.
 /// Files that this project writes are replaced, never truncated.
 class MappedFile {
@@ -37,7 +37,7 @@ class MappedFile {
 };
 
 /// The content of a regular file, which must be UTF-8 without NUL. Throws Error{data} if it is not, or if it has more
-/// than `most` bytes; Error{io} if the system cannot read it.
+/// than `most` bytes. Also throws as MappedFile does.
 [[nodiscard]] std::string read_text_file(const std::filesystem::path& path, std::size_t most);
 
 }  // namespace shardrun::files

@@ -27,7 +27,7 @@ FileDescriptor open_folder(const std::filesystem::path& path) {
 
 bool is_locked(const FileDescriptor& folder) { return ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0; }
 
-/// Removes the folders of processes that were killed: those of this user that nobody has locked. Ignores errors.
+/// Removes folders that killed processes have left. These are folders of this user without a lock. Ignores errors.
 void remove_dead(const std::filesystem::path& above, const std::string& prefix) {
   std::error_code failed;
   std::filesystem::directory_iterator each(above, failed);
@@ -50,7 +50,7 @@ void remove_dead(const std::filesystem::path& above, const std::string& prefix) 
 ScratchFolder::ScratchFolder(std::string_view name, std::string_view what) {
   std::error_code failed;
   const std::filesystem::path above = std::filesystem::temp_directory_path(failed);
-  // Machines may share the folder and keep locks to themselves.
+  // Machines can share the folder without seeing each other's locks, so names contain the host.
   const std::string prefix = fmt::format("{}-{}-", name, host_name());
   if (!failed) {
     remove_dead(above, prefix);
@@ -69,7 +69,7 @@ ScratchFolder::ScratchFolder(std::string_view name, std::string_view what) {
     if (!folder.is_open() && errno != ENOENT) {
       throw system_error("open", path_, errno);
     }
-    // Until it is locked, another process may take it for a dead one's. A file system without locks keeps all.
+    // Before the folder is locked, another process can remove it as a dead process's folder; then a new one is made.
     const bool is_taken = !folder.is_open() || (!is_locked(folder) && errno == EWOULDBLOCK);
     struct stat status = {};
     if (!is_taken && ::fstat(folder.get(), &status) == 0 && status.st_nlink > 0) {

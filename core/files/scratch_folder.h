@@ -10,8 +10,8 @@ namespace shardrun::files {
 /// A temporary folder, locked while this object lives. The destructor removes it with its content.
 class ScratchFolder {
  public:
-  /// Also removes this user's folders of the same name whose processes were killed. `name`: the beginning of its name.
-  /// `what`: what is kept there, for messages. Throws Error{usage} if none can be made.
+  /// Makes the folder, and removes those that this user's killed processes have left. `name`: the beginning of the
+  /// folder's name. `what`: what is kept there, for messages. Throws Error{usage} if no folder can be made.
   ScratchFolder(std::string_view name, std::string_view what);
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;

@@ -80,7 +80,7 @@ void SequentialFile::put(std::span<const std::byte> bytes) {
   write_all(file_, bytes, path_);
 }
 
-/// Writes the buffered block. Direct writes need whole pages, so the end of the file may be written without them.
+/// Writes the buffered block. Direct writes need whole pages, so the rest after the last page is written without them.
 void SequentialFile::flush() {
   const std::span<const std::byte> filled = std::span(block_->bytes).first(std::exchange(filled_, 0));
   const std::size_t whole = filled.size() - filled.size() % alignment;

@@ -193,7 +193,7 @@ const std::string& SteadyFile::fingerprint() const {
 
 namespace {
 
-/// Takes a number and the dot after it from the start of a text. Returns false if they are not there.
+/// Takes a number, and the dot after it if there is one, from the start of a text. Returns false if no number is there.
 template <typename Number>
 bool take(std::string_view& text, Number& number, int base = 10) {
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number, base);
@@ -232,8 +232,8 @@ std::optional<SteadyFile> SteadyFile::open_handle(std::string_view handle, std::
   };
   FileDescriptor file;
   if (process != 0) {
-    // The number may now belong to a pipe or a terminal of that process, so opening must neither wait nor
-    // take a terminal.
+    // The number can now belong to a pipe or a terminal of that process, so opening must neither wait nor take a
+    // terminal.
     file = FileDescriptor(
         ::open(fmt::format("/proc/{}/fd/{}", process, number).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (!file.is_open() || !is_the_file(file.get())) {

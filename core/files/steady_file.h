@@ -33,7 +33,7 @@ class SteadyFile {
  public:
   /// The fingerprint is made of whole pages.
   static constexpr std::size_t page = 4096;
-  /// By default, the number of bytes of a file that its fingerprint covers.
+  /// The number of bytes of a file that its fingerprint covers by default.
   static constexpr std::size_t usual_hashed = std::size_t{64} << 20U;
 
   /// Opens the file. `hashed`: how many bytes fingerprint() covers. Throws Error{data} if the path does not exist, is
@@ -51,18 +51,18 @@ class SteadyFile {
   /// short or cannot be read.
   void read(std::size_t offset, std::span<std::byte> to) const;
 
-  /// Describes how the file differs from its state when it was opened ("it had 100 bytes and was last modified …");
-  /// nothing if it does not. A new change time alone does not count if the fingerprint is known and the same, because
-  /// renaming, linking or removing the file also sets it. In a file of more than `hashed` bytes, a change outside of
-  /// the fingerprint's pages is missed if the writer also resets the time of last modification.
+  /// Describes how the file differs from its state when it was opened ("it had 100 bytes and has 90 now"); nothing if
+  /// it does not. A new change time alone does not count if the fingerprint is known and the same, because renaming,
+  /// linking or removing the file also sets it. In a file of more than `hashed` bytes, a change outside of the
+  /// fingerprint's pages is missed if the writer also resets the time of last modification.
   [[nodiscard]] std::optional<std::string> change() const;
   /// Throws Error{io} that says what changed. If it does not throw, earlier reads returned the bytes of the
   /// file as opened.
   void require_unchanged() const;
 
   /// A text such as "1115394 bytes, hash 9d2c5681a3b0c7f4". The hash covers a file of up to `hashed` bytes (default: 64
-  /// MiB) completely; of a larger file, `hashed` bytes in evenly spaced pages, and what hash_also() has added. The
-  /// first call reads them. Throws as read() does.
+  /// MiB) completely. Of a larger file, it covers `hashed` bytes in evenly spaced pages, and what hash_also() has
+  /// added. The first call reads these bytes. Throws as read() does.
   [[nodiscard]] const std::string& fingerprint() const;
   /// Makes the fingerprint also cover the pages that hold these bytes. REQUIRES: the file has these bytes, and
   /// fingerprint() has not been called.
@@ -71,12 +71,12 @@ class SteadyFile {
   // A handle lets another process of this host open the same file. The file is compared with the handle's stamp, which
   // detects a descriptor number that now belongs to another file.
 
-  /// Makes a handle, which is one word: the descriptor's place, the stamp and the fingerprint. `process`: the process
-  /// that has the descriptor `number`; 0: the reader inherits the descriptor.
+  /// Makes a handle. It is one word that has the descriptor's place, the stamp and the fingerprint. `process`: the
+  /// process that has the descriptor `number`, or 0 if the process that opens the handle inherits it.
   [[nodiscard]] std::string handle(int process, int number) const;
-  /// Opens the file of a handle. The result owns an inherited descriptor. Nothing if the file cannot be reached: the
-  /// process has ended, or the number now belongs to another file. Throws Error{io} if the word is not a handle, or if
-  /// the file has changed since the handle was made.
+  /// Opens the file of a handle. The result owns an inherited descriptor. Returns nothing if the process has ended, or
+  /// if the number now belongs to another file. Throws Error{io} if the word is not a handle, or if the file has
+  /// changed since the handle was made.
   [[nodiscard]] static std::optional<SteadyFile> open_handle(std::string_view handle, std::filesystem::path path);
 
  private:

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t most_header_bytes = std::size_t{16} << 10U;
 constexpr std::size_t read_bytes = std::size_t{16} << 10U;
-/// The most bytes that are kept of requests behind the one in work, beside those of one read.
+/// The most bytes that are kept of requests after the one in work, besides the bytes of one read.
 constexpr std::size_t most_received_bytes = std::size_t{64} << 10U;
 constexpr std::chrono::milliseconds lingering{1000};
 
@@ -99,7 +99,7 @@ void Connection::start() {
   });
 }
 
-/// Waits for a request, or parses one that has arrived behind the last.
+/// Waits for a request, or parses one that has arrived after the last one.
 void Connection::begin_request() {
   parser_.emplace();
   parser_->header_limit(most_header_bytes);
@@ -212,7 +212,7 @@ bool Connection::admit_header() {
   is_head_ = request_.method == "HEAD";
   keeps_alive_ = keeps_alive_ && head.keep_alive();
   is_chunked_ = head.version() >= 11;
-  // A proxy before this server may find another end of such a request, or another host.
+  // A proxy before this server could find another end of the request, or another host, in the cases below.
   const bool has_coding = head.count(beast::field::transfer_encoding) > 0;
   if (has_coding && (!parser_->chunked() || head.count(beast::field::content_length) > 0)) {
     keeps_alive_ = false;
@@ -291,7 +291,7 @@ void Connection::end_events() {
   end_response();
 }
 
-/// The response is complete, and its last bytes are in unsent_: write() begins the next request behind them.
+/// Called when the response is complete. Its last bytes are in unsent_. write() begins the next request after them.
 void Connection::end_response() {
   gone_ = {};
   if (!is_open_) {
@@ -355,7 +355,7 @@ void Connection::write() {
   });
 }
 
-/// Lets the client read the last response: closing at once would reset the connection if the client is still sending.
+/// Lets the client read the last response. To close at once would reset the connection if the client is still sending.
 void Connection::linger() {
   is_lingering_ = true;
   stream_->end_sending(!parser_->is_done(), [self = shared_from_this()](error_code, std::size_t) {});

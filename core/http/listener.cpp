@@ -13,7 +13,7 @@ using boost::system::error_code;
 
 namespace {
 
-/// The pause after a client could not be accepted, such as for too many open files.
+/// The pause after a client could not be accepted, for example because too many files are open.
 constexpr std::chrono::milliseconds accept_pause{50};
 
 }  // namespace
@@ -41,7 +41,7 @@ void Listener::listen(const typename Protocol::endpoint& endpoint) {
   if constexpr (std::is_same_v<Protocol, Tcp>) {
     acceptor.set_option(Tcp::acceptor::reuse_address(true));
   } else {
-    ::fchmod(acceptor.native_handle(), 0600);  // what bind() makes has the socket's own mode
+    ::fchmod(acceptor.native_handle(), 0600);  // the file that bind() makes gets the socket's mode
   }
   acceptor.bind(endpoint);
   acceptor.listen();

@@ -14,12 +14,12 @@
 
 namespace shardrun::http {
 
-/// Accepts clients at a TCP port or a Unix socket. Used on the io_context's thread.
+/// Accepts clients at a TCP port or a Unix socket. Used only on the io_context's thread.
 class Listener {
  public:
   using Socket = boost::asio::generic::stream_protocol::socket;
 
-  /// `has_room`: whether another client is accepted now. `accepted`: called with each. `peer`: its address, or "unix".
+  /// `has_room`: whether a client can be accepted now. `accepted`: called with each. `peer`: its IP address, or "unix".
   Listener(boost::asio::io_context& io, std::function<bool()> has_room,
            std::function<void(Socket socket, std::string peer)> accepted);
   Listener(const Listener&) = delete;
@@ -27,11 +27,11 @@ class Listener {
   /// Removes the Unix socket, unless another server has replaced it.
   ~Listener();
 
-  /// Listens, at port 0 at any free one. Returns where. Throws boost::system::system_error.
+  /// Listens at `endpoint`, or at any free port if its port is 0. Returns the endpoint. Throws boost's system_error.
   boost::asio::ip::tcp::endpoint open(const boost::asio::ip::tcp::endpoint& endpoint);
-  /// Listens at a Unix socket that only this user may open. Replaces one that a dead server has left.
+  /// Listens at a Unix socket that only this user can open. Replaces one that a dead server has left. Throws as above.
   void open(const std::filesystem::path& socket);
-  /// Accepts clients while there is room. Called again when there is room after there was none.
+  /// Accepts clients while there is room. Call it again when there is room after there was none.
   void accept();
   void close();
 
@@ -48,8 +48,8 @@ class Listener {
   std::variant<Tcp::acceptor, Local::acceptor> acceptor_;
   boost::asio::steady_timer again_;
   bool is_accepting_ = false;
-  std::filesystem::path path_;  ///< of the Unix socket
-  struct stat made_ = {};       ///< its file
+  std::filesystem::path path_;  ///< the path of the Unix socket
+  struct stat made_ = {};       ///< the status of the socket's file when it was made
 };
 
 }  // namespace shardrun::http

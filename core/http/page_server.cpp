@@ -67,8 +67,8 @@ class PageServer::Loop {
     address_ = "http://" + to_string(Endpoint{.host = bound.address().to_string(), .port = bound.port()});
   }
 
-  /// Takes a connection. At the bound it closes the one that has been silent longest, so that clients that ask nothing,
-  /// or do not read, keep no other waiting.
+  /// Takes a connection. At the limit, closes the one that has been silent longest, so that clients that ask nothing or
+  /// do not read make no other client wait.
   void receive(Listener::Socket socket) {
     if (connections_.size() >= most_page_connections) {
       const std::shared_ptr<Connection> silent =

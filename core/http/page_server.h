@@ -10,9 +10,9 @@
 
 namespace shardrun::http {
 
-/// Serves pages to GET and HEAD, on a thread of its own, while this object lives. Connections, their number and their
-/// times are bounded; beyond the number, the one that has been silent longest is closed. At a loopback address it
-/// answers only requests whose Host is this host: pages of other sites, which a browser here shows, may not read it.
+/// Serves pages to GET and HEAD, on a thread of its own, while this object lives. The number of connections and their
+/// times are limited. At the limit, the connection that has been silent longest is closed. At a loopback address, it
+/// answers only requests to this host, because pages of other sites in a browser here must not read it.
 class PageServer {
  public:
   /// Returns the page at a path (without a query), or nothing: 404. Called on the server's thread, one request at a
@@ -26,7 +26,7 @@ class PageServer {
   /// Ends the thread once the handler has returned, and closes all connections.
   ~PageServer();
 
-  /// Where it listens, with the port that was found, such as "http://127.0.0.1:9100".
+  /// The URL at which the server listens, with the port that was found, such as "http://127.0.0.1:9100".
   [[nodiscard]] const std::string& address() const noexcept;
 
  private:

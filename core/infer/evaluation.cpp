@@ -65,7 +65,7 @@ std::size_t answer_of(const boost::json::object& object, const std::vector<std::
                           choices.size() - 1, shown_or_nothing(value)));
 }
 
-/// The tokens of a context followed by a choice, of which the choice's are scored. `behind`: the delimiter and the
+/// The tokens of a context followed by a choice. Only the choice's tokens are scored. `behind`: the delimiter and the
 /// choice. If there are more than `most` tokens, the context's first ones are dropped. Throws Error{data} if the choice
 /// adds no token or does not fit.
 Passage passage_of(const std::string& context, const std::string& behind, const Language& language, std::int64_t most) {
@@ -73,7 +73,7 @@ Passage passage_of(const std::string& context, const std::string& behind, const 
   Passage passage{.tokens = language.encode_beginning(context + behind)};
   const std::vector<std::int32_t> before = language.encode_beginning(context.substr(0, context.size() - spaces));
   passage.from = std::ssize(before);
-  if (context.size() == spaces) {  // nothing precedes the choice but what begins every text
+  if (context.size() == spaces) {  // only the tokens that begin every text precede the choice
     const std::vector<std::int32_t> whole = language.tokenizer() != nullptr
                                                 ? language.tokenizer()->encode(context + behind)
                                                 : language.encode(context + behind);

@@ -9,8 +9,8 @@ namespace shardrun::infer {
 struct Pages::Chunk {
   Chunk* before = nullptr;
   std::vector<std::int32_t> pages = {};
-  std::map<std::vector<std::int32_t>, std::unique_ptr<Chunk>> behind = {};  ///< by their tokens
-  std::int64_t readers = 0;  ///< sequences that begin with the chunks up to this one
+  std::map<std::vector<std::int32_t>, std::unique_ptr<Chunk>> behind = {};  ///< the next chunks, by their tokens
+  std::int64_t readers = 0;  ///< the number of sequences that begin with the chunks up to this one
   std::int64_t read_at = 0;
 };
 
@@ -60,7 +60,7 @@ void Pages::share(Held& held, std::span<const std::int32_t> tokens) {
   Chunk& before = held.last_ != nullptr ? *held.last_ : *root_;
   const auto own = held.pages_.begin() + held.shared_ / page_;
   auto chunk = std::make_unique<Chunk>(Chunk{.before = &before, .pages = std::vector(own, own + chunk_ / page_)});
-  idle_ += chunk->pages.size();  // until it is held
+  idle_ += chunk->pages.size();  // hold() subtracts them again
   hold(held, *chunk);
   before.behind.emplace(std::vector(tokens.begin(), tokens.end()), std::move(chunk));
 }
@@ -73,7 +73,7 @@ void Pages::release(Held& held) {
 
 std::int64_t Pages::unused() const noexcept { return static_cast<std::int64_t>(free_.size() + idle_); }
 
-/// The chunk behind those that are shared, with the first of these tokens; null if there is none.
+/// The chunk that follows the shared ones of `held` and has the first of these tokens; null if there is none.
 Pages::Chunk* Pages::behind(const Held& held, std::span<const std::int32_t> tokens) const {
   if (std::ssize(tokens) < chunk_) {
     return nullptr;
@@ -110,7 +110,7 @@ void Pages::make_free(std::size_t pages) {
   }
 }
 
-/// Of the chunks without readers behind which none is kept, the one that was read longest ago; null if there is none.
+/// The chunk without readers and children that was read longest ago, in the subtree of `in`; null if there is none.
 Pages::Chunk* Pages::longest_unused(Chunk& in) const {
   if (&in != root_.get() && in.behind.empty()) {
     return in.readers == 0 ? &in : nullptr;

@@ -11,10 +11,10 @@
 
 namespace shardrun::infer {
 
-/// The pages of the caches: which are free, which a sequence has, and which hold the beginning of a prompt that other
-/// prompts may share. Prompts share whole chunks, counted from their beginning, so what a page holds does not depend on
-/// who computed it. Chunks that no sequence reads are kept until their pages are needed; the one that was read longest
-/// ago goes first.
+/// Keeps track of the pages of the caches for keys and values. A page is free, belongs to one sequence, or is shared by
+/// prompts that begin alike. Prompts share whole chunks, counted from their beginning, so that a page's content does
+/// not depend on the prompt for which it was computed. Shared chunks that no sequence reads any more are kept until
+/// their pages are needed. The one that was read longest ago is freed first.
 class Pages {
   struct Chunk;
 
@@ -23,7 +23,7 @@ class Pages {
   class Held {
    public:
     [[nodiscard]] const std::vector<std::int32_t>& pages() const noexcept { return pages_; }
-    /// The number of its first tokens that are shared.
+    /// The number of tokens, from the sequence's first on, whose pages are shared.
     [[nodiscard]] std::int64_t shared() const noexcept { return shared_; }
 
    private:
@@ -33,21 +33,21 @@ class Pages {
     std::int64_t shared_ = 0;
   };
 
-  /// `chunk`: tokens that prompts share together. Nothing is shared unless it is a multiple of a page.
+  /// `chunk`: the tokens of a chunk. Nothing is shared unless this is a multiple of a page's tokens.
   Pages(const sdk::CacheSizes& sizes, std::int64_t chunk);
   Pages(Pages&&) noexcept;
   ~Pages();
 
-  /// Pages for `tokens` tokens. The first are those that hold chunks of `prompt` already. Nothing if there are too few.
+  /// Takes pages for `tokens` tokens, beginning with shared ones that fit `prompt`. Returns nothing if they are short.
   [[nodiscard]] std::optional<Held> take(std::span<const std::int32_t> prompt, std::int64_t tokens);
-  /// Gives `held` the pages of the chunk behind those that are shared, with these tokens, in place of its own. Returns
-  /// whether there is such a chunk.
+  /// Looks for a shared chunk that begins with the first of `tokens` and follows the shared ones of `held`. If there is
+  /// one, its pages replace own pages of `held`. Returns whether there is one.
   bool adopt(Held& held, std::span<const std::int32_t> tokens);
-  /// Shares the chunk behind those that are shared, which has these tokens and has been computed.
+  /// Shares the chunk of `held` that follows its shared ones and has these tokens. Does nothing for part of a chunk.
   void share(Held& held, std::span<const std::int32_t> tokens);
   void release(Held& held);
 
-  /// Pages that no sequence has.
+  /// The number of pages that no sequence has.
   [[nodiscard]] std::int64_t unused() const noexcept;
 
  private:
@@ -60,8 +60,8 @@ class Pages {
   std::int64_t page_;
   std::int64_t chunk_;
   std::vector<std::int32_t> free_;
-  std::unique_ptr<Chunk> root_;  ///< of a tree: a chunk's children are those that follow it in prompts
-  std::size_t idle_ = 0;         ///< pages of chunks that no sequence reads
+  std::unique_ptr<Chunk> root_;  ///< the root of a tree; a chunk's children are those that follow it in prompts
+  std::size_t idle_ = 0;         ///< the number of pages of chunks that no sequence reads
   std::int64_t clock_ = 0;
 };
 

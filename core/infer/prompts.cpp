@@ -18,7 +18,7 @@
 namespace shardrun::infer {
 namespace {
 
-/// The token with this text. `tokens`: the object in which `name` gives the text. Nothing if there is none.
+/// The token whose text is the member `name` of `tokens`. Nothing if there is no such member or token.
 std::optional<std::int32_t> token_of(const text::BpeTokenizer& tokenizer, const boost::json::object& tokens,
                                      std::string_view name) {
   const boost::json::value* const text = tokens.if_contains(name);
@@ -28,7 +28,7 @@ std::optional<std::int32_t> token_of(const text::BpeTokenizer& tokenizer, const 
 /// The beginning of a value's JSON, for messages.
 std::string shown(const boost::json::value& value) { return printable(boost::json::serialize(value).substr(0, 60)); }
 
-/// Reads the keys of a prompt. Each function returns whether the key is there, and refuses a wrong value by its name.
+/// Reads the keys of a prompt. A key that is missing or null changes nothing. Throws Error{data} for a wrong value.
 class Keys {
  public:
   explicit Keys(const boost::json::object& object) : object_(object) {}
@@ -166,7 +166,7 @@ std::vector<std::string> stops_of(Keys& keys) {
   return stops;
 }
 
-/// The first token of a prompt of `count` tokens that is scored.
+/// The index of the first token that is scored, in a prompt of `count` tokens; nothing if none is.
 std::optional<std::int64_t> scored_from(Keys& keys, std::int64_t count) {
   const boost::json::value* const from = keys.find("prompt_logprobs");
   if (from == nullptr || (from->is_bool() && !from->get_bool())) {
@@ -214,7 +214,7 @@ Language::Language(std::optional<data::Tokenizer> tokenizer, const std::filesyst
   }
 }
 
-/// REQUIRES: the model is of another library.
+/// REQUIRES: format_ is set.
 Language::Around Language::around() const {
   const text::BpeTokenizer& file = *tokenizer_->file();
   if (!format_->adds_bos && !format_->adds_eos) {
@@ -401,7 +401,7 @@ Answer::Answer(const Language& language, Prompt prompt) : prompt_(std::move(prom
     for (const std::int32_t token : prompt_.request.prompt) {
       held_ += text_of(token);
     }
-    text_ = std::exchange(held_, "");  // stops count in the answer alone
+    text_ = std::exchange(held_, "");  // stops are searched for in the answer alone
     echoed_ = text_;
   }
 }
@@ -506,7 +506,7 @@ std::string Answer::to_json(std::int64_t line) const {
   }
   json["text"] = with_replacements(text_);
   json["prompt_tokens"] = prompt_.request.prompt.size();
-  json["tokens"] = nullptr;  // its place
+  json["tokens"] = nullptr;  // sets the member's place; add_tokens() sets its value
   json["finish_reason"] = finish_reason();
   add_tokens(json, 0);
   if (prompt_.request.scored_from) {

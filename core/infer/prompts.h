@@ -23,22 +23,22 @@ class Language {
   /// empty: there is none. Throws Error{data}.
   Language(std::optional<data::Tokenizer> tokenizer, const std::filesystem::path& model);
 
-  /// Null: the texts of prompts are numbers of tokens, such as "17 4 250".
+  /// Null if there is none. The texts of prompts are then numbers of tokens, such as "17 4 250".
   [[nodiscard]] const data::Tokenizer* tokenizer() const noexcept { return tokenizer_ ? &*tokenizer_ : nullptr; }
   /// Whether conversations can become a prompt.
   [[nodiscard]] bool has_chat() const noexcept { return format_ && tokenizer_; }
   /// The tokens of a whole text, including those that the tokenizer puts around texts. An empty text becomes the token
   /// with which texts begin. Throws Error{data}.
   [[nodiscard]] std::vector<std::int32_t> encode(const std::string& text) const;
-  /// The same, without tokens that the tokenizer puts behind texts: another text may follow. An empty text with nothing
-  /// before it becomes the model's begin token, or else its end token.
+  /// The same, but without the tokens that the tokenizer puts after texts, so that another text can follow. If no token
+  /// is left, the model's BOS token or, without one, its EOS token.
   [[nodiscard]] std::vector<std::int32_t> encode_beginning(const std::string& text) const;
   /// The tokens of a conversation, by the model's chat template. REQUIRES: has_chat(). Throws Error{data}.
   [[nodiscard]] std::vector<std::int32_t> encode(const templates::Conversation& conversation) const;
   /// The text of tokens, or their numbers if there is no tokenizer. Throws Error{data} for a token outside of the
   /// vocabulary.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens) const;
-  /// The tokens at which a text ends.
+  /// The tokens with which an answer ends, by the model's files; empty without these files.
   [[nodiscard]] std::vector<std::int64_t> ends() const;
 
  private:
@@ -56,24 +56,24 @@ class Language {
 /// The most tokens whose probabilities are told at each token of an answer.
 inline constexpr std::int64_t most_top_logprobs = 20;
 
-/// The longest line of a file of prompts. Each takes some ten times as much memory while it is read.
+/// The longest line of a file of prompts, in bytes. A line takes about ten times as much memory while it is read.
 inline constexpr std::size_t most_line_bytes = std::size_t{16} << 20U;
 
 /// A line of a file of prompts.
 struct Prompt {
   Request request;
   std::string id;                  ///< JSON of `id`, a text or an integer; empty: none
-  std::vector<std::string> stops;  ///< texts at which the answer ends, without them
-  bool echo = false;               ///< the prompt precedes the answer
-  bool logprobs = false;           ///< the logarithm of each token's probability is told
-  bool timings = false;            ///< the answer tells how long it took ([infer] timings)
-  std::int64_t top_logprobs = 0;   ///< the same for so many of the likeliest tokens, at each token
+  std::vector<std::string> stops;  ///< texts before which the answer ends
+  bool echo = false;               ///< whether the prompt precedes the answer
+  bool logprobs = false;           ///< whether the logarithm of each token's probability is told
+  bool timings = false;            ///< whether the answer tells how long it took ([infer] timings)
+  std::int64_t top_logprobs = 0;   ///< how many of the likeliest tokens are told at each token
 };
 
 /// Reads a JSON object with one of `prompt` (a text, or a list of tokens) and `messages` (as in read_messages()), and
 /// any of max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed,
 /// stop (a text or a list), echo, logprobs, top_logprobs, prompt_logprobs (true, or the number of the first token),
-/// ignore_eos, id. `usual`: what a prompt has that does not say otherwise. Throws Error{data}, which names the key.
+/// ignore_eos, id. `usual`: the settings for keys that are missing. Throws Error{data} with the key that is wrong.
 [[nodiscard]] Prompt read_prompt(std::string_view line, const Language& language, const Request& usual);
 
 /// The line of a prompt with the request's tokens in place of `prompt` or `messages`, with its `max_tokens`, and with
@@ -85,9 +85,9 @@ struct Prompt {
 /// The JSON of the line's `id` or `cancel`; "" if it has neither, and "null" if it cannot be read.
 [[nodiscard]] std::string id_of_line(std::string_view line) noexcept;
 
-/// The number of lines in a file of prompts that are not blank; nothing if it is a stream, cannot be read, or has more
-/// than `most_counted_bytes`.
 inline constexpr std::uintmax_t most_counted_bytes = std::uintmax_t{1} << 28U;
+/// The number of lines in a file of prompts that are not blank; nothing if the file is no regular file, cannot be read,
+/// or has more than `most_counted_bytes`.
 [[nodiscard]] std::optional<std::int64_t> lines_in(const std::filesystem::path& file);
 
 /// An event about a line that is not answered: {"id":…,"error":{"message":…,"code":…}}. `id`: JSON.
@@ -96,20 +96,20 @@ inline constexpr std::uintmax_t most_counted_bytes = std::uintmax_t{1} << 28U;
 /// The text of an answer while its tokens are drawn.
 class Answer {
  public:
-  /// `language` outlives this object.
+  /// `language` must outlive this object.
   Answer(const Language& language, Prompt prompt);
 
   /// Takes a token of the prompt that is scored.
   void take_scored(const Scored& scored);
-  /// Takes a token that was drawn. Returns the text that is certain by now and was not returned before: a text that may
-  /// begin a stop, and bytes of an incomplete character, are held back. Sets is_stopped() if a stop was found.
+  /// Takes a token that was drawn. Returns the text that is certain by now and was not returned before. A text that can
+  /// begin a stop, and bytes of an incomplete character, are held back. is_stopped() is true once a stop was found.
   std::string take(const Drawn& drawn);
   [[nodiscard]] bool is_stopped() const noexcept { return is_stopped_; }
   /// The answer as a JSON object, once it is complete. `line`: the number of the prompt's line.
   [[nodiscard]] std::string to_json(std::int64_t line) const;
-  /// An event: `text`, which take() has returned, and the tokens and the prompt's scores since the last event. More
-  /// than 1024 scores become further events before it, because readers bound an event's length. `reason`: why the
-  /// answer ends ("cancelled", or else that of to_json()); nothing: it goes on.
+  /// Returns an event, one line of JSON, with `text` (from take()) and the tokens and scores since the last event. If
+  /// there are more than 1024 scores, further lines precede it, because readers bound a line's length. `reason`: why
+  /// the answer ends ("cancelled", or finish_reason()); nothing: it goes on. REQUIRES: the prompt has an id.
   [[nodiscard]] std::string event(std::string_view text, std::optional<std::string_view> reason);
   /// JSON of the prompt's id.
   [[nodiscard]] const std::string& id() const noexcept { return prompt_.id; }
@@ -120,9 +120,9 @@ class Answer {
 
  private:
   [[nodiscard]] std::string text_of(std::int32_t token);
-  /// What both kinds of answers have about tokens from the one with index `first` on.
+  /// Adds what to_json() and event() tell of the answer's tokens from index `first` on.
   void add_tokens(boost::json::object& json, std::size_t first) const;
-  /// The scores of the prompt's tokens from `first` to before `end`.
+  /// Adds the scores of_prompt_[first] to of_prompt_[end - 1], with the likeliest tokens if they were asked for.
   void add_scores(boost::json::object& json, std::size_t first, std::size_t end) const;
   void add_timings(boost::json::object& json) const;
   /// Moves the text that can no longer be part of a stop from `held_` to the answer, and returns it.
@@ -130,7 +130,7 @@ class Answer {
 
   Prompt prompt_;
   std::optional<data::Decoder> decoder_;
-  std::string text_;    ///< what was returned
+  std::string text_;    ///< the text of the answer that is certain
   std::string echoed_;  ///< the prompt, until take() returns it
   std::string held_;
   std::vector<std::int32_t> tokens_;
@@ -138,8 +138,8 @@ class Answer {
   std::vector<std::optional<double>> of_prompt_;  ///< log probabilities of tokens of the prompt; none for its first
   std::vector<Likely> likely_of_prompt_;          ///< top_logprobs of the same tokens
   std::vector<Likely> likely_;                    ///< top_logprobs of each token
-  std::size_t told_ = 0;                          ///< tokens of events
-  std::size_t told_of_prompt_ = 0;                ///< scores of events
+  std::size_t told_ = 0;                          ///< how many tokens events have told
+  std::size_t told_of_prompt_ = 0;                ///< how many scores events have told
   bool is_stopped_ = false;
   bool has_ended_ = false;
   using Time = std::chrono::steady_clock::time_point;

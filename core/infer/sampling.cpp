@@ -18,7 +18,7 @@ struct Candidate {
   std::int32_t token;
 };
 
-/// Whether a is drawn less readily than b: the order of a heap whose first element is the likeliest.
+/// Whether `a` is less likely than `b`. A heap with this order has the likeliest candidate first.
 bool is_less_likely(const Candidate& a, const Candidate& b) {
   return a.weight < b.weight || (a.weight == b.weight && a.token > b.token);
 }
@@ -27,7 +27,7 @@ void penalise(std::vector<Candidate>& candidates, const Sampling& how, const Seq
   if (how.repetition == 1 && how.frequency == 0 && how.presence == 0) {
     return;
   }
-  std::unordered_map<std::int32_t, std::int64_t> drawn;  // 0 for tokens of the prompt alone
+  std::unordered_map<std::int32_t, std::int64_t> drawn;  // how often; 0 for tokens that only the prompt has
   for (std::size_t i = 0; i < sequence.tokens.size(); ++i) {
     drawn[sequence.tokens[i]] += i < sequence.prompted ? 0 : 1;
   }
@@ -41,7 +41,7 @@ void penalise(std::vector<Candidate>& candidates, const Sampling& how, const Seq
   }
 }
 
-/// Moves the likeliest candidates to the front, in order, until `is_enough(count, sum of their weights)`. Removes the
+/// Keeps the likeliest candidates, in order, until `is_enough(count, sum of their weights)` is true. Removes the
 /// others.
 template <typename IsEnough>
 void keep_likeliest(std::vector<Candidate>& candidates, const IsEnough& is_enough) {
@@ -65,7 +65,7 @@ double sum_of(const std::vector<Candidate>& candidates) {
   return sum;
 }
 
-/// What is subtracted from a logit for the logarithm of its probability.
+/// The logarithm of the sum of exp(logit). A logit minus this is the logarithm of its token's probability.
 double log_of_sum(std::span<const float> logits) {
   const double highest = static_cast<double>(*std::ranges::max_element(logits));
   double sum = 0;
@@ -113,7 +113,7 @@ std::int32_t draw_token(std::span<const float> logits, const Sampling& how, cons
       return each.token;
     }
   }
-  return candidates.back().token;  // the sum is rounded
+  return candidates.back().token;  // reached only if rounding has made the sum too small
 }
 
 std::int32_t draw_token(std::span<const float> logits, const Sampling& how, const Sequence& sequence) {
@@ -166,8 +166,8 @@ void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, std::
     const std::size_t used = std::min(tokens.size(), context);
     device::HostTensor read(executor.host(device::Access::write), inputs, device::Access::write);
     const std::span<std::int32_t> row = device::elements_of<std::int32_t>(read.view());
-    if (!row.empty()) {  // a rank may hold no part of the row
-      // The zeros after the last token do not matter: no position attends to later ones.
+    if (!row.empty()) {  // some ranks hold no part of the row
+      // The zeros after the last token do not matter, because no position attends to later ones.
       std::ranges::fill(row, 0);
       std::copy(tokens.end() - static_cast<std::ptrdiff_t>(used), tokens.end(), row.begin());
     }

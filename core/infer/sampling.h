@@ -30,13 +30,13 @@ struct Sequence {
   std::size_t prompted = 0;  ///< the number of tokens of the prompt
 };
 
-/// Draws the next token of a sequence. `random` is uniform in [0, 1).
+/// Draws the next token of a sequence. `random` is uniform in [0, 1). Throws Error{data} for a logit of NaN or +inf.
 [[nodiscard]] std::int32_t draw_token(std::span<const float> logits, const Sampling& how, const Sequence& sequence,
                                       double random);
 /// The same with the random number that belongs to (how.seed, number of tokens drawn).
 [[nodiscard]] std::int32_t draw_token(std::span<const float> logits, const Sampling& how, const Sequence& sequence);
 
-/// The logarithm of the probability of a token.
+/// The natural logarithm of the probability of a token.
 [[nodiscard]] double log_probability(std::span<const float> logits, std::int32_t token);
 
 /// Tokens with the logarithms of their probabilities.
@@ -45,12 +45,12 @@ using Likely = std::vector<std::pair<std::int32_t, double>>;
 /// the lower number.
 [[nodiscard]] Likely likeliest(std::span<const float> logits, std::int64_t count, std::int64_t vocabulary);
 
-/// The tokens with which a sample without a prompt starts: a line's end if the text has lines, else its first
-/// character.
+/// The token with which a sample without a prompt starts. It is the first token of "\n", or token 0 if the tokenizer
+/// has none for it.
 [[nodiscard]] std::vector<std::int32_t> first_tokens(const data::Tokenizer& tokenizer);
 
-/// Continues `tokens` by `count` more, one by one, with the program `predict`. Once the context is full, it slides.
-/// `emit` gets each new token as it is drawn. `goes_on`: called before each token; false ends the sampling.
+/// Continues `tokens` by `count` more with the program `predict`. Once the context is full, it slides. `emit` gets each
+/// new token. `goes_on` is called before each; false ends the sampling. Throws Error{usage} if `tokens` is empty.
 void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, std::int64_t count, const Sampling& how,
             const std::function<bool()>& goes_on, const std::function<void(std::int32_t)>& emit);
 

@@ -51,8 +51,8 @@ std::int64_t Session::requests() const {
   return std::ssize(waiting_) + std::ranges::count(slots_, true, &Slot::is_used);
 }
 
-/// The tokens of a prompt that need not be read if another prompt begins with them. The logits behind the others are
-/// needed: those after the prompt, and those before tokens that are scored.
+/// The tokens of a prompt that need not be read if another prompt begins with them. The other tokens must be read,
+/// because the logits after them are needed to draw the first token or to score the next one.
 std::span<const std::int32_t> Session::shareable(const Request& request) {
   const std::int64_t prompted = std::ssize(request.prompt);
   const std::int64_t most = std::min(prompted, request.scored_from.value_or(prompted)) - 1;
@@ -63,7 +63,7 @@ std::size_t Session::group_of(const Slot& slot) const {
   return static_cast<std::size_t>(&slot - slots_.data()) % groups_;
 }
 
-/// Starts requests, each in the group with the fewest.
+/// Starts requests while there are slots and pages, each in the group that has the fewest requests.
 void Session::admit() {
   while (!waiting_.empty()) {
     std::vector<std::int64_t> used(groups_, 0);
@@ -80,7 +80,7 @@ void Session::admit() {
       return;
     }
     const Request& next = waiting_.front();
-    // The last token that is added is never read again.
+    // The last token that is added needs no place in the caches, because no call reads it.
     const std::int64_t cached = std::ssize(next.prompt) + std::max<std::int64_t>(next.tokens, 1) - 1;
     std::optional<Pages::Held> held = pages_.take(shareable(next), cached);
     if (!held) {
@@ -152,7 +152,7 @@ bool Session::launch_next() {
   return false;
 }
 
-/// A chunk of the prompt that started first, of those that are not read.
+/// Makes a call with the next chunk of the prompt that started first and is not read yet; nothing if all are read.
 std::optional<Session::Launched> Session::next_prefill() {
   Slot* slot = nullptr;
   for (Slot& each : slots_) {
@@ -175,7 +175,7 @@ std::optional<Session::Launched> Session::next_prefill() {
   const std::span<const std::int32_t> read =
       std::span(slot->tokens).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(tokens));
   const std::optional<std::int64_t>& from = slot->request.scored_from;
-  const bool is_scored = from && *from <= first + tokens;  // by logits of this chunk
+  const bool is_scored = from && *from <= first + tokens;  // whether logits of this chunk score a token
   Launched call{.program = is_scored ? &*score_ : &prefill_,
                 .rows = {{.slot = static_cast<std::size_t>(slot - slots_.data()),
                           .request = slot->number,
@@ -184,11 +184,11 @@ std::optional<Session::Launched> Session::next_prefill() {
                           .pages = slot->held.pages()}}};
   slot->cached += tokens;
   prefilled_ += tokens;
-  pages_.share(slot->held, read);  // on each stage, it is computed before what is launched later
+  pages_.share(slot->held, read);  // each stage computes this chunk before the calls that are launched later
   return call;
 }
 
-/// A token of each sequence of a group. Nothing if the group's last token has not been drawn.
+/// Makes a call with a token of each sequence of a group; nothing if none has one, or the group's call is under way.
 std::optional<Session::Launched> Session::next_decode(std::size_t group) {
   const bool waits =
       std::ranges::any_of(under_way_, [&](const Launched& each) { return !is_prefill(each) && each.group == group; });
@@ -233,7 +233,7 @@ void Session::feed(const Program& program, const std::vector<Fed>& rows) {
   fill(program.pages, -1, [](const Fed& row, std::size_t i) { return i < row.pages.size() ? row.pages[i] : -1; });
 }
 
-/// The last stage waits for nothing that others send back, so it runs the whole program.
+/// Begins a call on this rank. The last stage waits for nothing that others send back, so it runs the whole program.
 void Session::begin(Launched& call) {
   feed(*call.program, call.rows);
   const device::Scalars scalars{.position = is_prefill(call) ? std::ssize(call.rows.front().tokens) - 1 : 0};
@@ -284,7 +284,7 @@ bool Session::take_chunk(const Launched& call, std::span<const float> logits, co
     return false;
   }
   const std::int64_t tokens = std::ssize(row.tokens);
-  const std::int64_t rows = call.program->logits.global[0];  // of the chunk if the prompt is scored, otherwise 1
+  const std::int64_t rows = call.program->logits.global[0];  // the chunk's tokens if it is scored, otherwise 1
   const std::size_t vocabulary = logits.size() / static_cast<std::size_t>(rows);
   const std::int64_t told = std::min(rows, tokens);
   tell(*slot, row.first + tokens - told, told, logits.first(static_cast<std::size_t>(told) * vocabulary), listener);
@@ -339,7 +339,7 @@ void Session::draw(Slot& slot, std::span<const float> logits, const Listener& li
   const auto drawn = static_cast<std::int64_t>(slot.tokens.size() - request.prompt.size());
   const bool is_last = is_end || drawn >= request.tokens;
   listener.drawn({.id = request.id, .token = token, .logits = logits, .is_last = is_last, .is_end = is_end});
-  if (is_last && slot.is_used) {  // it may have been cancelled
+  if (is_last && slot.is_used) {  // false if the listener has cancelled the request
     release(slot);
   }
 }

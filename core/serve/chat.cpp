@@ -37,7 +37,7 @@ class Chat {
                           .log_job = [this](std::string_view line) { hear(line); },
                           .log = [](const std::string& line) { say(line); },
                           .changed = [] {}}) {
-    boost::system::error_code no_stream;  // a file, of which reading never waits
+    boost::system::error_code no_stream;  // set if standard input is a file, whose reading never waits
     input_.assign(::dup(STDIN_FILENO), no_stream);
     input_.non_blocking(false, no_stream);
   }
@@ -72,7 +72,7 @@ class Chat {
  private:
   static void say(const std::string& line) { write_to_standard_error(fmt::format("{}\n", line)); }
 
-  /// The job's own lines are shown only if it fails.
+  /// Keeps the job's last line on standard error, which is shown only if the job ends before it is ready.
   void hear(std::string_view line) { said_ = line; }
 
   template <typename Condition>
@@ -114,7 +114,7 @@ class Chat {
     }
   }
 
-  /// The next line of standard input; nothing at its end, or if a signal asked to end. Takes signals while it waits.
+  /// The next line of standard input; nothing at its end, or if a signal asked to end. Handles signals while it waits.
   std::optional<std::string> next_line() {
     show_mark();
     for (bool is_at_end = false;;) {
@@ -211,10 +211,10 @@ class Chat {
   boost::asio::signal_set signals_;
   Dispatcher dispatcher_;
   templates::Conversation conversation_;
-  std::string read_;          ///< of standard input, not taken yet
-  std::string said_;          ///< the job's last line
-  std::uint64_t prompt_ = 0;  ///< the one that is being answered; 0: none
-  int signal_ = 0;            ///< that asked to end
+  std::string read_;          ///< bytes of standard input that are not taken yet
+  std::string said_;          ///< the job's last line on standard error
+  std::uint64_t prompt_ = 0;  ///< number of the prompt that is being answered; 0: none
+  int signal_ = 0;            ///< the signal that asked to end; 0: none
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace shardrun::serve {
 namespace {
 
 constexpr std::chrono::milliseconds first_pause{
-    500};  ///< after a start that has failed; each further one is twice as long
+    500};  ///< before the second restart without an answer; the first has none, and each further one is twice as long
 constexpr std::chrono::milliseconds longest_pause{30'000};
 
 std::vector<infer::Likely> likely_of(const boost::json::object& event, std::string_view key) {
@@ -121,7 +121,7 @@ void Dispatcher::hear(const boost::json::object& event) {
     return settings_.changed();
   }
   if (is_failing_) {
-    return;  // a piece of an answer that has failed
+    return;  // the event is a piece of an answer that has failed
   }
   const boost::json::value& id = event.at("id");
   const auto found = id.is_int64() ? in_work_.find(static_cast<std::uint64_t>(id.get_int64())) : in_work_.end();
@@ -162,13 +162,13 @@ void Dispatcher::job_ended(const std::string& how, int code) {
   job_.reset();
   const bool is_end = is_finishing_ || (!was_ready_ && restarts_ == 0);
   state_ = is_end ? State::ended : State::loading;
-  if (!was_ready_) {  // those that wait have waited for this one
+  if (!was_ready_) {  // the prompts that wait have waited for this start, so they fail, too
     for (Prompt& each : std::exchange(waiting_, {})) {
       in_work_.emplace(each.number, std::move(each.listener));
     }
   }
   fail_those_in_work(how);
-  settings_.changed();  // may call finish()
+  settings_.changed();  // can call finish()
   if (is_end || is_finishing_) {
     return;
   }

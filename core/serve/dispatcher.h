@@ -23,14 +23,14 @@
 
 namespace shardrun::serve {
 
-/// A job with [infer] events, from standard input to standard output, as a child process. Functions and callbacks are
-/// called only on the thread that runs the io_context. The child does not outlive that thread.
+/// A child process that runs a job with [infer] events, from its standard input to its standard output. Functions and
+/// callbacks are called only on the thread that runs the io_context. The child ends at the latest with that thread.
 class JobProcess : public std::enable_shared_from_this<JobProcess> {
  public:
   struct Events {
     std::function<void(const boost::json::object& event)> told;
-    std::function<void(std::string_view line)> said;  ///< on standard error
-    /// Called once, last, unless kill() was called before. `code`: its exit code; 1 if a signal ended it.
+    std::function<void(std::string_view line)> said;  ///< called with each line on the job's standard error
+    /// Called once, last, unless kill() was called before. `code`: the job's exit code, or 1 if a signal ended it.
     std::function<void(const std::string& how, int code)> ended;
   };
 
@@ -40,11 +40,11 @@ class JobProcess : public std::enable_shared_from_this<JobProcess> {
   JobProcess& operator=(const JobProcess&) = delete;
   ~JobProcess() { kill(); }
 
-  /// Runs this program with these words. The object must be owned by a shared pointer. Throws Error{io}.
+  /// Runs this program with these words. REQUIRES: a shared pointer owns this object. Throws Error{io}.
   void start(const std::vector<std::string>& words);
   /// Writes a line, without its end, to the job.
   void send(std::string_view line);
-  /// Ends the job's input once all lines are written: it answers them and ends.
+  /// Ends the job's input once all lines are written. The job then answers all prompts and ends.
   void end_input();
   /// Ends the process and its ranks at once. No callback is called afterwards.
   void kill() noexcept;
@@ -71,55 +71,55 @@ class JobProcess : public std::enable_shared_from_this<JobProcess> {
   Lines errors_;
   Events events_;
   pid_t pid_ = -1;
-  std::string unsent_;  ///< lines behind those that are being written
+  std::string unsent_;  ///< the lines to write after those in writing_
   std::string writing_;
   bool is_ending_ = false;
-  bool has_failed_ = false;  ///< wrote what is no event; what follows is not heard
+  bool has_failed_ = false;  ///< whether the job wrote a line that is no event; later events are ignored
 };
 
 /// What a step has added to an answer.
 struct Piece {
   std::string text;
   std::vector<std::int32_t> tokens;
-  std::vector<double> logprobs;             ///< of each token, if they were asked for
-  std::vector<infer::Likely> top_logprobs;  ///< the same
-  /// The same of the prompt's tokens behind those of the piece before, if they were asked for; none for the first one.
+  std::vector<double> logprobs;             ///< the log probability of each token, if they were asked for
+  std::vector<infer::Likely> top_logprobs;  ///< the likeliest tokens at each token, if they were asked for
+  /// The same for the next tokens of the prompt, after those of the piece before. The prompt's first token has none.
   std::vector<std::optional<double>> prompt_logprobs = {};
   std::vector<infer::Likely> prompt_top_logprobs = {};
-  std::string finish_reason;       ///< of the last piece; otherwise empty
-  std::int64_t answer_tokens = 0;  ///< of the last piece
+  std::string finish_reason;       ///< set in an answer's last piece; otherwise empty
+  std::int64_t answer_tokens = 0;  ///< set in an answer's last piece: the answer's tokens
 };
 
 /// Why a prompt has no answer.
 struct Failure {
-  int status = 500;  ///< of HTTP
+  int status = 500;  ///< the status of an HTTP response
   std::string message;
 };
 
-/// What is called about a prompt, not from within ask(). After `failed`, or the last piece, nothing is called any more.
+/// Functions that are called about a prompt, but never within ask(). The last call is `failed` or has the last piece.
 struct Listener {
   std::function<void(const Piece& piece)> told;
   std::function<void(const Failure& failure)> failed;
 };
 
-/// Gives prompts to a job and takes its answers. Starts the job again if it ends. Used on the io_context's thread.
+/// Gives prompts to a job and takes its answers. Starts the job again if it ends, unless its first start has failed.
 class Dispatcher {
  public:
   struct Settings {
     std::vector<std::string> job;                        ///< words with which this program runs the job
-    std::size_t most_waiting = 0;                        ///< prompts beside those that the job has
+    std::size_t most_waiting = 0;                        ///< most prompts that wait beside those that the job has
     std::function<void(std::string_view line)> log_job;  ///< what the job says on standard error
     std::function<void(const std::string& line)> log;
-    std::function<void()> changed;  ///< called when the state has changed, and when no prompt is left
+    std::function<void()> changed;  ///< called when the state has changed, and when a prompt has ended
   };
   enum class State { loading, ready, ended };
 
-  Dispatcher(boost::asio::io_context& io, Settings settings);
+  Dispatcher(boost::asio::io_context& io, Settings settings);  ///< the object is used only on the thread of `io`
 
   void start() { start_job(); }
 
   [[nodiscard]] State state() const noexcept { return state_; }
-  /// Whether so many more prompts may be added.
+  /// Whether this many more prompts can be added.
   [[nodiscard]] bool has_room(std::size_t prompts) const noexcept {
     return waiting_.size() + in_work_.size() + prompts <= settings_.most_waiting + most_in_work();
   }
@@ -135,10 +135,10 @@ class Dispatcher {
   [[nodiscard]] std::size_t waiting() const noexcept { return waiting_.size(); }
   [[nodiscard]] std::size_t in_work() const noexcept { return in_work_.size(); }
   [[nodiscard]] std::int64_t slots() const noexcept { return slots_; }
-  /// The most tokens of a prompt and its answer, and the number of the model's tokens; 0 before the job is ready.
+  /// context() is the most tokens of a prompt with its answer, vocabulary() the model's; both are 0 until it is ready.
   [[nodiscard]] std::int64_t context() const noexcept { return context_; }
   [[nodiscard]] std::int64_t vocabulary() const noexcept { return vocabulary_; }
-  /// Whether the job tells the logprobs of prompts.
+  /// Whether the job can tell the log probabilities of prompts.
   [[nodiscard]] bool scores_prompts() const noexcept { return scores_prompts_; }
   [[nodiscard]] std::int64_t restarts() const noexcept { return restarts_; }
   /// How the job ended last.
@@ -152,7 +152,7 @@ class Dispatcher {
     Listener listener;
   };
 
-  /// One waits in the job beside those in slots, so that a slot which becomes free is used at once.
+  /// The most prompts that the job has. One more than slots waits in the job, so that a free slot is used at once.
   [[nodiscard]] std::size_t most_in_work() const noexcept { return static_cast<std::size_t>(slots_) + 1; }
   void start_job();
   void hear(const boost::json::object& event);
@@ -166,7 +166,7 @@ class Dispatcher {
   std::shared_ptr<JobProcess> job_;
   State state_ = State::loading;
   std::deque<Prompt> waiting_;
-  std::map<std::uint64_t, Listener> in_work_;  ///< without functions: cancelled
+  std::map<std::uint64_t, Listener> in_work_;  ///< a cancelled prompt's listener has no functions
   std::uint64_t next_number_ = 1;
   std::int64_t slots_ = 0;
   std::int64_t context_ = 0;
@@ -176,10 +176,10 @@ class Dispatcher {
   std::string how_ended_;
   int exit_code_ = 0;
   bool is_finishing_ = false;
-  bool was_ready_ = false;   ///< the job that runs, or that ended last
-  bool is_failing_ = false;  ///< a rank of the job has failed, and the job is about to end
+  bool was_ready_ = false;   ///< whether the job that runs, or that ended last, became ready
+  bool is_failing_ = false;  ///< whether a rank of the job has failed, so that the job will end
   boost::asio::steady_timer start_again_;
-  std::chrono::milliseconds pause_{0};  ///< before the next start
+  std::chrono::milliseconds pause_{0};  ///< the pause before the next start
 };
 
 }  // namespace shardrun::serve

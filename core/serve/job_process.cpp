@@ -22,7 +22,7 @@ namespace {
 
 using boost::system::error_code;
 
-/// The longest line of the job's output. An event has the text and tokens of a step.
+/// The longest line of the job's output, in bytes. An event has the text and tokens of a step.
 constexpr std::size_t most_event_bytes = std::size_t{16} << 20U;
 
 std::string how_ended(int status) {
@@ -100,11 +100,11 @@ void JobProcess::hear(std::string_view line) {
   try {
     event = files::parse_json_strictly(line, "an event of the job").as_object();
   } catch (const std::exception& error) {
-    // Usually a piece of an event within which a rank failed: the job ends by itself then, and says why.
+    // Usually a rank failed while the event was being written. The job then ends by itself, and says why.
     has_failed_ = true;
     events_.said(fmt::format("what the job wrote is no event: {}", error.what()));
     ::kill(pid_, SIGTERM);
-    end_input();  // a job that waits for prompts does not heed the signal
+    end_input();  // the signal alone does not end a job that waits for prompts
     event = {{"failed", "the job wrote what is no event"}};
   }
   events_.told(event);
@@ -130,7 +130,7 @@ void JobProcess::write() {
   boost::asio::async_write(input_, boost::asio::buffer(writing_),
                            [self = shared_from_this()](error_code failed, std::size_t) {
                              self->writing_.clear();
-                             if (!failed) {  // a job that no longer reads has ended, which its output tells
+                             if (!failed) {  // otherwise the job has ended, which the end of its output tells
                                self->write();
                              }
                            });
@@ -141,7 +141,7 @@ void JobProcess::end_input() {
   write();
 }
 
-/// Waits for the process once all that it has written is read: by then it has ended, or is about to.
+/// Waits for the process once all its output is read. By then the process has ended, or is about to end.
 void JobProcess::reap() {
   if (pid_ < 0 || output_.stream.is_open() || errors_.stream.is_open()) {
     return;

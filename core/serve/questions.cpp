@@ -21,7 +21,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::int64_t most_answers = 128;  ///< to a request
+constexpr std::int64_t most_answers = 128;  ///< the most answers to one prompt
 constexpr std::size_t most_stops = 16;
 
 std::string beginning_of(const json::value& value) { return printable(json::serialize(value).substr(0, 60)); }
@@ -46,7 +46,7 @@ json::object object_of(std::string_view body) {
   }
 }
 
-/// Calls what may throw Error{data} about a field.
+/// Calls `call`. If it throws an Error, throws a Refusal that names the field `param`.
 template <typename Call>
 auto about(std::string_view param, const Call& call) {
   try {
@@ -56,12 +56,12 @@ auto about(std::string_view param, const Call& call) {
   }
 }
 
-/// The fields of a request, of which each is looked at once.
+/// The fields of a request. others() returns those for which no other function was called before.
 class Fields {
  public:
   explicit Fields(const json::object& object) : object_(object) {}
 
-  /// Null: it is not given, or null.
+  /// Returns null if the field is missing or null.
   [[nodiscard]] const json::value* find(std::string_view name) {
     known_.push_back(name);
     const json::value* const found = object_.if_contains(name);
@@ -99,7 +99,7 @@ class Fields {
   std::vector<std::string_view> known_;
 };
 
-/// Throws Refusal for fields that would change the answer and have no effect here.
+/// Throws Refusal for fields that would change the answer but are not served here.
 void refuse_unserved(Fields& fields) {
   if (const json::value* const format = fields.find("response_format")) {
     const json::object* const object = format->if_object();
@@ -123,7 +123,7 @@ void refuse_unserved(Fields& fields) {
   }
 }
 
-/// The text of a message's content: a text, or parts of texts.
+/// The text of a message's content, which is a text or a list of parts with texts. Throws Refusal.
 std::string content_of(const json::value& content, const std::string& param) {
   if (content.is_string()) {
     return std::string(content.get_string());
@@ -144,8 +144,8 @@ std::string content_of(const json::value& content, const std::string& param) {
   return text;
 }
 
-/// A message as templates expect it: with a text as its content, the role system for developer, and arguments of calls
-/// as objects.
+/// A message as templates expect it. Its content is a text, the role developer becomes system, and the arguments of
+/// tool calls are objects.
 json::value message_of(const json::value& given, std::size_t index) {
   if (!given.is_object()) {
     return given;  // checked_messages() refuses it
@@ -241,7 +241,7 @@ std::vector<std::int32_t> tokens_of_text(const json::value& text, std::string_vi
   return about(param, [&] { return model.language->encode(std::string(text.get_string())); });
 }
 
-/// The prompts of a request for completions: a text, tokens, or a list of these. REQUIRES: n is read.
+/// Reads the prompts of a request for completions: a text, tokens, or a list of these. REQUIRES: question.n is set.
 void read_prompts(Fields& fields, const ServedModel& model, Question& question) {
   const json::value* const prompt = fields.find("prompt");
   if (prompt == nullptr) {
@@ -265,7 +265,7 @@ void read_prompts(Fields& fields, const ServedModel& model, Question& question) 
   }
 }
 
-/// Takes a setting of sampling as it is, once the reader of prompts accepts it.
+/// Copies the field `name` to the question's settings if infer::read_prompt() accepts it. Throws Refusal if not.
 void take_setting(Fields& fields, const ServedModel& model, const char* name, Question& question) {
   if (const json::value* const value = fields.find(name)) {
     if (value->is_double() && !std::isfinite(value->get_double())) {
@@ -401,7 +401,7 @@ Question read_question(bool is_chat, std::string_view body, const ServedModel& m
     }
   }
   for (const char* const name : {"user", "metadata", "store", "service_tier", "parallel_tool_calls"}) {
-    static_cast<void>(fields.find(name));  // about the caller, or about what this server does not have
+    static_cast<void>(fields.find(name));  // these fields are accepted, and have no effect
   }
   question.unknown = fields.others();
   return question;

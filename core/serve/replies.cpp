@@ -59,14 +59,14 @@ json::object Reply::usage() const {
           {"total_tokens", prompt_tokens_ + answer_tokens_}};
 }
 
-/// The text of a token within others. Texts begin without a space of some tokenizers.
+/// The text of a token that follows another one. With some tokenizers, the first token of a text loses its space.
 std::string Reply::text_of(std::int32_t token) const {
   const std::int32_t once[] = {token};
   const std::int32_t twice[] = {token, token};
   return model_.language->decode(twice).substr(model_.language->decode(once).size());
 }
 
-/// In the form of chat completions. `likely`: the likeliest tokens in its place; null: not asked for.
+/// A token's logprobs in the form of chat completions. `likely`: the likeliest tokens in its place, or null.
 json::object Reply::entry_of(std::int32_t token, std::optional<double> logprob, const infer::Likely* likely) const {
   const auto entry = [&](std::int32_t its, std::optional<double> logarithm) {
     const std::string bytes = text_of(its);
@@ -101,14 +101,14 @@ json::array Reply::logprobs_of(std::size_t choice, const Piece& piece) const {
     const bool is_end = piece.finish_reason == "stop" && i + 1 == piece.logprobs.size() &&
                         std::ranges::find(ends_, piece.tokens[i]) != ends_.end();
     if (is_end && question_.is_chat) {
-      break;  // it has no part in the text
+      break;  // the end token is no part of the text
     }
     add(piece.tokens[i], piece.logprobs[i], piece.top_logprobs, i);
   }
   return content;
 }
 
-/// The same in the form of the request's kind. `offset`: characters of the text before them.
+/// The logprobs `content` in the form for the question's kind. `offset`: the number of characters before their text.
 json::value Reply::shown(const json::array& content, std::size_t offset) const {
   if (!question_.logprobs) {
     return nullptr;
@@ -127,7 +127,7 @@ json::value Reply::shown(const json::array& content, std::size_t offset) const {
     json::value& likely = top.emplace_back(nullptr);
     if (const json::array* const others = one.at("top_logprobs").if_array()) {
       likely.emplace_object();
-      for (const json::value& other : *others) {  // of tokens with the same text, the likeliest
+      for (const json::value& other : *others) {  // keeps the likeliest of the tokens that have the same text
         likely.get_object().emplace(other.at("token").get_string(), other.at("logprob"));
       }
     }

@@ -14,7 +14,7 @@
 
 namespace shardrun::serve {
 
-// OpenAI's interface: answers as clients expect them.
+// This header makes answers of OpenAI's interface, as clients expect them.
 
 /// {"error":{"message":…,"type":…,"param":…,"code":…}}
 [[nodiscard]] std::string error_json(const Refusal& refusal);
@@ -22,12 +22,12 @@ namespace shardrun::serve {
 /// What a client is sent for its question: one object, or events.
 class Reply {
  public:
-  /// `id`: of the response. `created`: seconds since 1970. The references outlive this object.
+  /// `id`: the response's id. `created`: seconds since 1970. `question` and `model` must outlive this object.
   Reply(const Question& question, const ServedModel& model, std::string id, std::int64_t created);
 
   /// The number of answers.
   [[nodiscard]] std::size_t choices() const noexcept { return choices_.size(); }
-  /// Adds to an answer. Returns the data of the events for it.
+  /// Adds a piece to an answer. Returns the data of its events; none unless the question streams.
   [[nodiscard]] std::vector<std::string> add(std::size_t choice, const Piece& piece);
   [[nodiscard]] bool is_complete() const noexcept { return complete_ == choices_.size(); }
   /// The data of the last events of a stream: usage, if it was asked for, and [DONE].
@@ -42,8 +42,8 @@ class Reply {
   struct Choice {
     std::string text;
     std::string finish_reason;
-    std::size_t told = 0;    ///< characters of text before the logprobs that are made next
-    std::size_t scored = 0;  ///< tokens of the prompt whose logprobs are made
+    std::size_t told = 0;    ///< number of characters of text before the next logprobs
+    std::size_t scored = 0;  ///< number of tokens of the prompt whose logprobs were added
     bool has_begun = false;
     boost::json::array content = {};  ///< logprobs
   };

@@ -41,9 +41,9 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr std::size_t most_connections = 1024;
-/// Larger bodies are read once no smaller one waits.
+/// Bodies of more bytes than this are read only when no smaller one waits.
 constexpr std::size_t most_small_bytes = std::size_t{64} << 10U;
-/// The bodies of so many of the largest requests are received at once.
+/// The bodies that are received at once have at most the bytes of this many of the largest bodies.
 constexpr std::size_t bodies_at_once = 16;
 
 double seconds_of(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
@@ -85,7 +85,7 @@ http::Response refusal_response(const Refusal& refusal) {
   return response;
 }
 
-/// A request whose body waits for the reader's thread.
+/// A request whose body waits for the thread of reader_.
 struct Unread {
   std::shared_ptr<http::Connection> connection;
   std::size_t bytes = 0;
@@ -97,7 +97,7 @@ struct Open {
   Question question;
   std::optional<Reply> reply;
   std::weak_ptr<http::Connection> connection;
-  std::vector<std::uint64_t> prompts = {};  ///< numbers of the dispatcher
+  std::vector<std::uint64_t> prompts = {};  ///< the numbers that the dispatcher gave to the prompts
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
   std::unique_ptr<asio::steady_timer> deadline = {};
   bool has_token = false;
@@ -217,11 +217,11 @@ class Server {
         true);
   }
 
-  /// Refuses a request by its header.
+  /// Returns the response that refuses a request because of its header; nothing if the request is admitted.
   std::optional<http::Response> admit(const http::Request& request) {
     const auto refuse = [](Refusal refusal) { return std::optional(refusal_response(refusal)); };
     if (settings_.token.empty() && !settings_.is_open && settings_.socket.empty()) {
-      // Pages of other sites, which a browser on this host shows, may not use the server.
+      // Pages of other sites, which a browser on this host shows, must not use the server.
       if (!http::names_loopback(request)) {
         return refuse({.status = 403, .message = "without a token this server answers requests to this host alone"});
       }
@@ -255,7 +255,7 @@ class Server {
     or_refuse(connection, request.path, [&] { (this->*route->second.answer)(connection, request); });
   }
 
-  /// Answers a request by a call, or tells why it is refused.
+  /// Calls `call`, which answers the request. If it throws, sends the client a response with the error.
   template <typename Call>
   void or_refuse(const std::shared_ptr<http::Connection>& connection, const std::string& path, const Call& call) {
     try {
@@ -328,8 +328,8 @@ class Server {
     }
   }
 
-  /// Calls `read` with the request's body on the thread of reader_, because large texts take long to become tokens, and
-  /// then `go_on` with its result on this one, unless the client is gone by then.
+  /// Calls `read` with the request's body on the thread of reader_, because it takes long to make tokens of large
+  /// texts. Then calls `go_on` with the result on this thread, unless the client is gone.
   template <typename Read, typename GoOn>
   void read_apart(const std::shared_ptr<http::Connection>& connection, const http::Request& request, const Read& read,
                   const GoOn& go_on) {
@@ -480,7 +480,7 @@ class Server {
     connection->end_events();
   }
 
-  /// Does nothing if the request has ended: each of its prompts may fail.
+  /// Sends an error and ends the request. Does nothing if it has ended before, because each of its prompts can fail.
   void fail(Open& open, const Refusal& refusal) {
     const std::shared_ptr<http::Connection> connection = open.connection.lock();
     cancel(open);
@@ -494,7 +494,7 @@ class Server {
     connection->end_events();
   }
 
-  /// The client is gone.
+  /// Ends a request whose client is gone.
   void give_up(Open& open) {
     cancel(open);
     end(open);
@@ -504,7 +504,7 @@ class Server {
     std::ranges::for_each(open.prompts, [this](auto each) { dispatcher_.cancel(each); });
   }
 
-  /// Returns whether the request had not ended before.
+  /// Ends the request. Returns false if it had ended before.
   bool end(Open& open) {
     if (std::erase_if(open_, [&](const auto& each) { return each.get() == &open; }) == 0) {
       return false;
@@ -572,7 +572,7 @@ class Server {
     });
   }
 
-  /// Lets the job end once it has nothing more to do.
+  /// While the server drains, lets the job end once no request is left.
   void end_if_drained() {
     if (is_draining_ && open_.empty() && unread_ == 0 && dispatcher_.waiting() + dispatcher_.in_work() == 0 &&
         !std::exchange(is_finishing_, true)) {
@@ -580,7 +580,7 @@ class Server {
     }
   }
 
-  /// Closes all and lets the loop end once what is to be sent is sent.
+  /// Kills the job and closes idle connections. Ends the loop when no connection is left, or after a second.
   void stop() {
     if (std::exchange(is_stopped_, true)) {
       return;
@@ -593,7 +593,7 @@ class Server {
     for (const auto& each : all) {
       each->close_when_idle();
     }
-    // Connections that are still there end within their time limits; nobody waits for those that hold no answer.
+    // Connections that still send a response get a second for it.
     drain_.expires_after(std::chrono::seconds(1));
     drain_.async_wait([this](error_code) { io_.stop(); });
     end_if_closed();
@@ -636,8 +636,8 @@ class Server {
   std::set<std::shared_ptr<http::Connection>> connections_;
   std::set<std::shared_ptr<Open>> open_;
   std::size_t bodies_ = 0;
-  std::multimap<bool, Unread> unread_requests_;  ///< by whether they are large; otherwise in the order of their arrival
-  std::size_t unread_ = 0;                       ///< bytes of their bodies, and of the one that is being read
+  std::multimap<bool, Unread> unread_requests_;  ///< first small, then large ones, each in the order of their arrival
+  std::size_t unread_ = 0;                       ///< bytes of their bodies and of the body that is being read
   bool is_reading_ = false;
   std::mt19937_64 random_;
   const std::int64_t created_ =
@@ -648,14 +648,14 @@ class Server {
   bool is_finishing_ = false;
   bool is_stopped_ = false;
   bool is_told_ready_ = false;
-  asio::thread_pool reader_{1};  ///< last: its end waits for its thread, which uses the others
+  asio::thread_pool reader_{1};  ///< declared last: its destructor waits for its thread, which uses other members
 };
 
 }  // namespace
 
 int serve(const ServerSettings& settings, const infer::Language& language) {
-  std::signal(SIGPIPE, SIG_IGN);  // a job or a client that is gone is told by errors
-  // If the limit cannot be raised, fewer connect at once.
+  std::signal(SIGPIPE, SIG_IGN);  // errors of writes tell that a job or a client is gone
+  // If the limit cannot be raised, fewer clients can connect at once.
   static_cast<void>(launch::raise_descriptor_limit(most_connections + launch::other_descriptors));
   return Server(settings, language).run();
 }

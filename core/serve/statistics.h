@@ -22,16 +22,16 @@ class Histogram {
   double sum_ = 0;
 };
 
-/// The counters, gauges and histograms that /metrics tells.
+/// The counters and histograms of /metrics.
 struct Statistics {
   std::map<int, std::uint64_t> requests;  ///< by status; 0: the client was gone before the answer
   std::uint64_t prompt_tokens = 0;
   std::uint64_t answer_tokens = 0;
-  Histogram first_token;  ///< from a request to the first token of its first answer
-  Histogram duration;     ///< of requests for answers, from their last byte to the end of the response
+  Histogram first_token;  ///< from when a request's prompts are tokens to the first token of its first answer
+  Histogram duration;     ///< of requests for answers, from when their prompts are tokens to the end of the response
 };
 
-/// What is counted elsewhere, now.
+/// Values of /metrics that other objects count, as they are now.
 struct Gauges {
   std::size_t waiting = 0;
   std::size_t in_work = 0;
@@ -41,7 +41,7 @@ struct Gauges {
   bool is_ready = false;
 };
 
-/// In Prometheus' text format.
+/// The text of /metrics, in Prometheus' text format.
 [[nodiscard]] std::string metrics_text(const Statistics& statistics, const Gauges& now);
 
 }  // namespace shardrun::serve

@@ -54,7 +54,7 @@ std::vector<NamedText> template_files(const std::filesystem::path& folder) {
   return found;
 }
 
-/// The templates in `chat_template` of a tokenizer_config.json: a text, or a list of objects with name and template.
+/// The templates in `chat_template` of a tokenizer_config.json. It is a text, or a list of objects with name and text.
 std::vector<NamedText> templates_in(const boost::json::object& config, const std::string& source) {
   const boost::json::value* const value = config.if_contains("chat_template");
   if (value == nullptr || value->is_null()) {
@@ -115,7 +115,7 @@ std::optional<bool> flag_in(const boost::json::object& config, std::string_view 
   return value != nullptr && value->is_bool() ? std::optional<bool>(value->get_bool()) : std::nullopt;
 }
 
-/// A JSON value for messages; null: there is none.
+/// The text of a JSON value for error messages; "none" for null.
 std::string shown(const boost::json::value* value) {
   constexpr std::size_t most = 40;
   if (value == nullptr) {

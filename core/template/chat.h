@@ -27,9 +27,9 @@ struct ChatFormat {
 };
 
 /// Reads a model's templates, special tokens and end tokens. A folder has the templates in chat_template.jinja and
-/// additional_chat_templates/NAME.jinja, or else in tokenizer_config.json; special tokens in tokenizer_config.json; end
-/// tokens in generation_config.json. Every file may be missing. A GGUF file has them in its metadata.
-/// Throws Error{data}.
+/// additional_chat_templates/NAME.jinja, or else in tokenizer_config.json. It has special tokens in that file and in
+/// special_tokens_map.json, and end tokens in generation_config.json. Every file can be missing. A GGUF file has all in
+/// its metadata. Throws Error{data}.
 [[nodiscard]] ChatFormat read_chat_format(const std::filesystem::path& model);
 
 /// A conversation, and the other variables of a template.
@@ -41,9 +41,9 @@ struct Conversation {
   boost::json::object settings;  ///< more variables, by name
 };
 
-/// A list of messages. Throws Error{data} unless there is at least one, and each is an object with a text `role` and a
-/// `content` that is a text or a list of parts. A message with `tool_calls` needs no content. `source`: what has the
-/// list, for messages.
+/// Returns a list of messages. Throws Error{data} unless there is at least one, and each is an object with a text
+/// `role` and a `content` that is a text or a list of parts. A message with `tool_calls` needs no content. `source`
+/// names the place of the list in error messages.
 [[nodiscard]] boost::json::array checked_messages(const boost::json::value& json, std::string_view source);
 /// Reads a JSON file with such a list. Throws Error{data}.
 [[nodiscard]] boost::json::array read_messages(const std::filesystem::path& file);

@@ -105,7 +105,7 @@ Value time_now(Heap& heap, const Arguments& arguments) {
     fail("strftime_now: the format has more than 1000 bytes");
   }
   std::array<char, 16384> made{};
-  form += '.';  // keeps the result from being empty: strftime() returns 0 for an error and for an empty text
+  form += '.';  // The result is then never empty. For an empty text, strftime() returns 0, as for an error.
   const std::size_t size = std::strftime(made.data(), made.size(), form.c_str(), &parts);
   if (size == 0) {
     fail(fmt::format("strftime_now: the format makes more than {} bytes", made.size()));

@@ -17,10 +17,10 @@ namespace shardrun::templates {
 struct Scope {
   Scope* outer = nullptr;
   std::vector<std::pair<std::string_view, Value>> variables = {};
-  bool is_captured = false;  ///< a macro refers to it, so it must stay
+  bool is_captured = false;  ///< whether a macro refers to the scope, so that a loop must not use it again
 };
 
-/// Renders a template's tree once. The tree must outlive it.
+/// An evaluator renders a template's tree once. The tree must outlive the evaluator.
 class Evaluator {
  public:
   explicit Evaluator(const Limits& limits);
@@ -33,9 +33,9 @@ class Evaluator {
   // Functions for filters, tests and methods.
   Value filter(std::string_view name, const Value& value, const Arguments& arguments);
   bool test(std::string_view name, const Value& value, const Arguments& arguments);
-  /// `object.name`; an undefined value if the object has no such attribute.
+  /// `object.name`; an undefined value if the object has no such attribute. Throws Error{data} for undefined objects.
   Value attribute(const Value& object, std::string_view name);
-  /// `object[key]`; an undefined value if there is no such item.
+  /// `object[key]`; an undefined value if there is no such item. Throws Error{data} if `object` is undefined.
   Value item(const Value& object, const Value& key);
 
  private:
@@ -113,8 +113,8 @@ Value slice(Heap& heap, const Value& object, const Value& from, const Value& to,
 
 // methods.cpp ---------------------------------------------------------------------------------------------------------
 
-/// A method of a value, bound to the value. Nothing if there is no such method; an undefined value, which has the
-/// reason, if the sandbox refuses it. Throws if Python has the method but this runtime does not support it.
+/// A method of `object` that is bound to it, or nothing if there is none. If the sandbox refuses the method, the result
+/// is an undefined value with the reason. Throws Error{data} for a method of Python that is not supported here.
 [[nodiscard]] std::optional<Value> method_of(Evaluator& evaluator, const Value& object, std::string_view name);
 
 /// A filter, a test or a method, with the name by which templates call it.

@@ -12,7 +12,7 @@
 namespace shardrun::templates {
 namespace {
 
-/// The value itself if it is a text, which stays marked as safe HTML; otherwise the text that Python's str() gives.
+/// Returns a text unchanged, with its mark if it is safe HTML. For other values, returns what Python's str() gives.
 Value soft_text(Heap& heap, const Value& value) { return value.is(Kind::text) ? value : heap.text(shown(heap, value)); }
 
 std::vector<Value> attribute_parts(Heap& heap, const Value& attribute) {
@@ -32,8 +32,8 @@ std::vector<Value> attribute_parts(Heap& heap, const Value& attribute) {
   return parts;
 }
 
-/// The attribute of a value whose path has been split into parts: for "a.0.b", value.a[0].b. `otherwise`: the value to
-/// use for a missing part; null: undefined.
+/// The attribute of a value at a path that has been split into parts. For the path "a.0.b" it is value.a[0].b.
+/// `otherwise`: the value to use for a missing part; null: undefined.
 Value attribute_at(Evaluator& evaluator, Value value, const std::vector<Value>& parts,
                    const Value* otherwise = nullptr) {
   for (const Value& part : parts) {
@@ -45,7 +45,7 @@ Value attribute_at(Evaluator& evaluator, Value value, const std::vector<Value>& 
   return value;
 }
 
-/// The key by which values are compared: an attribute of the value; in lower case if case does not count.
+/// The key by which values are compared. It is the value's attribute, in lower case if case does not count.
 Value key_of(Evaluator& evaluator, const Value& value, const std::vector<Value>& parts, bool is_case_sensitive) {
   const Value key = attribute_at(evaluator, value, parts);
   if (is_case_sensitive || !key.is(Kind::text)) {
@@ -58,7 +58,7 @@ Value key_of(Evaluator& evaluator, const Value& value, const std::vector<Value>&
 
 // Numbers -------------------------------------------------------------------------------------------------------------
 
-/// The text without surrounding white space and underscores, to be parsed as by Python's int() and float(). Nothing if
+/// The text without underscores and without white space at its ends, as Python's int() and float() parse it. Nothing if
 /// an underscore is not between two digits or letters.
 std::optional<std::string> number_text(std::string_view text) {
   text = stripped(text, Side::both);
@@ -147,7 +147,7 @@ std::optional<double> real_of(const Value& value) {
                                 : std::nullopt;
 }
 
-/// Rounds towards zero. Nothing for NaN.
+/// Rounds towards zero. Returns nothing for NaN. Throws Error{data} for infinity and beyond 64 bits.
 std::optional<std::int64_t> whole_of_real(double value) {
   if (std::isnan(value)) {
     return std::nullopt;

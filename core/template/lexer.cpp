@@ -270,7 +270,7 @@ class Lexer {
                         std::string_view(text_).substr(at_, std::max<std::size_t>(utf8_at(text_, at_).bytes, 1))));
   }
 
-  /// The end of the digits that begin at `at`. Single underscores may stand between digits.
+  /// The end of the digits that begin at `at`. Single underscores between digits count as digits.
   [[nodiscard]] std::size_t digits_end(std::size_t at, bool hexadecimal = false) const {
     const auto is_one = [&](std::size_t i) {
       return i < text_.size() &&

@@ -112,7 +112,7 @@ Value partition(Evaluator& evaluator, const Value& self, const Arguments& argume
 }
 
 /// The part of a text between two indices of characters, which are the arguments `start` and `end` of Python's find().
-/// Nothing if start is after the end. `first`: the index of `start` among the arguments.
+/// Nothing if start is after the end. `first`: the index of `start` among the arguments. `from` receives the start.
 std::optional<std::string_view> part_of(std::string_view text, const Bound& bound, std::size_t first,
                                         std::int64_t& from) {
   const auto length = static_cast<std::int64_t>(count_characters(text));
@@ -239,7 +239,7 @@ Value justify(Evaluator& evaluator, const Value& self, const Arguments& argument
   const std::int64_t width = bound.integer(0, 0);
   const std::int64_t lacks = width > length ? width - length : 0;
   heap.check_text(static_cast<std::size_t>(lacks));
-  // Padding on both sides as in CPython: if it cannot be halved, the longer half is on the left if the width is odd.
+  // As in CPython: if an odd padding is needed on both sides, an odd width has the longer part of it on the left.
   const std::int64_t before = At == Place::left ? 0 : At == Place::right ? lacks : lacks / 2 + (lacks & width & 1);
   std::string left;
   std::string right;
@@ -375,7 +375,7 @@ constexpr std::string_view unsupported_of_number[] = {
     "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes", "fromhex", "hex", "imag",
     "is_integer",       "numerator", "real",       "to_bytes"};
 
-/// The names that a kind of value has: methods, those that the sandbox refuses, and those of Python not supported here.
+/// The methods of a kind of value, with the names that the sandbox refuses and the names of Python not supported here.
 struct Members {
   std::span<const Method> methods = {};
   std::span<const std::string_view> refused = {};

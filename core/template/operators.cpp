@@ -106,8 +106,7 @@ Value of_reals(double a, double b, std::string_view symbol) {
   if (symbol == "%") {
     return Value::of(rest);
   }
-  // As in CPython: the quotient is a whole number except for rounding errors, so the nearest whole number
-  // is the result.
+  // As in CPython, the result is the nearest whole number, because the quotient differs from one only by rounding.
   const double quotient = (a - rest) / b;
   const double whole = std::floor(quotient);
   return Value::of(quotient == 0 ? std::copysign(0.0, a / b) : quotient - whole > 0.5 ? whole + 1 : whole);

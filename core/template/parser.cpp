@@ -38,7 +38,7 @@ class Parser {
   }
 
  private:
-  /// Limits how deeply the parse functions call each other. Throws beyond the limit.
+  /// Limits how deeply the parse functions call each other. Throws Error{data} beyond the limit.
   class Nested {
    public:
     explicit Nested(Parser& parser) : parser_(parser) {
@@ -106,7 +106,7 @@ class Parser {
     (node->parts.push_back(std::move(parts)), ...);
     return finished(std::move(node));
   }
-  /// Sets the depth of a node, all of whose parts are known. Throws if the tree becomes too deep.
+  /// Sets the depth of a node whose parts are all known. Throws Error{data} if the tree becomes too deep.
   static NodePointer finished(NodePointer node) {
     const auto count = [&](const NodePointer& part) {
       node->depth = std::max(node->depth, part ? part->depth + 1 : 0);
@@ -123,8 +123,8 @@ class Parser {
 
   // Statements --------------------------------------------------------------------------------------------------------
 
-  /// Parses statements up to a tag whose name is in `ends`; that name is the next token then. With empty `ends`, parses
-  /// up to the end of the template.
+  /// Parses statements up to a tag whose name is in `ends`. Afterwards, that name is the next token. With empty `ends`,
+  /// parses up to the end of the template.
   std::vector<NodePointer> statements(Ends ends) {
     std::vector<NodePointer> body;
     while (true) {

@@ -33,7 +33,7 @@ enum class TokenKind : std::uint8_t {
 
 struct Token {
   TokenKind kind = TokenKind::end;
-  std::string text;  ///< the text of data, names, texts and symbols; otherwise empty
+  std::string text;  ///< the text of data, names, texts, numbers and symbols; otherwise empty
   Position at = {};
   std::int64_t integer = 0;
   double real = 0;
@@ -59,7 +59,7 @@ enum class NodeKind : std::uint8_t {
   dict,       ///< keys and values alternately
   attribute,  ///< object; `name`
   item,       ///< object, key
-  slice,      ///< from, to, step; each may be null
+  slice,      ///< from, to, step; each can be null
   call,       ///< the function; `arguments`
   filter,     ///< the value (null in a filter block); `name`, `arguments`
   test,       ///< the value; `name`, `arguments`
@@ -70,15 +70,15 @@ enum class NodeKind : std::uint8_t {
   compare,    ///< operands; `names`: the operators between them
   both,       ///< operands of `and`
   either,     ///< operands of `or`
-  choice,     ///< condition, value, other value (may be null)
+  choice,     ///< condition, value, other value (can be null)
   // Statements.
   data,          ///< `name`: the text
   output,        ///< expressions
   condition,     ///< `body`: its branches
   branch,        ///< condition (null for else); `body`
-  loop,          ///< target, iterable, condition (may be null); `body`, `otherwise`; `flag`: recursive
+  loop,          ///< target, iterable, condition (can be null); `body`, `otherwise`; `flag`: recursive
   assign,        ///< target, value
-  assign_block,  ///< target, filter (may be null); `body`
+  assign_block,  ///< target, filter (can be null); `body`
   macro,         ///< defaults of the last parameters; `name`, `names`: the parameters, `body`, `number`: MacroUse
   call_block,    ///< call, macro
   filter_block,  ///< filter; `body`

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t most_template_bytes = std::size_t{1} << 20U;
 
-/// Shortens a message and puts it in one line, because it may quote long texts of the template.
+/// Shortens a message and puts it in one line, because a message can quote long texts of the template.
 std::string bounded(std::string_view message) {
   constexpr std::size_t longest = 1000;
   const std::size_t end = offset_of(message, longest);

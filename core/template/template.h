@@ -21,11 +21,11 @@ struct Node;
 
 /// A chat template. Supports the part of Jinja that chat templates use, with the settings of transformers' environment
 /// (trim_blocks, lstrip_blocks, `break` and `continue`, `generation` blocks, Python's JSON). Values behave as Python's
-/// do. Anything unsupported throws an error that names it. A template can read only its context, and change nothing
-/// outside of the rendering.
+/// do. Anything unsupported throws an error that names it. A template can read only its context and the local time, and
+/// can change nothing outside of the rendering.
 class Template {
  public:
-  /// Parses a template. `source` names it in messages. Throws Error{data} with line and column.
+  /// Parses a template. `source` names it in messages. Throws Error{data}; for a syntax error, with line and column.
   [[nodiscard]] static Template parse(std::string_view text, std::string source);
 
   /// Renders the template with these variables. Throws Error{data} with line and column, also if the template calls

@@ -11,7 +11,7 @@
 namespace shardrun::templates {
 namespace {
 
-/// The single argument of a test that compares a value with another. Throws for other arguments.
+/// The single argument of a test that compares a value with another. Throws Error{data} for other arguments.
 const Value& other_of(const Arguments& arguments) {
   if (arguments.positional.size() != 1 || !arguments.named.empty()) {
     fail("this test takes one value");

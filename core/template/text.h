@@ -10,7 +10,7 @@
 
 namespace shardrun::templates {
 
-// Functions of Python's str. Texts are valid UTF-8; indices and lengths count characters.
+// Functions of Python's str, for texts in valid UTF-8. Indices and lengths count characters; offsets count bytes.
 
 /// Escaping, quoting or changing the case of a text makes it at most this many times as large, in bytes.
 inline constexpr std::size_t most_growth = 6;
@@ -44,15 +44,15 @@ enum class Side : std::uint8_t { left, right, both };
 /// Removes white space, or the characters of `set`, from the ends of a text.
 [[nodiscard]] std::string_view stripped(std::string_view text, Side side,
                                         std::optional<std::string_view> set = std::nullopt);
-/// Return what text.find(wanted) and text.rfind(wanted) do, but take time that grows with the sum of the sizes, not
-/// with their product.
+/// These functions return the offsets that text.find(wanted) and text.rfind(wanted) return. Their time grows with the
+/// sum of the sizes, not with their product.
 [[nodiscard]] std::size_t find_first(std::string_view text, std::string_view wanted);
 [[nodiscard]] std::size_t find_last(std::string_view text, std::string_view wanted);
 
 /// Receives the parts of a text one after the other, so that millions of parts need no memory.
 using TakePart = std::function<void(std::string_view part)>;
-/// Splits at white space. `most`: the number of cuts; -1: no limit. `from_right`: cuts from the right; the last part
-/// comes first.
+/// Splits at white space. `most`: the number of cuts; -1: no limit. `from_right`: begins at the text's end, and gives
+/// the last part first.
 void split_at_space(std::string_view text, std::int64_t most, bool from_right, const TakePart& take);
 /// Splits at a separator; otherwise as split_at_space(). REQUIRES: the separator is not empty.
 void split_at(std::string_view text, std::string_view separator, std::int64_t most, bool from_right,
@@ -77,7 +77,7 @@ void each_line(std::string_view text, bool with_ends, const TakePart& take);
 
 /// The text as Python's repr() writes it.
 [[nodiscard]] std::string quoted_text(std::string_view text);
-/// The text as Python's json.dumps() writes it. `ascii`: other characters are escaped.
+/// The text as Python's json.dumps() writes it. `ascii`: whether characters outside of ASCII are escaped.
 [[nodiscard]] std::string json_text(std::string_view text, bool ascii);
 
 }  // namespace shardrun::templates

@@ -45,7 +45,7 @@ struct Value {
     std::int64_t integer;
     bool boolean;
     double real;
-    Text* text;  ///< for text; for undefined: why using the value is an error (may be null)
+    Text* text;  ///< for text; for undefined: why using the value is an error (can be null)
     List* list;
     Dict* dict;  ///< for dict and name_space
     Function* function;
@@ -106,7 +106,7 @@ struct Function {
 };
 
 /// Owns all values of a rendering until its end, so destroying a value never recurses. Counts the memory and operations
-/// of the rendering; throws Error{data} beyond the limits.
+/// of the rendering. Throws Error{data} beyond the limits.
 class Heap {
  public:
   explicit Heap(const Limits& limits) : limits_(limits) {}
@@ -137,10 +137,10 @@ class Heap {
   Value dict(Dict dict, Kind kind = Kind::dict);
   Value function(std::string name, std::function<Value(const Arguments&)> call, bool is_macro = false);
   Value undefined(std::string why);
-  /// Converts JSON to a value. Throws Error{data} for an integer that does not fit into 64 bits.
+  /// Converts JSON to a value. Throws Error{data} for an integer above 2^63 - 1, and beyond the limits.
   Value of_json(const boost::json::value& json);
 
-  /// Counts one more level of nested calls and values while it lives. Throws Error{data} beyond the limit.
+  /// Counts one more level of nested calls and values during its lifetime. Throws Error{data} beyond the limit.
   class Deeper {
    public:
     explicit Deeper(Heap& heap);
@@ -190,7 +190,7 @@ class Heap {
 [[nodiscard]] std::optional<std::int64_t> length_of(const Value& value);
 [[nodiscard]] bool contains(Heap& heap, const Value& container, const Value& value);
 [[nodiscard]] Value* find(Heap& heap, Dict& dict, const Value& key);
-/// Sets dict[key]. Throws Error{data} if the key is a list or dict.
+/// Sets dict[key]. Throws Error{data} if Python cannot hash the key, such as a list or dict.
 void set(Heap& heap, Dict& dict, const Value& key, const Value& value);
 
 [[nodiscard]] std::string to_json(Heap& heap, const Value& value, const Arguments& arguments);

@@ -27,10 +27,10 @@ struct Segment {
   std::int32_t token = -1;  ///< the added token's id; -1: text between added tokens
 };
 
-/// Finds added tokens in a text: the one that begins first and, of several that begin there, the longest.
+/// Finds added tokens in a text. It finds the one that begins first and, of several that begin there, the longest.
 class AddedTokenFinder {
  public:
-  /// Adds a token. `content`: the token's text as it is searched for: normalized if token.normalized is set.
+  /// Adds a token. `content`: the text to search for, normalized if token.normalized is set. Ignores an empty text.
   void add(const AddedToken& token, std::string_view content);
 
   /// Appends the segments of a text, in order. An empty text gives one empty segment.

@@ -64,8 +64,8 @@ class WordCache {
     std::uint64_t hash = 0;
   };
 
-  /// Queues a word. `limit`: the end of the memory that may be read after the word's end.
-  /// REQUIRES: the word has 1 to most_bytes bytes; the queue is not full.
+  /// Queues a word. `limit`: the end of the memory that can be read after the word's end. REQUIRES: the word has 1 to
+  /// most_bytes bytes; the queue is not full.
   void queue(std::string_view word, const char* limit) noexcept {
     Queued& queued = queue_[queued_++];
     queued.text = word;

@@ -19,8 +19,8 @@ class WordCache;
 /// the merges. Copies share immutable data; any thread may use them.
 class BpeTokenizer {
  public:
-  /// Reads a tokenizer.json, the folder that contains one, or a GGUF file. Throws Error{data} if the file asks for
-  /// something that would not give the same tokens as Python's tokenizers; the message names the place in the file.
+  /// Reads a tokenizer.json, the folder that contains one, or a GGUF file. Throws Error{data}, with the place in the
+  /// file, for settings with which tokens would differ from those of Python's tokenizers. Throws as read_text_file().
   [[nodiscard]] static BpeTokenizer from_file(const std::filesystem::path& path);
   /// Parses the text of a tokenizer.json. `source` names it in messages. Throws as from_file() does.
   [[nodiscard]] static BpeTokenizer from_json(std::string_view json, std::string_view source);
@@ -50,7 +50,7 @@ class BpeTokenizer {
   std::shared_ptr<const Parts> parts_;
 };
 
-/// Encodes texts. For one thread at a time, because it caches the tokens of words, in up to 16 MiB.
+/// Encodes texts. Only one thread at a time can use it, because it caches the tokens of words, in up to 16 MiB.
 class BpeEncoder {
  public:
   explicit BpeEncoder(const BpeTokenizer& tokenizer);
@@ -59,7 +59,7 @@ class BpeEncoder {
   ~BpeEncoder();
 
   /// Appends the tokens of a whole text, without before() and behind(). Takes O(n log n) time. Throws Error{data} with
-  /// the offset of the first byte that is not UTF-8, or for a character that has no token.
+  /// the offset of the first byte that is not UTF-8, for a character without a token, or for a piece of 2 GiB or more.
   void encode(std::string_view text, std::vector<std::int32_t>& tokens);
 
  private:

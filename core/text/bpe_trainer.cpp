@@ -31,7 +31,7 @@ struct Word {
 
 struct PairUse {
   std::int64_t count = 0;
-  std::vector<std::uint32_t> words;  ///< words that contained the pair when it was counted; a word may be listed twice
+  std::vector<std::uint32_t> words;  ///< words that contained the pair when it was counted; a word can be listed twice
 };
 
 struct Candidate {

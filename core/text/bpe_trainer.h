@@ -24,7 +24,7 @@ class BpeTrainer {
   void add(std::string_view text);
 
   /// Returns the text of a tokenizer.json. It has fewer tokens than `vocabulary` only if no pair is left to merge.
-  /// Throws Error{data} if `vocabulary` is too small for the special tokens and the 256 bytes.
+  /// Throws Error{data} if a special token is invalid, or if `vocabulary` is too small for these and the 256 bytes.
   [[nodiscard]] std::string train(std::int64_t vocabulary) const;
 
  private:

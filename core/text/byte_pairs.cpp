@@ -144,7 +144,7 @@ void BytePairs::find_joints(const TokenIds& ids, const std::vector<Merge>& merge
     texts.resize(std::max(texts.size(), static_cast<std::size_t>(id) + 1));
     texts[static_cast<std::size_t>(id)] = token;
   }
-  // Two characters stay together if the second one may be unknown: it may be fused with an unknown one before it.
+  // Two characters stay together if the second can be unknown, because it can be fused with an unknown one before it.
   for (std::size_t second = 0; second < kinds; ++second) {
     const bool is_known = second == blank ? pieces_.contains(blank_mark) : second < blank && ascii_[second] >= 0;
     for (std::size_t first = 0; first < kinds; ++first) {

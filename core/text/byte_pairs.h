@@ -16,7 +16,7 @@
 namespace shardrun::text {
 
 /// An allocator for large tables that are read at random. It asks the system for pages of 2 MiB, which need fewer
-/// entries in the processor's TLB. The system may ignore this.
+/// entries in the processor's TLB. The system can ignore this.
 template <class T>
 struct HugePages {
   using value_type = T;
@@ -54,8 +54,8 @@ struct TextHash {
 };
 using TokenIds = std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>>;
 
-/// Converts from the alphabet of byte-level tokenizers (GPT-2), which has a visible character for each byte: the bytes
-/// that the text stands for; nothing if a character is not in the alphabet.
+/// Converts text in the alphabet of byte-level tokenizers (GPT-2), which has a visible character for each byte, to the
+/// bytes. Returns nothing if a character is not in the alphabet.
 [[nodiscard]] std::optional<std::string> bytes_of_alphabet(std::string_view text);
 /// Converts bytes to the same alphabet; the reverse of bytes_of_alphabet().
 [[nodiscard]] std::string alphabet_of_bytes(std::string_view bytes);
@@ -63,9 +63,9 @@ using TokenIds = std::unordered_map<std::string, std::int32_t, TextHash, std::eq
 /// The byte of a byte token such as "<0x0A>"; nothing for other tokens.
 [[nodiscard]] std::optional<char> byte_of_token(std::string_view token) noexcept;
 
-/// Byte pair encoding of one piece of text (Sennrich et al. 2016, arXiv:1508.07909). Of all pairs of neighbouring
-/// symbols it merges the one with the lowest rank first, which is the pair that training merged first; of equal ranks,
-/// the leftmost pair.
+/// Byte pair encoding of one piece of text (Sennrich et al. 2016, arXiv:1508.07909). It always merges the pair of
+/// neighbouring symbols with the lowest rank, which is the pair that training merged first. Of pairs of equal rank, it
+/// merges the leftmost one.
 class BytePairs {
  public:
   struct Merge {
@@ -83,18 +83,18 @@ class BytePairs {
   };
 
   BytePairs() = default;
-  /// `ids`: the ids of the model's tokens, by their text in the tokenizer's file. `merges`: if a pair occurs twice, the
-  /// later entry counts.
+  /// `ids`: the ids of the model's tokens, by their text in the tokenizer's file. If a pair occurs twice in `merges`,
+  /// the later entry counts.
   BytePairs(const TokenIds& ids, const std::vector<Merge>& merges, Settings settings);
 
   [[nodiscard]] const Settings& settings() const noexcept { return settings_; }
 
-  /// Appends the piece's tokens. If a symbol has no token, returns its offset; the appended tokens are then invalid.
-  /// Takes O(n log n) time. REQUIRES: valid UTF-8 of fewer than 2^31 bytes.
+  /// Appends the piece's tokens. Returns nothing, or the offset of a symbol that has no token if there is none for the
+  /// unknown; the appended tokens are then invalid. Takes O(n log n) time. REQUIRES: UTF-8 of fewer than 2^31 bytes.
   [[nodiscard]] std::optional<std::size_t> encode(std::string_view piece, std::vector<std::int32_t>& tokens) const;
 
-  /// The end of the part that begins at `at` and can be encoded independently of the rest of the piece: no merge joins
-  /// the characters on both sides of its end.
+  /// The end of the part that begins at `at` and can be encoded independently of the rest of the piece, because no
+  /// merge joins the characters on both sides of its end.
   [[nodiscard]] std::size_t end_of_part(std::string_view piece, std::size_t at) const;
 
  private:
@@ -104,7 +104,7 @@ class BytePairs {
     std::int32_t whole = 0;
   };
 
-  // Kinds of characters: each ASCII character is its own kind; then the blank mark (U+2581), and all others.
+  // The kind of an ASCII character is its code. The blank mark (U+2581) has its own, and all others share one.
   static constexpr std::size_t blank = 128;
   static constexpr std::size_t other = 129;
   static constexpr std::size_t kinds = 130;
@@ -127,7 +127,7 @@ class BytePairs {
   std::vector<Found, HugePages<Found>> merges_;  ///< an open hash table; its size is a power of 2
   unsigned shift_ = 0;                           ///< 64 minus the base-2 logarithm of the table's size
   bool has_parts_ = false;
-  std::array<std::array<bool, kinds>, kinds> joined_{};  ///< whether a merge may join two kinds of characters
+  std::array<std::array<bool, kinds>, kinds> joined_{};  ///< whether a merge can join two kinds of characters
   std::vector<char32_t> joints_;  ///< non-ASCII characters that a merge joins with a following blank mark; ascending
 };
 

@@ -233,8 +233,8 @@ class GgufTokenizer {
     return merges;
   }
 
-  /// Writes a SentencePiece vocabulary as a BPE model. The pair whose merged piece has the highest score is merged
-  /// first; of equal scores, the leftmost pair. Every way to cut a piece in two is therefore a merge.
+  /// Writes a SentencePiece vocabulary as a BPE model. SentencePiece merges the pair whose merged piece has the highest
+  /// score; of equal scores, the leftmost pair. So each way to cut a piece into two pieces becomes a merge.
   static void add_pieces(const GgufTokenizer& of, boost::json::object& root) {
     const bool prefixes = of.gguf_.flag("tokenizer.ggml.add_space_prefix", of.source_).value_or(true);
     boost::json::array normalizers;
@@ -306,8 +306,8 @@ class GgufTokenizer {
     return {std::move(merges), std::move(ranks)};
   }
 
-  /// Bounds the time and memory for making merges: a piece has a merge for each place where it can be cut, and each
-  /// merge copies the piece's bytes. Pieces of Llama 2 have at most 48 bytes; all their merges take 1.3 MB.
+  /// Throws Error{data} if making merges would take too much time and memory. A piece has a merge for each place where
+  /// it can be cut, and each merge copies the piece's bytes. Pieces of Llama 2 have at most 48 bytes; all take 1.3 MB.
   void require_short_pieces() const {
     constexpr std::size_t most_piece_bytes = 4096;
     constexpr std::uint64_t most_split_bytes = std::uint64_t{64} << 20U;

@@ -8,7 +8,7 @@
 namespace shardrun::text {
 
 /// Converts the tokenizer of a GGUF file to the text of a tokenizer.json. `source` names the file in messages. Throws
-/// Error{data} if the tokenizer's model, or its way to cut text into words, is not known.
+/// Error{data} if the tokenizer's model, or its way to cut text into words, is not known, or if its data is invalid.
 [[nodiscard]] std::string gguf_tokenizer_json(const files::GgufContents& gguf, std::string_view source);
 
 /// The metadata of a GGUF file that concerns conversations. A text is empty if the file does not have it.

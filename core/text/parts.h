@@ -39,12 +39,12 @@ struct SplitStep {
   Prepends prepends = Prepends::never;
 };
 
-/// How tokens become text. Each token is decoded independently; only the first one may lose characters.
+/// How tokens become text. Tokens are decoded independently of each other, except for what is removed at the start.
 struct TokenDecoder {
   bool byte_level = false;     ///< tokens are written in the byte-level alphabet of GPT-2
   bool byte_fallback = false;  ///< a token <0x0A> is the byte 0x0A
   std::vector<std::pair<std::string, std::string>> replacements;  ///< pairs from, to; applied in order
-  std::string dropped_of_first;  ///< a character that is removed from the first token wherever it occurs; empty: none
+  std::string dropped_of_first;  ///< a character whose every occurrence is removed from the first token; empty: none
   std::string separator;         ///< put between tokens
   char stripped = ' ';           ///< the text loses up to `strips` of this character at its start
   std::int64_t strips = 0;
@@ -69,10 +69,10 @@ struct Parts {
   std::vector<std::int32_t> behind;
 };
 
-/// Appends `text` to `result`, with every `from` replaced by `to`. `result` is not part of the other texts.
+/// Appends `text` to `result`, with every `from` replaced by `to`. REQUIRES: `result` is none of the other texts.
 void append_replaced(std::string_view text, std::string_view from, std::string_view to, std::string& result);
 
-/// Returns the normalized text: `text` itself if there are no steps; otherwise `scratch`, which receives it.
+/// Returns `text` if there are no steps, or else `scratch` with the normalized text. Throws Error{data} if it is huge.
 [[nodiscard]] std::string_view normalized(const std::vector<NormalizerStep>& steps, std::string_view text,
                                           std::string& scratch);
 

@@ -81,7 +81,7 @@ class Place {
     return {json, source_, path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, printable(shown(key)))};
   }
 
-  /// Throws if the object has a key that is not in `keys`, because ignoring it might change the tokens.
+  /// Throws Error{data} if the object has a key that is not in `keys`. To ignore the key could change the tokens.
   void allow(std::initializer_list<std::string_view> keys) const {
     for (const auto& field : object()) {
       if (std::ranges::find(keys, std::string_view(field.key())) == keys.end()) {
@@ -476,7 +476,7 @@ AddedToken read_added_token(const Place& place) {
 /// A limit for the bytes of an added token. The search takes at worst the text's size times the longest token's size.
 constexpr std::size_t most_token_bytes = 1024;
 
-/// Reads the added tokens. A token has its id of the vocabulary; new tokens get the next ids, in the order of the file.
+/// Reads the added tokens. Throws Error{data} unless a token of the vocabulary has its id, and new ones the next ids.
 void read_added_tokens(const Place& root, Parts& parts) {
   const std::optional<Place> list = root.find("added_tokens");
   std::vector<AddedToken> tokens;
@@ -517,7 +517,7 @@ void read_added_tokens(const Place& root, Parts& parts) {
       if (token.normalized) {
         const std::string_view content = normalized(parts.normalizer, token.content, scratch);
         parts.normalized_tokens.add(token, content);
-        parts.contents[static_cast<std::size_t>(token.id)] = content;  // the normalized text, as it was found
+        parts.contents[static_cast<std::size_t>(token.id)] = content;  // decoding returns the normalized text
       } else {
         parts.raw_tokens.add(token, token.content);
       }

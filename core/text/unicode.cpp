@@ -28,7 +28,7 @@ constexpr char32_t syllable_count = lead_count * vowel_count * trail_count;
 /// Characters below this one are not marks. Normalization Form C changes them only if a character from here on follows.
 constexpr char32_t first_mark = 0x300;
 
-/// Expands runs to a table with one value per code point. A run has its first code point and the runs' value.
+/// Expands runs to a table with one value per code point. `runs` has the first code point and the value of each run.
 template <std::size_t count>
 std::vector<std::uint8_t> expanded(const std::uint32_t (&runs)[count]) {
   std::vector<std::uint8_t> values(code_points);
@@ -145,7 +145,7 @@ const std::uint8_t* character_classes() {
 void append_nfc(std::string_view text, std::string& to) {
   std::u32string part;
   for (std::size_t at = 0; at < text.size();) {
-    // Copies characters below first_mark unchanged, except the last one if a mark may follow it.
+    // Copies characters below first_mark unchanged, except the last one if a mark can follow it.
     std::size_t end = at;
     std::size_t last = at;
     while (end < text.size() && static_cast<unsigned char>(text[end]) < 0xCC) {  // first_mark is 0xCC 0x80 in UTF-8
