@@ -272,6 +272,10 @@ void EngineInstance::forward(const ArrayView& input, const MakeArray& make) {
     }
     return status;
   });
+  if (maker.refusal()) {
+    throw Error(maker.refusal()->code(),
+                fmt::format("{}, forward: {}", engine_name(plugin_), maker.refusal()->message()));
+  }
 }
 
 void EngineInstance::backward(const ArrayView& gradient, const std::vector<NamedArray>& gradients) {

@@ -204,6 +204,7 @@ TEST_CASE("an engine's mistake is named", "[engines]") {
       {"again", "all_gather: there is no axis 5 in an array [2]"},
       {"first values", "engine 'probing': ranks 0 and 1 declare 'differs' with different first values or weight decay"},
       {"predictions", "engine 'probing', forward: its predictions: they are [1, 1], expected ["},
+      {"doubles", "engine 'probing', forward: its predictions: they are f64, expected f32"},
       {"gradient", "engine 'probing', backward: backward returned no gradient of 'w'"},
       {"copies", "the copies of parameter w differ"},
       {"gap", "the ranks' parts of 'cut' have 2 of its 4 elements"},
