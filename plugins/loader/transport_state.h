@@ -74,6 +74,8 @@ struct TransportState {
     } catch (const std::exception& escaped) {
       throw Error(ErrorCode::transport, fmt::format("{}: it let an exception out, which no plugin may: {}", what(doing),
                                                     printable(escaped.what())));
+    } catch (...) {
+      throw Error(ErrorCode::transport, fmt::format("{}: it let an exception out, which no plugin may", what(doing)));
     }
     if (status != SR_OK) {
       fail(what(doing), failure_of(status, error));
