@@ -86,12 +86,13 @@ bool is_trusted_group(gid_t group) {
     }
   }
   bool is_trusted = true;
+  int failed = 0;
   ::setpwent();
-  while (is_trusted && ::getpwent_r(&each, text.data(), text.size(), &found) == 0) {
+  while (is_trusted && (failed = ::getpwent_r(&each, text.data(), text.size(), &found)) == 0) {
     is_trusted = each.pw_gid != group || is_trusted_user(each.pw_uid);
   }
   ::endpwent();
-  return is_trusted;
+  return is_trusted && failed == ENOENT;  // otherwise some users were not read
 }
 
 constexpr const char* access_list = "system.posix_acl_access";
