@@ -51,9 +51,12 @@ std::uint64_t for_each_piece(const files::SteadyFile& file, TokenizerKind kind, 
 
 std::string quoted(const files::SteadyFile& file) { return fmt::format("'{}'", file.path().native()); }
 
-void require_text(const files::SteadyFile& file) {
+void require_text(const files::SteadyFile& file, TokenizerKind kind) {
   if (file.size() == 0) {
     throw Error(ErrorCode::data, fmt::format("{} is empty: it has no tokens", quoted(file)));
+  }
+  if (kind == TokenizerKind::file) {
+    return;  // a token can stand for many bytes
   }
   // Checks the memory before reading. A character has at most four bytes, and its token has at least one.
   const std::optional<memory::MemoryRoom> room = memory::available_memory();
@@ -126,7 +129,7 @@ std::uint64_t write_tokens(const files::SteadyFile& text, TokenizerKind kind, En
 }  // namespace
 
 TextFile::TextFile(files::SteadyFile file, TokenizerKind kind) : file_(std::move(file)) {
-  require_text(file_);
+  require_text(file_, kind);
   if (kind == TokenizerKind::byte) {
     hash_ = for_each_piece(file_, kind, [](std::string_view, std::size_t) {});
     tokens_ = static_cast<std::int64_t>(file_.size());
@@ -141,7 +144,7 @@ TextFile::TextFile(files::SteadyFile file, TokenizerKind kind) : file_(std::move
 
 TextFile::TextFile(files::SteadyFile file, Tokenizer tokenizer)
     : file_(std::move(file)), tokenizer_(std::move(tokenizer)) {
-  require_text(file_);
+  require_text(file_, tokenizer_.kind());
   Encoder encoder(tokenizer_);
   std::vector<std::int32_t> tokens;
   naming(file_, [&] {
