@@ -2,6 +2,8 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -98,7 +100,7 @@ class InputDataset final : public Dataset {
       const std::int64_t from = first * context_ + static_cast<std::int64_t>(done);
       array_.read(from, tokens);
       for (std::size_t i = 0; i < tokens.size(); ++i) {
-        if (tokens[i] < 0 || (vocab_ > 0 && tokens[i] >= vocab_)) {
+        if (tokens[i] < 0 || tokens[i] > last_token()) {
           refuse_token(from + static_cast<std::int64_t>(i), tokens[i]);
         }
         to[done + i] = static_cast<std::int32_t>(tokens[i]);
@@ -112,7 +114,11 @@ class InputDataset final : public Dataset {
     throw Error(ErrorCode::data,
                 fmt::format("'{}': the token in row {}, column {} (counted from 0) is {}: the model has "
                             "tokens 0 to {}",
-                            array_.path().native(), place / context_, place % context_, token, vocab_ - 1));
+                            array_.path().native(), place / context_, place % context_, token, last_token()));
+  }
+
+  [[nodiscard]] std::int64_t last_token() const {
+    return vocab_ > 0 ? vocab_ - 1 : std::numeric_limits<std::int32_t>::max();
   }
 
   Named name_;

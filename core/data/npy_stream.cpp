@@ -32,7 +32,7 @@ bool await_stream(const files::FileDescriptor& file, short event, const Waiting&
   for (;;) {
     const int ready = ::poll(&polled, 1, static_cast<int>(interval.count()));
     if (ready < 0 && errno != EINTR) {
-      throw std::system_error(errno, std::generic_category(), "poll");
+      throw Error(ErrorCode::io, fmt::format("cannot wait for a stream: {}", std::generic_category().message(errno)));
     }
     if (const auto now = std::chrono::steady_clock::now(); ready <= 0 || now - told >= interval) {
       told = now;
