@@ -97,8 +97,8 @@ struct Open {
   Question question;
   std::optional<Reply> reply;
   std::weak_ptr<http::Connection> connection;
-  std::vector<std::uint64_t> prompts = {};  ///< the numbers that the dispatcher gave to the prompts
-  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point begin;  ///< when the request was complete
+  std::vector<std::uint64_t> prompts = {};      ///< the numbers that the dispatcher gave to the prompts
   std::unique_ptr<asio::steady_timer> deadline = {};
   bool has_token = false;
 };
@@ -401,11 +401,15 @@ class Server {
     read_apart(
         connection, request,
         [is_chat](const std::string& body, const ServedModel& model) { return read_question(is_chat, body, model); },
-        [this, connection](Question question) { ask(connection, std::move(question)); });
+        [this, connection, begin = std::chrono::steady_clock::now()](Question question) {
+          ask(connection, std::move(question), begin);
+        });
   }
 
-  void ask(const std::shared_ptr<http::Connection>& connection, Question question) {
-    const auto open = std::make_shared<Open>(Open{.question = std::move(question), .connection = connection});
+  void ask(const std::shared_ptr<http::Connection>& connection, Question question,
+           std::chrono::steady_clock::time_point begin) {
+    const auto open =
+        std::make_shared<Open>(Open{.question = std::move(question), .connection = connection, .begin = begin});
     if (const std::vector<std::string>& unknown = open->question.unknown; !unknown.empty()) {
       log(fmt::format("a request has the field \"{}\"{}, without effect", unknown.front().substr(0, 60),
                       unknown.size() == 1 ? "" : fmt::format(" and {} more", unknown.size() - 1)));

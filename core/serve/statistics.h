@@ -27,8 +27,8 @@ struct Statistics {
   std::map<int, std::uint64_t> requests;  ///< by status; 0: the client was gone before the answer
   std::uint64_t prompt_tokens = 0;
   std::uint64_t answer_tokens = 0;
-  Histogram first_token;  ///< from when a request's prompts are tokens to the first token of its first answer
-  Histogram duration;     ///< of requests for answers, from when their prompts are tokens to the end of the response
+  Histogram first_token;  ///< from a request's last byte to the first token of its first answer
+  Histogram duration;     ///< of requests for answers, from their last byte to the end of the response
 };
 
 /// Values of /metrics that other objects count, as they are now.
