@@ -699,8 +699,9 @@ void set_job(json::object& run, const std::string& text) {
   };
   const std::string task = value_of("job", "task");
   run["task"] = task.empty() ? "train" : task;
-  const bool has_tokens =
-      !value_of("data", "text").empty() || !value_of("data", "tokens").empty() || !value_of("infer", "tokens").empty();
+  const std::string continued = value_of("infer", "tokens");
+  const bool has_tokens = !value_of("data", "text").empty() || !value_of("data", "tokens").empty() ||
+                          (!continued.empty() && continued != "0");
   run["unit"] = has_tokens ? "tok" : "samples";
 }
 
