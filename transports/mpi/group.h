@@ -93,8 +93,6 @@ class Requests {
   [[nodiscard]] bool expects_more() const noexcept { return expects_more_; }
   /// Removes all requests, before the next run. REQUIRES: nothing is in flight.
   void clear() noexcept;
-  /// Reserves memory, so that adding this many requests allocates nothing.
-  void reserve(std::size_t requests);
 
   /// Checks once whether all requests are complete. Throws TransportError if MPI fails or was abandoned.
   [[nodiscard]] bool test();

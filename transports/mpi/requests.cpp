@@ -41,12 +41,6 @@ void Requests::clear() noexcept {
   expects_more_ = false;
 }
 
-void Requests::reserve(std::size_t requests) {
-  requests_.resize(std::max(requests_.size(), requests), MPI_REQUEST_NULL);
-  peers_.resize(requests_.size());
-  indices_.resize(requests_.size());
-}
-
 bool Requests::test() {
   Library& library = Library::instance();
   const auto locked = library.lock();
