@@ -32,8 +32,8 @@ class FileDescriptor {
 /// unless the system lacks resources.
 [[nodiscard]] Error unreadable(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
-/// Like system_error(), for a folder that the user chose for writing. The result is Error{data} if the choice is wrong:
-/// no such path can exist, or the folder is not writable.
+/// Like system_error(), for a place that the user chose for writing. The result is Error{data} if the choice is wrong:
+/// a folder of the path is missing, no such path can exist, or it may not be written.
 [[nodiscard]] Error unwritable(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
 /// Writes all of `bytes` at the descriptor's position. Continues after interrupts and short writes. Throws Error{io}

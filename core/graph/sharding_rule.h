@@ -35,7 +35,8 @@ struct Factor {
   bool is_picked = false;
 };
 
-/// Whether adding up partial sums over the factor can give other bits than adding all terms in one sum.
+/// Whether adding up partial sums over the factor can give another number than adding all terms in one sum. (+0 and −0
+/// are the same number.)
 [[nodiscard]] inline bool rounds_sum(const Factor& factor) noexcept {
   return factor.kind == FactorClass::reduced && factor.reduction == Reduction::sum && !factor.is_picked;
 }

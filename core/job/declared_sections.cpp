@@ -19,8 +19,8 @@
 namespace shardrun::job {
 namespace {
 
-/// The checked options that a plugin declares. Throws Error{job} if there is no such plugin. Errors begin with `where`,
-/// the place of the setting that names the plugin. `kind`: for example "strategy".
+/// The checked options that a plugin declares. Throws Error{job} if there is no such plugin, and what `options_of`
+/// throws, both with `where`, the place of the setting that names the plugin. `kind`: for example "strategy".
 std::vector<OptionSpec> plugin_options(
     std::string_view kind, const std::string& name, const std::string& where, const Job& job,
     const std::function<std::optional<std::vector<OptionSpec>>(std::string_view name, const Job& job)>& options_of,

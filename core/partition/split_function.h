@@ -100,7 +100,7 @@ struct SplitFunction {
   std::size_t under_way = 1;  ///< the most messages in flight along a link
   graph::NodeId end = {};     ///< the first node that receives what the end of the call needs; none: not a stage's part
 
-  /// The stage on which a value is made; none if every stage makes it.
+  /// The stage on which a value is made. None if every stage makes it, or if it is an input or a state.
   [[nodiscard]] StageId stage_of(graph::ValueId value) const {
     const graph::NodeId producer = values[value].producer;
     return producer.exists() ? nodes[producer].stage : StageId{};

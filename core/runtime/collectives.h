@@ -38,8 +38,8 @@ struct TransportSet {
 /// Whether a transport moves the memory of a device that the host cannot address, in the order of the device's queues.
 [[nodiscard]] bool moves_memory_of(const device::Device& device, const sdk::Props& props);
 
-/// Asks the transports for the scratch of a transfer. `set` outlives the result. The result throws Error{transport} if
-/// a transport lacks an operation on the device's memory: operations are composed of others only in host memory.
+/// Returns a function that asks a transport how much scratch a transfer needs. `set` outlives it. It throws
+/// Error{transport} for an operation on the device's memory that the transport lacks: only the host's can be composed.
 [[nodiscard]] partition::TransferScratch scratch_of(const TransportSet& set);
 
 /// The bytes of the hashes of checked transfers. `set` outlives the result.

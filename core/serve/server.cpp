@@ -43,7 +43,7 @@ using boost::system::error_code;
 constexpr std::size_t most_connections = 1024;
 /// Bodies of more bytes than this are read only when no smaller one waits.
 constexpr std::size_t most_small_bytes = std::size_t{64} << 10U;
-/// The bodies that are received at once have at most the bytes of this many of the largest bodies.
+/// All bodies that are received or wait to be read have at most this many times the bytes of the largest body.
 constexpr std::size_t bodies_at_once = 16;
 
 double seconds_of(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }

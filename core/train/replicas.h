@@ -29,8 +29,8 @@ class Replicas {
   /// Whether there is anything to compare; the same on all ranks.
   [[nodiscard]] bool exist() const noexcept { return !sets_.empty(); }
 
-  /// If replicas differ, throws Error{numerics} on all ranks, naming the tensor and the ranks. `step`:
-  /// number of steps done.
+  /// If replicas differ, throws Error{numerics} on all ranks, naming the tensor and the ranks. A rank whose own memory
+  /// has changed throws Error{damaged}. `step`: number of steps done.
   void compare(std::int64_t step);
 
   /// The number of steps that had been done at the last comparison without differences.

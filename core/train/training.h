@@ -81,7 +81,7 @@ class Training final : public Trainer {
   /// Fills the inputs and `scalars_` for the calls of one program. Arguments are those of micro().
   void feed(std::int64_t step, std::size_t program, std::size_t first);
   void run_twice(std::int64_t step, std::size_t program, std::size_t first);
-  /// Finds the first tensor on any rank that is not finite, and describes it and its place. Checks the parameters
+  /// Finds the first tensor that is not finite on any rank, and describes it and its place. Checks the parameters
   /// first; then runs the step again and checks every result.
   [[nodiscard]] std::string first_bad_tensor(std::int64_t step);
   [[nodiscard]] double read_scalar(std::string_view state) const;

@@ -122,7 +122,7 @@ void add_forward(graph::Graph& graph, const Model& model, const ModelSettings& m
 /// A graph with the parameters and only the functions of add_forward().
 [[nodiscard]] graph::Graph build_inference(const Model& model, const ModelSettings& model_settings,
                                            const std::vector<std::int64_t>& calls);
-/// Like build_inference(), but each function writes its output to a state. There is one for each number of rows.
+/// Like build_inference(), but each function writes its output to a state: one state for each number of rows.
 [[nodiscard]] graph::Graph build_kept_inference(const Model& model, const ModelSettings& model_settings,
                                                 const std::vector<std::int64_t>& calls);
 /// The end of that state's name, after forward_output; empty for the number of rows of the first call.

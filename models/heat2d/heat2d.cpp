@@ -4,8 +4,8 @@ namespace {
 
 using namespace shardrun::workload;
 
-/// The heat equation in two dimensions, explicit in time:
-/// u[i, j] ← 0.5 u[i, j] + 0.125 (u[i−1, j] + u[i+1, j] + u[i, j−1] + u[i, j+1]), added from left to right.
+/// The heat equation in two dimensions, explicit in time: u[i, j] ← 0.5 u[i, j] + 0.125 u[i−1, j] + 0.125 u[i+1, j] +
+/// 0.125 u[i, j−1] + 0.125 u[i, j+1], added from left to right.
 class Heat2d {
  public:
   static constexpr const char* help = "heat equation on a rectangle, iterated";

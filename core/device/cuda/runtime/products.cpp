@@ -19,7 +19,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
-// Decides which ops an epilogue of cuBLASLt can compute together with the product before them.
+// The next functions decide which ops an epilogue of cuBLASLt can compute together with the product before them.
 
 /// A product with another op as its epilogue.
 struct Fusion {

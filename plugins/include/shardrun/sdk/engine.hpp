@@ -193,7 +193,7 @@ struct EngineFactory {
 }  // namespace shardrun::sdk
 
 /// Exports `Class` as the plugin `plugin_name`. Use it once, at namespace scope. The file is shardrun_engine_NAME.so.
-/// A fourth argument lists its names in other programs, separated by spaces, as in sr_manifest.
+/// A fourth argument lists the plugin's names in other programs, separated by spaces, as in sr_manifest.
 #define SHARDRUN_EXPORT_ENGINE(Class, plugin_name, plugin_version, ...)                                      \
   SHARDRUN_EXPORT_PLUGIN(shardrun::sdk::detail::EngineFactory<Class>, SR_KIND_ENGINE,                        \
                          &shardrun::sdk::detail::EngineFactory<Class>::table(), plugin_name, plugin_version, \

@@ -288,7 +288,7 @@ struct ModelTable {
 }  // namespace shardrun::sdk
 
 /// Exports `Class` as the plugin `plugin_name`. Use it once, at namespace scope. The file is shardrun_model_NAME.so.
-/// A fourth argument lists its names in other programs, separated by spaces, as in sr_manifest.
+/// A fourth argument lists the plugin's names in other programs, separated by spaces, as in sr_manifest.
 #define SHARDRUN_EXPORT_MODEL(Class, plugin_name, plugin_version, ...)                                          \
   SHARDRUN_EXPORT_PLUGIN(Class, SR_KIND_MODEL, &shardrun::sdk::detail::ModelTable<Class>::table(), plugin_name, \
                          plugin_version, "" __VA_ARGS__)

@@ -89,7 +89,7 @@ inline constexpr sr_strategy strategy_functions = {sizeof(sr_strategy),
 }  // namespace shardrun::sdk
 
 /// Exports `Class` as the plugin `plugin_name`. Use it once, at namespace scope. The file is shardrun_strategy_NAME.so.
-/// A fourth argument lists its names in other programs, separated by spaces, as in sr_manifest.
+/// A fourth argument lists the plugin's names in other programs, separated by spaces, as in sr_manifest.
 #define SHARDRUN_EXPORT_STRATEGY(Class, plugin_name, plugin_version, ...)                                         \
   SHARDRUN_EXPORT_PLUGIN(Class, SR_KIND_STRATEGY, &shardrun::sdk::detail::strategy_functions<Class>, plugin_name, \
                          plugin_version, "" __VA_ARGS__)

@@ -317,7 +317,7 @@ struct TransportTable {
 }  // namespace shardrun::sdk
 
 /// Exports `Class` as the plugin `plugin_name`. Use it once, at namespace scope. The file is
-/// shardrun_transport_NAME.so. A fourth argument lists its names in other programs, separated by spaces (sr_manifest).
+/// shardrun_transport_NAME.so. A fourth argument lists the plugin's names in other programs, as in sr_manifest.
 #define SHARDRUN_EXPORT_TRANSPORT(Class, plugin_name, plugin_version, ...)                                   \
   SHARDRUN_EXPORT_PLUGIN(Class, SR_KIND_TRANSPORT, &shardrun::sdk::detail::TransportTable<Class>::functions, \
                          plugin_name, plugin_version, "" __VA_ARGS__)
