@@ -45,8 +45,8 @@ enum class Protocol : std::uint32_t {
 /// MessageSlot::eager_buffer of a message whose bytes are in its slot.
 inline constexpr std::uint32_t no_eager_buffer = UINT32_MAX;
 
-/// One slot of the ring of messages between two members. Messages of a pair are numbered from 1. If room is short and
-/// the receiver has released all slots, the sender starts again at the first slot.
+/// One slot of the ring of messages between two members. Messages of a pair are numbered from 1. If room is short, or
+/// a page of slots was used, and the receiver has released all slots, the sender starts again at the first slot.
 struct alignas(64) MessageSlot {
   std::atomic<std::uint64_t> number;  ///< the message's number; written last
   std::atomic<std::uint64_t> done;    ///< number of the message that the receiver completed; not used by eager messages

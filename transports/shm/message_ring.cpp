@@ -15,10 +15,14 @@ void copy_bytes(std::byte* to, const std::byte* from, std::uint64_t bytes) noexc
 
 }  // namespace
 
-/// Reads what the receiver released only if room is short: each read takes the cache line from the receiver.
+/// Reads what the receiver released only if room is short and once for each page of slots, because each read takes the
+/// cache line from the receiver.
 bool SendRing::has_room(std::uint32_t messages) noexcept {
-  const bool is_short = used_slots_ + messages > slots_per_pair || used_buffers_ + messages > eager_buffers_per_pair;
-  if (is_short && pair_.receiver->released.load() == posted_) {
+  constexpr std::uint32_t slots_per_page = 4096 / sizeof(MessageSlot);
+  const std::uint32_t slots = used_slots_ + messages;
+  const bool looks = slots > slots_per_pair || used_buffers_ + messages > eager_buffers_per_pair ||
+                     slots / slots_per_page != used_slots_ / slots_per_page;
+  if (looks && pair_.receiver->released.load() == posted_) {
     used_slots_ = 0;
     used_buffers_ = 0;
   }

@@ -141,6 +141,31 @@ TEST_CASE("shm: freed sends and receives leave nothing behind in the process") {
   });
 }
 
+TEST_CASE("shm: short messages take the same few pages again and again") {
+  std::array<std::uint64_t, 2> blocks = {};
+  run_ranks("shm", 2, [&](Rank& rank) {
+    auto group = rank.group();
+    std::vector<float> sent(1);
+    std::vector<float> received(1);
+    const std::uint32_t peer = 1 - rank.rank();
+    auto send = group.prepare({request_of(SR_OP_SEND, 1, 1, sent, peer)}, after(30));
+    auto receive = group.prepare({request_of(SR_OP_RECV, 1, 1, received, peer)}, after(30));
+    for (std::size_t part = 0; part < blocks.size(); ++part) {
+      for (int i = 0; i < 1500; ++i) {
+        run(rank.rank() == 0 ? send : receive);
+        run(rank.rank() == 0 ? receive : send);
+      }
+      rank.meet("sent " + std::to_string(part));
+      if (rank.rank() == 0) {
+        blocks[part] = held().shared_blocks;
+      }
+      rank.meet("looked " + std::to_string(part));
+    }
+  });
+  constexpr std::uint64_t blocks_per_page = 8;
+  CHECK(blocks[1] <= blocks[0] + 4 * blocks_per_page);  // 1500 slots of each direction are 47 pages
+}
+
 TEST_CASE("shm: a peer's registered memory is mapped once, and only while an op needs it") {
   std::array<std::size_t, 4> mapped = {};
   const std::array<Arena, 2> arenas;
