@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -36,9 +37,11 @@ struct Halo {
 
   /// Whether intervals of neighbours can have indices in common.
   [[nodiscard]] bool overlaps() const noexcept { return window.first != window.last; }
-  /// The halo that reads only the last index of each window, so that no index is on two ranks. REQUIRES: stride 1.
+  /// The halo that reads only one index of each window, so that no index is on two ranks: index i itself, or the one
+  /// nearest to it. REQUIRES: stride 1.
   [[nodiscard]] Halo own() const noexcept {
-    return {dim, {window.stride, window.divisor, window.last, window.last, window.wraps}, size};
+    const std::int64_t at = std::clamp<std::int64_t>(0, window.first, window.last);
+    return {dim, {window.stride, window.divisor, at, at, window.wraps}, size};
   }
 };
 

@@ -173,3 +173,19 @@ TEST_CASE("placements know their axes and are drawn by their names", "[mesh]") {
   CHECK(mesh::to_string(partial, mesh_2_3) == "[-] partial max model");
   CHECK(mesh::to_string(mesh::replicated(0), mesh_2_3) == "replicated");
 }
+
+TEST_CASE("own() of halos leaves each index to one rank", "[mesh]") {
+  constexpr std::int64_t size = 7;
+  for (const Window window : {Window{.first = -1, .last = 1}, Window{.first = -2, .last = 0}, Window{.last = 3}}) {
+    const Placement placement{.dims = {{model}}, .halos = {{.dim = 0, .window = window, .size = size}}};
+    std::vector<int> found(size, 0);
+    for (std::int64_t rank = 0; rank < mesh_2_3.ranks(); ++rank) {
+      const Coordinates at = mesh::coordinates_of(mesh_2_3, rank);
+      const Interval part = mesh::interval_of(size, placement.own(), 0, mesh_2_3, at);
+      for (std::int64_t i = part.begin; i < part.end && at[data] == 0; ++i) {
+        ++found[static_cast<std::size_t>(i)];
+      }
+    }
+    CHECK(std::all_of(found.begin(), found.end(), [](int times) { return times == 1; }));
+  }
+}
