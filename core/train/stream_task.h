@@ -18,7 +18,8 @@ namespace shardrun::train {
 /// The output of predictions: a file, which appears once it is complete, or a stream.
 class Predictions {
  public:
-  /// Opens a stream. `standard`: the descriptor of standard output. `waiting`: as for data::NpyWriter.
+  /// Opens a stream; waits until a pipe has a reader. `standard`: the descriptor of standard output. `waiting`: as for
+  /// data::NpyWriter. If it returns false, what is put later is dropped.
   Predictions(const std::filesystem::path& to, int standard, const data::Waiting& waiting);
 
   /// Creates the file. Not done by the constructor: a signal before the first step would leave the file behind.
