@@ -222,8 +222,8 @@ Section infer_section() {
                 .default_value = "8",
                 .minimum = 1,
                 .maximum = 65536,
-                .help = "Prompts that are continued at once. auto: as many as [cluster] memory has room for on each "
-                        "rank, but at most 32 for each stage of a pipeline.",
+                .help = "Prompts that are continued at once; no more than a file of prompts has. auto: as many as "
+                        "[cluster] memory has room for on each rank, but at most 32 for each stage of a pipeline.",
                 .automatic = true,
                 .aliases = {"max_num_seqs", "parallel"}},
                into(&Job::infer, &InferSettings::slots)},

@@ -262,7 +262,7 @@ void StreamTask::end_streams() {
   if (!record_.is_first() || (signal_ != 0 && !lines_)) {
     return;  // an array that is not complete is no array; of lines, the complete ones count
   }
-  if (reader_ || lines_) {
+  if (reader_ || skipped_ > 0) {  // otherwise the last line of the run says as much
     record_.say(fmt::format("{}{}", counted(counted_, lines_ ? "answer" : "record"),
                             skipped_ == 0 ? "" : fmt::format(", {} malformed and skipped", skipped_)));
   }

@@ -471,6 +471,67 @@ TEST_CASE("a plan says what caches need, for the heads of keys that a rank has",
   const Ended narrow = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.cache=bfloat16"});
   CHECK_THAT(narrow.out, Contains("caches                      6144 "));
   const auto first_token = [&](const char* chunk) {
+TEST_CASE("a job replaces the file of answers that it has written, and no other", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  write_file(job.path() / "prompts.jsonl", "{\"prompt\": \"a\"}\n");
+  const Ended made = generate(job, {"--to", "typed.jsonl"});
+  INFO(made.err);
+  REQUIRE(made.code == 0);
+  std::string text = read_file(job.path() / "runs/generate/job.ini");
+  for (const auto& [word, other] : {std::pair("typed.jsonl", "answers.jsonl"), {"runs/generate", "runs/infer"}}) {
+    text.replace(text.find(word), std::string_view(word).size(), other);
+  }
+  write_file(job.path() / "infer.ini", text);
+  const auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"run", "infer.ini"});
+    return run_program(job.path(), words);
+  };
+  const std::filesystem::path answers = job.path() / "answers.jsonl";
+  write_file(answers, "kept");
+  const Ended refused = run({});
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("infer.ini:") && Contains(": [infer] to = '") &&
+                              Contains("answers.jsonl' exists: choose another name, or replace it with --replace"));
+  CHECK(read_file(answers) == "kept");
+  const Ended first = run({"--replace"});
+  INFO(first.err);
+  REQUIRE(first.code == 0);
+  const std::string answer = read_file(answers);
+  CHECK(run({}).code == 0);  // its own
+  CHECK(read_file(answers) == answer);
+  CHECK(run({"--set", "job.output=other"}).code == 2);
+  CHECK(run({"--set", "infer.to=answers.jsonl"}).code == 2);  // a command line names no file that exists
+}
+
+TEST_CASE("the median step of prompts is of steps that read none", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const auto median = [&](const char* tokens) {
+    write_file(job.path() / "prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+    const Ended ended = run_program(job.path(), {"generate", "run", "--prompts", "prompts.jsonl", "--to", "a.jsonl",
+                                                 "--replace", "--tokens", tokens, "--json"});
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    const boost::json::value summary = boost::json::parse(ended.out);
+    CHECK(summary.at("steps") == 2);  // answers
+    return summary.at("step_ms_median");
+  };
+  CHECK(median("1").is_null());
+  CHECK(median("5").as_double() > 0);
+}
+
+TEST_CASE("a prompt that is stopped says so, and claims no results", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const Ended ended = run_script(job.path(), R"sh(mkfifo in
+"$0" generate run --prompts - --tokens 3 --ranks 1 < in 2> err & program=$!
+exec 3> in
+until grep -q "ranks\|arena" runs/generate/log/rank-0.log 2>/dev/null || ! kill -0 $program; do sleep 0.05; done
+kill -TERM $program; wait $program; echo "$?"; cat err)sh");
+  CHECK_THAT(ended.out, Contains("143\n") && !Contains("results in") && !Contains("0 answers"));
+}
+
     const Ended predicted =
         run_program(job.path(), {"plan", "infer.ini", "--json", "--set", "cluster.flops=1e9", "--set",
                                  "cluster.memory_bandwidth=1e12", "--set", "cluster.bandwidth=1e12", "--set", chunk});
@@ -508,6 +569,12 @@ TEST_CASE("ranks that continue prompts send in each call of each program what th
   for (const Words& split :
        std::vector<Words>{{"--ranks", "1"},
                           {"--ranks", "2", "--strategy", "tp"},
+  const std::vector<std::string> more = {"plan", "infer.ini", "--json", "--set", "infer.slots=9"};
+  CHECK(boost::json::parse(run_program(job.path(), more).out).at_pointer("/slots/slots") == 2);  // the file has two
+  const Ended missing = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.from=none.jsonl"});
+  CHECK(missing.code == 2);
+  CHECK(missing.out.empty());
+  CHECK_THAT(missing.err, Contains("[infer] from = ") && Contains("none.jsonl: it cannot be read: No such file"));
                           {"--ranks", "3", "--strategy", "tp"},
                           {"--ranks", "5", "--strategy", "tp"},  // uneven groups of heads
                           {"--ranks", "6", "--strategy", "tp"},
@@ -599,7 +666,11 @@ TEST_CASE("ranks of which one draws another token end at once, also if that ends
 TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[generate]") {
   const JobFolder job;
   write_file(job.path() / "job.ini", llama_job);
-  write_file(job.path() / "prompts.jsonl", prompts);
+  std::string many;
+  for (int i = 0; i < 70; ++i) {
+    many += "{\"prompt\": \"a\"}\n";
+  }
+  write_file(job.path() / "prompts.jsonl", many);
   REQUIRE(job.run({"train.steps=1"}).code == 0);
   const auto run = [&](const std::string& slots, const std::string& memory) {
     std::vector<std::string> words = {"generate",   "run",
@@ -658,6 +729,9 @@ TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[gener
 }
 
 TEST_CASE("a context above the model's is refused with both numbers", "[generate]") {
+  write_file(job.path() / "prompts.jsonl", prompts);
+  CHECK(made("auto", "1GiB").slots == 5);  // as many as prompts
+  CHECK(made("7", "").slots == 5);
   const JobFolder job;
   write_file(job.path() / "job.ini", llama_job);
   REQUIRE(job.run({"train.steps=1"}).code == 0);
