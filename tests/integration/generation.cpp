@@ -365,9 +365,24 @@ TEST_CASE("a prompt that cannot be continued stops the job or is skipped", "[gen
     write_file(job.path() / "prompts.jsonl", text);
     return generate(job, std::move(words));
   };
-  const Ended stopped = of_prompts("{\"prompt\": \"a\"}\n{\"promt\": \"a\"}\n", {"--ranks", "2", "--strategy", "pp"});
+  const char* const wrong = "{\"prompt\": \"a\"}\n{\"promt\": \"a\"}\n";
+  const Ended refused = of_prompts(wrong, {"--ranks", "2", "--strategy", "pp"});
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("prompts.jsonl:2: expected either \"prompt\" or \"messages\", found neither"));
+  const std::string too_long = "\n{\"prompt\": \"" + std::string(16, 'a') + "\"}";
+  const Ended lacks_room = of_prompts(too_long.c_str(), {});
+  CHECK(lacks_room.code == 2);
+  CHECK_THAT(lacks_room.err, Contains("prompts.jsonl:2: the prompt has 16 tokens, and at most 15 leave room"));
+  const Ended alone = run_program(job.path(), {"generate", "run", "--ranks", "2", "--strategy", "tp", "--prompt",
+                                               std::string(16, 'a'), "--tokens", "3"});
+  CHECK(alone.code == 2);
+  CHECK_THAT(alone.err, Contains("--prompt: the prompt has 16 tokens, and at most 15 leave room for an answer"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "runs/generate"));
+  const Ended stopped = run_script(job.path(),
+                                   "cat prompts.jsonl | \"$0\" generate run --prompts - --ranks 2 "
+                                   "--strategy pp --tokens 3");
   CHECK(stopped.code == 1);
-  CHECK_THAT(stopped.err, Contains("prompts.jsonl:2: expected either \"prompt\" or \"messages\", found neither"));
+  CHECK_THAT(stopped.err, Contains("standard input:2: the prompt has 16 tokens"));
   const std::string long_prompt = "{\"prompt\": \"" + std::string(500, 'a') + "\"}\n{\"prompt\": \"a\"}";
   const Ended skipped = of_prompts(long_prompt.c_str(), {"--set", "infer.malformed=skip"});
   CHECK(skipped.code == 0);
@@ -452,25 +467,10 @@ TEST_CASE("prompts on the command line have the same answers in one process and 
   CHECK_THAT(said({"--ranks", "1", "--set", "infer.batch=3"}).err, Contains("[infer] batch has no effect"));
   write_file(job.path() / "there.txt", "kept");
   CHECK_THAT(said({"--ranks", "1", "--to", "there.txt"}).err, Contains("there.txt' exists"));
+  CHECK_THAT(said({"--ranks", "1", "--set", "infer.to=there.txt"}).err, Contains("there.txt' exists"));
   CHECK(read_file(job.path() / "there.txt") == "kept");
 }
 
-TEST_CASE("a plan says what caches need, for the heads of keys that a rank has", "[generate]") {
-  const JobFolder job;
-  write_file(job.path() / "infer.ini",
-             "[job]\ntask = infer\nstrategy = tp\nranks = 4\n"
-             "[model]\nname = llama\nlayers = 3\nheads = 6\nkv_heads = 2\nwidth = 24\nhidden = 32\ncontext = 32\n"
-             "vocab = 50\n[infer]\nfrom = prompts.jsonl\nto = answers.jsonl\ntokens = 9\nslots = 2\npage = 8\n");
-  const Ended plan = run_program(job.path(), {"plan", "infer.ini"});
-  INFO(plan.err);
-  REQUIRE(plan.code == 0);
-  CHECK_THAT(plan.out, Contains("a prompt and its answer have at most 32 tokens"));
-  // 2 heads of keys and values in 3 layers, 8 pages of 8 tokens, 4 floats: rank 1 reads both heads.
-  CHECK_THAT(plan.out, Contains("caches                     12288   12.0 KiB on the rank with the most, 192 B a token: "
-                                "8 pages of 8 tokens"));
-  const Ended narrow = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.cache=bfloat16"});
-  CHECK_THAT(narrow.out, Contains("caches                      6144 "));
-  const auto first_token = [&](const char* chunk) {
 TEST_CASE("a job replaces the file of answers that it has written, and no other", "[generate]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=1"}).code == 0);
@@ -532,6 +532,23 @@ kill -TERM $program; wait $program; echo "$?"; cat err)sh");
   CHECK_THAT(ended.out, Contains("143\n") && !Contains("results in") && !Contains("0 answers"));
 }
 
+TEST_CASE("a plan says what caches need, for the heads of keys that a rank has", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+  write_file(job.path() / "infer.ini",
+             "[job]\ntask = infer\nstrategy = tp\nranks = 4\n"
+             "[model]\nname = llama\nlayers = 3\nheads = 6\nkv_heads = 2\nwidth = 24\nhidden = 32\ncontext = 32\n"
+             "vocab = 50\n[infer]\nfrom = prompts.jsonl\nto = answers.jsonl\ntokens = 9\nslots = 2\npage = 8\n");
+  const Ended plan = run_program(job.path(), {"plan", "infer.ini"});
+  INFO(plan.err);
+  REQUIRE(plan.code == 0);
+  CHECK_THAT(plan.out, Contains("a prompt and its answer have at most 32 tokens"));
+  // 2 heads of keys and values in 3 layers, 8 pages of 8 tokens, 4 floats: rank 1 reads both heads.
+  CHECK_THAT(plan.out, Contains("caches                     12288   12.0 KiB on the rank with the most, 192 B a token: "
+                                "8 pages of 8 tokens"));
+  const Ended narrow = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.cache=bfloat16"});
+  CHECK_THAT(narrow.out, Contains("caches                      6144 "));
+  const auto first_token = [&](const char* chunk) {
     const Ended predicted =
         run_program(job.path(), {"plan", "infer.ini", "--json", "--set", "cluster.flops=1e9", "--set",
                                  "cluster.memory_bandwidth=1e12", "--set", "cluster.bandwidth=1e12", "--set", chunk});
@@ -552,6 +569,12 @@ kill -TERM $program; wait $program; echo "$?"; cat err)sh");
                                        "--set", "cluster.bandwidth=1e12"});
   const boost::json::value three = boost::json::parse(run_program(job.path(), predicting).out).at("predicted");
   CHECK(three.at("tokens_per_s").as_double() * three.at("step_s").as_double() == Approx(2));  // two groups at once
+  const std::vector<std::string> more = {"plan", "infer.ini", "--json", "--set", "infer.slots=9"};
+  CHECK(boost::json::parse(run_program(job.path(), more).out).at_pointer("/slots/slots") == 2);  // the file has two
+  const Ended missing = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.from=none.jsonl"});
+  CHECK(missing.code == 2);
+  CHECK(missing.out.empty());
+  CHECK_THAT(missing.err, Contains("[infer] from = ") && Contains("none.jsonl: it cannot be read: No such file"));
   const Ended long_context = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.context=33"});
   CHECK(long_context.code == 2);
   CHECK_THAT(long_context.err, Contains("[infer] context = 33 is more than the model's context of 32"));
@@ -569,12 +592,6 @@ TEST_CASE("ranks that continue prompts send in each call of each program what th
   for (const Words& split :
        std::vector<Words>{{"--ranks", "1"},
                           {"--ranks", "2", "--strategy", "tp"},
-  const std::vector<std::string> more = {"plan", "infer.ini", "--json", "--set", "infer.slots=9"};
-  CHECK(boost::json::parse(run_program(job.path(), more).out).at_pointer("/slots/slots") == 2);  // the file has two
-  const Ended missing = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.from=none.jsonl"});
-  CHECK(missing.code == 2);
-  CHECK(missing.out.empty());
-  CHECK_THAT(missing.err, Contains("[infer] from = ") && Contains("none.jsonl: it cannot be read: No such file"));
                           {"--ranks", "3", "--strategy", "tp"},
                           {"--ranks", "5", "--strategy", "tp"},  // uneven groups of heads
                           {"--ranks", "6", "--strategy", "tp"},
@@ -712,6 +729,9 @@ TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[gener
   CHECK(chosen.bytes <= five.bytes);
   CHECK(made(std::to_string(chosen.slots + 1), "").bytes > five.bytes);
   CHECK(made("auto", "1GiB").slots == 64);
+  write_file(job.path() / "prompts.jsonl", prompts);
+  CHECK(made("auto", "1GiB").slots == 5);  // as many as prompts
+  CHECK(made("7", "").slots == 5);
   const Ended full = run("auto", "4096");
   CHECK(full.code == 2);
   CHECK_THAT(full.err, Contains("[infer] slots = auto: with one slot of 32 tokens a rank needs ") &&
@@ -729,9 +749,6 @@ TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[gener
 }
 
 TEST_CASE("a context above the model's is refused with both numbers", "[generate]") {
-  write_file(job.path() / "prompts.jsonl", prompts);
-  CHECK(made("auto", "1GiB").slots == 5);  // as many as prompts
-  CHECK(made("7", "").slots == 5);
   const JobFolder job;
   write_file(job.path() / "job.ini", llama_job);
   REQUIRE(job.run({"train.steps=1"}).code == 0);
