@@ -27,8 +27,8 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
 /// Throws Error{job} unless the file [infer] from can be read.
 void require_input(const job::Job& job);
 
-/// Throws Error{job} if the run would touch files of others in its output folder, or if this rank is to write the file
-/// [infer] to and cannot. `replaces_file`: see RunSettings.
+/// Throws Error{job} if the run would touch files of others in its output folder, or if the file [infer] to cannot be
+/// written. `replaces_file`: see RunSettings.
 void require_outputs(const job::Job& job, std::int64_t rank, bool replaces_file);
 
 /// A line about a memory need that leaves less than a thirty-second of itself free; "" if it leaves more.
