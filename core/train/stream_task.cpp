@@ -127,20 +127,20 @@ data::InputStream StreamTask::open_input() {
 
 void StreamTask::open_streams(std::optional<graph::DType> records) {
   if (record_.is_first()) {
+    if (records) {  // first, because whoever writes these may open that pipe before the other
+      reader_.emplace(open_input(), *records);
+    }
     record_.now_at("waiting for a reader of the results");
     predictions_.emplace(job_.infer.to, settings_.standard_output, [this] { return wait_on(); });
   }
   await_writing();
-  if (record_.is_first() && records) {
-    reader_.emplace(open_input(), *records);
-  }
 }
 
 void StreamTask::open_lines() {
-  open_streams(std::nullopt);
   if (record_.is_first()) {
     lines_.emplace(open_input(), infer::most_line_bytes);
   }
+  open_streams(std::nullopt);
 }
 
 /// The next number that the first rank tells. All ranks call it at the same point.

@@ -395,15 +395,18 @@ TEST_CASE("each prompt is answered before the next is given", "[generate]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=1"}).code == 0);
   // Like a person who waits for each answer, the script writes the second prompt when the first answer has come.
-  const char* const script = R"(mkfifo in out
-"$0" generate run --prompts - --tokens 3 --temperature 0 --ranks 2 --strategy dp < in > out & program=$!
+  for (const char* const pipes : {"--prompts - < in > out", "--prompts in --to out > /dev/null"}) {
+    const std::string script = R"(rm -f in out; mkfifo in out
+"$0" generate run --tokens 3 --temperature 0 --ranks 2 --strategy dp )" +
+                               std::string(pipes) + R"( & program=$!
 exec 3> in 4< out
 echo '{"prompt": "a"}' >&3; read -r first <&4
 echo '{"prompt": "b"}' >&3; read -r second <&4
 exec 3>&-; wait $program; echo "$? $first $second")";
-  const Ended ended = run_script(job.path(), script);
-  INFO(ended.err);
-  CHECK_THAT(ended.out, Contains("0 {\"line\":1,") && Contains("{\"line\":2,"));
+    const Ended ended = run_script(job.path(), script.c_str());
+    INFO(pipes << ended.err);
+    CHECK_THAT(ended.out, Contains("0 {\"line\":1,") && Contains("{\"line\":2,"));
+  }
 }
 
 TEST_CASE("an interrupted job keeps the answers that are complete", "[generate]") {
