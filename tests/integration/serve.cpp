@@ -227,13 +227,18 @@ TEST_CASE("serve: wrong requests are refused and told why", "[serve]") {
   CHECK(of_job.stop().code == 0);
 }
 
-TEST_CASE("serve: slots = auto without [cluster] memory is refused before it listens", "[serve]") {
+TEST_CASE("serve: slots = auto is searched for once, and refused without [cluster] memory", "[serve]") {
   const TemporaryFolder folder;
   make_model(folder);
   const Ended ended = run_program(folder.path(), {"serve", "chat", "--slots", "auto", "--port", "0"});
   CHECK(ended.code == 2);
   CHECK(ended.out.empty());
   CHECK_THAT(ended.err, Contains("the job does not say how much memory a rank has"));
+  Served served(folder.path(), {"--slots", "auto", "--set", "cluster.memory=1GiB"});
+  const Ended stopped = served.stop();
+  CHECK(stopped.code == 0);
+  CHECK_THAT(stopped.err, Contains("ready: 32 slots") && Contains("finished after 0 answers") &&
+                              !Contains("slots = auto") && !Contains("results in"));
 }
 
 TEST_CASE("serve: a job that would not run is refused before it listens", "[serve]") {
