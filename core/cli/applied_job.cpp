@@ -164,6 +164,14 @@ job::RawJob generating_job(const Parsed& parsed, const std::string& command,
   }
   const bool is_job = path.extension() == ".ini";
   const job::RawJob file = is_job ? job::read_job_file(path) : job::RawJob();
+  const job::RawSection* const own = file.find("job");
+  const job::RawSetting* const task = own == nullptr ? nullptr : own->find("task");
+  if (is_job && (task == nullptr || task->value != "infer")) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{}: '{}' is a job with [job] task = {}, and only task = infer continues prompts: name the "
+                            "folder of its run, or such a job",
+                            command, path.native(), task == nullptr ? "train" : task->value));
+  }
   const auto is_given = [&](const std::string& setting) {
     const std::size_t dot = setting.find('.');
     const job::RawSection* const section = file.find(setting.substr(0, dot));
@@ -225,11 +233,14 @@ EventJob::EventJob(const Parsed& parsed, const std::string& command,
   given.check();
   job = run::with_fitting_ranks(job, job.ranks);
   // A job that cannot run is refused here, before anything listens or starts.
-  static_cast<void>(
-      run::prepare(job, {.ranks_here = job.ranks, .processes = run::runs_here(job) ? 0 : job.ranks, .replaces = true}));
+  const run::Prepared prepared =
+      run::prepare(job, {.ranks_here = job.ranks, .processes = run::runs_here(job) ? 0 : job.ranks, .replaces = true});
   const std::filesystem::path file = folder_.path() / "job.ini";
   std::ofstream(file) << job::canonical_text(job);
   words_ = {"run", file.string(), "--replace", "--launch", "here"};
+  if (job.infer.slots == 0) {  // so that the job does not search for their number again
+    words_.insert(words_.end(), {"--set", fmt::format("infer.slots={}", prepared.compiled.slots)});
+  }
 }
 
 }  // namespace shardrun::cli

@@ -198,7 +198,13 @@ int generate_by_job(std::span<const std::string> words, const Parsed& parsed, st
     defaults.insert(defaults.end(), {{"infer.text", is_timed ? "false" : "true"}, {"infer.slots", "1"}});
     take_as_input(tokens, !parsed.has("message") && !is_timed);
   }
-  return run_job("generate", words, parsed, checked_job(parsed, generating_job(parsed, "generate", defaults)));
+  const job::Job job = checked_job(parsed, generating_job(parsed, "generate", defaults));
+  const std::int64_t context = job.infer.context > 0 ? job.infer.context : job.model.options.integer("context");
+  const std::string lacks = infer::lack_of_room({.prompt = tokens, .tokens = count}, context);
+  if (!parsed.has("prompts") && !lacks.empty()) {
+    throw Error(ErrorCode::usage, fmt::format("--{}: {}", parsed.has("message") ? "message" : "prompt", lacks));
+  }
+  return run_job("generate", words, parsed, job);
 }
 
 /// Throws Error{usage} for options that contradict each other if a job continues prompts, or that a job cannot follow.
@@ -213,9 +219,6 @@ void require_job(const Parsed& parsed, const checkpoint::TrainedModel& trained, 
     throw Error(ErrorCode::usage, "--tokens 0: expected at least one token, if the prompts are continued by a job");
   }
   require_generating(trained, parsed.positional[0]);
-  if (const std::optional<std::string> to = parsed.get("to"); to && !job::is_standard(*to)) {
-    require_new(parsed, *to);
-  }
 }
 
 job::Weights weights_setting(const Parsed& parsed) {

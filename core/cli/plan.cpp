@@ -149,6 +149,7 @@ int plan(std::span<const std::string> words) {
   }
   compile::Compiled compiled = compile::compile(job);
   run::require_device(job, *compiled.device);
+  run::require_input(job);
   if (parsed.has("html")) {
     write_html(parsed, job, compiled);
     return 0;

@@ -99,12 +99,7 @@ int predict(std::span<const std::string> words) {
   if (parsed.help_shown) {
     return 0;
   }
-  const job::Job job = checked_job(parsed, placed(raw_job(parsed), parsed));
-  std::error_code none;
-  if (!job::is_standard(job.infer.to) && std::filesystem::is_regular_file(job.infer.to, none)) {
-    require_new(parsed, job.infer.to);
-  }
-  return run_job("predict", words, parsed, job);
+  return run_job("predict", words, parsed, checked_job(parsed, placed(raw_job(parsed), parsed)));
 }
 
 const RegisterCommand predict_command(

@@ -20,6 +20,7 @@ int rank(std::span<const std::string> words) {
                                {.name = "profile", .help = "as of run"},
                                {.name = run::data_option, .value = "HANDLES", .help = "open files of the launcher"},
                                {.name = run::declared_option, .value = "HASH", .help = "of what the model declares"},
+                               {.name = run::slots_option, .value = "N", .help = "in place of slots = auto"},
                                {.name = run::resume_option, .value = "PATH", .help = "the checkpoint to go on from"},
                                {.name = run::ends_by_option, .value = "TIME", .help = "when the run has to end"},
                                {.name = run::standard_option, .value = "HANDLES", .help = "as data"},
@@ -37,6 +38,7 @@ int rank(std::span<const std::string> words) {
   const std::string text = job::read_source(metrics::job_path(folder));
   job::Job job = job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), compile::schema_providers());
   job.checkpoints.resume = parsed.get(run::resume_option).value_or("never");
+  job.infer.slots = parsed.integer(run::slots_option, job.infer.slots, 0, INT64_MAX);
   run::RankInputs inputs = {.folder = folder,
                             .declared = parsed.get(run::declared_option).value_or(""),
                             .data = run::data_handles(parsed.get(run::data_option).value_or(""))};

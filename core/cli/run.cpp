@@ -21,6 +21,7 @@
 #include "core/cli/process.h"
 #include "core/files/folder.h"
 #include "core/job/output.h"
+#include "core/job/raw.h"
 #include "core/launch/world.h"
 #include "core/metrics/locked_run_folder.h"
 #include "core/metrics/log.h"
@@ -51,6 +52,21 @@ const char* noun_of_steps(const job::Job& job) {
                                         : "step";
 }
 
+/// Where the results are: "; results in runs/job". "" if there are none to be found.
+std::string place_of_results(const metrics::Summary& summary, const job::Job& job,
+                             const std::filesystem::path& output) {
+  const bool is_array = job.task == job::Task::infer && !job::generates(job);
+  const std::string target = has_predictions(job) ? "standard output" : files::human_path(job.infer.to);
+  if (is_array && summary.exit_code != 0) {
+    return has_predictions(job) ? "; what was written to standard output is incomplete"
+                                : fmt::format("; no results were written to {}", target);
+  }
+  if (job.infer.events || (has_predictions(job) && summary.steps == 0)) {
+    return "";
+  }
+  return fmt::format("; results in {}", job.task == job::Task::infer ? target : files::human_path(output));
+}
+
 void print_results(const metrics::Summary& summary, const job::Job& job, const std::filesystem::path& output) {
   std::string text;
   if (summary.loss) {
@@ -60,23 +76,21 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
     text += fmt::format("{}validation loss {:.4f}", text.empty() ? "" : ", ", *summary.val_loss);
   }
   if (summary.tokens_per_s > 0 && summary.step_ms_median) {
-    text += fmt::format("{}{} {}/s, median step {}", text.empty() ? "" : ", ", human_count(summary.tokens_per_s),
-                        train::rate_unit(job), human_time(*summary.step_ms_median / 1e3));
+    text += fmt::format("{}{} {}/s{}, median step {}", text.empty() ? "" : ", ", human_count(summary.tokens_per_s),
+                        train::rate_unit(job), job::generates(job) ? " of answers" : "",
+                        human_time(*summary.step_ms_median / 1e3));
   }
   const std::int64_t step = summary.first_step + summary.steps;
   const std::string place = summary.first_step > 0 ? fmt::format(", at step {}", step) : "";
   const bool is_unsaved =
       summary.checkpoints && summary.checkpoints->failed > 0 && summary.checkpoints->last_step != step;
-  const bool is_left_out = job.task == job::Task::infer && !job::generates(job) && !has_predictions(job) &&
-                           summary.exit_code != 0;  // an array of predictions would be incomplete
   const std::string slow = metrics::text_of(summary.slow_ranks);
-  text =
-      fmt::format("{}{}{} after {}{}{}{}{}; {}{}\n", text, text.empty() ? "" : "; ", summary.status,
-                  counted(summary.steps, noun_of_steps(job)), place, is_unsaved ? ", without a checkpoint of it" : "",
-                  slow.empty() ? "" : "; ", slow, is_left_out ? "no results were written to " : "results in ",
-                  has_predictions(job)           ? "standard output"
-                  : job.task == job::Task::infer ? files::human_path(job.infer.to)
-                                                 : files::human_path(output));
+  const bool has_none = job::generates(job) && summary.status == "stopped" && summary.steps == 0;
+  const std::string count =
+      has_none ? "before an answer was complete" : fmt::format("after {}", counted(summary.steps, noun_of_steps(job)));
+  text = fmt::format("{}{}{} {}{}{}{}{}{}\n", text, text.empty() ? "" : "; ", summary.status, count, place,
+                     is_unsaved ? ", without a checkpoint of it" : "", slow.empty() ? "" : "; ", slow,
+                     place_of_results(summary, job, output));
   if (has_predictions(job)) {
     write_to_standard_error(printable_lines(text));
   } else {
@@ -168,6 +182,18 @@ screen::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
   return sink;
 }
 
+/// Whether the job file names [infer] to, and the last run in the output folder wrote that file.
+bool has_written(const job::Job& job, const std::filesystem::path& output) {
+  try {
+    const job::RawJob last = job::read_job_file(metrics::job_path(output));
+    const job::RawSection* const infer = last.find("infer");
+    const job::RawSetting* const to = infer == nullptr ? nullptr : infer->find("to");
+    return to != nullptr && to->value == job.infer.to && !job.where("infer", "to").starts_with("--");
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 metrics::RunOrigin origin_of(const std::string& command, std::span<const std::string> words,
                              metrics::WallTime started) {
   metrics::RunOrigin origin = {.version = SHARDRUN_VERSION,
@@ -180,8 +206,8 @@ metrics::RunOrigin origin_of(const std::string& command, std::span<const std::st
 
 int run(std::span<const std::string> words) {
   std::vector<OptionSyntax> options = run_options();
-  options.push_back(
-      {.name = "replace", .help = "replace the run in the output folder, even if it is of a different job"});
+  options.push_back({.name = "replace",
+                     .help = "replace the run in the output folder, even if it is of a different job, and [infer] to"});
   std::ranges::move(resume_options(), std::back_inserter(options));
   std::ranges::move(dump_options(), std::back_inserter(options));
   const Parsed parsed = parse("run", with_resume_set(words), options, 1, 1);
@@ -237,17 +263,19 @@ int run_job(const std::string& command, std::span<const std::string> words, cons
   }
   const std::optional<launch::World> world = world_of(parsed);
   const bool is_one_of = world && (world->size > 1 || job.ranks > 1);
+  const std::filesystem::path output = job::resolved_output(job, started);
   const run::RunSettings settings = {
       .progress = progress_sink(json || has_predictions(job) ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
       .stop_signal = stop_signal,
       .profile = parsed.has("profile"),
       .replaces = parsed.has("replace") || command != "run",
+      .replaces_file = parsed.has("replace") || has_written(job, output),
       .on_stop = listen_for_stop,
       .origin = origin_of(command, words, started),
       .ends_by = job.time_limit == 0 ? std::nullopt
                                      : std::optional(started + std::chrono::duration_cast<metrics::WallTime::duration>(
                                                                    std::chrono::duration<double>(job.time_limit))),
-      .output = job::resolved_output(job, started)};
+      .output = output};
   const bool has_new_folder = job::has_placeholder(job) && job.checkpoints.folder.empty();
   const auto tell = [&](const metrics::Summary& summary) {
     try {

@@ -150,6 +150,7 @@ int serve_command(std::span<const std::string> words) {
     return 0;
   }
   serve::ServerSettings settings = server_settings(parsed);
+  static_cast<void>(parsed.integer("tokens", 1, 1, 1 << 30));
   const EventJob job(parsed, "serve", {{"infer.tokens", fmt::format("{}", 1 << 30)}, {"infer.temperature", "1"}});
   settings.job = job.words();
   if (job.language().tokenizer() == nullptr) {

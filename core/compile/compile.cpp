@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -464,6 +465,11 @@ std::uint64_t most_bytes(const job::Job& job, const Compiled& compiled) {
   return most;
 }
 
+/// The most slots of which each can have a prompt of the job's file.
+std::int64_t most_slots(const job::Job& job) {
+  return std::max<std::int64_t>(1, data::prompts_of(job).value_or(std::numeric_limits<std::int64_t>::max()));
+}
+
 /// Implements [infer] slots = auto: builds the job for as many slots as [cluster] memory has room for.
 void choose_slots(const job::Job& job, Compiled& compiled) {
   constexpr std::int64_t most_rows = 32;  // with more rows every token takes longer, because products are no
@@ -489,12 +495,12 @@ void choose_slots(const job::Job& job, Compiled& compiled) {
                     job.where("infer", "slots"), compiled.settings.caches.of_sequence * compiled.settings.caches.page,
                     human_bytes(one), one, human_bytes(memory), memory));
   }
+  const std::int64_t most = std::min(most_rows * stages_at_once(compiled), most_slots(job));
   std::int64_t fitting = 1;
-  std::int64_t too_many = most_rows * stages_at_once(compiled) + 1;
+  std::int64_t too_many = most + 1;
   while (too_many - fitting > 1) {
     // The most is tried first: a job with ample memory takes it.
-    const std::int64_t tried =
-        too_many > most_rows * stages_at_once(compiled) ? too_many - 1 : (fitting + too_many) / 2;
+    const std::int64_t tried = too_many > most ? most : (fitting + too_many) / 2;
     (needed(tried) <= memory ? fitting : too_many) = tried;
   }
   if (compiled.slots != fitting) {
@@ -559,7 +565,7 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
     build_model(job, compiled);
     finish_build(job, compiled);
   } else if (job.infer.slots > 0) {
-    build_slots(job, job.infer.slots, compiled);
+    build_slots(job, std::min(job.infer.slots, most_slots(job)), compiled);
   } else {
     choose_slots(job, compiled);
   }

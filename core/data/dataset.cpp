@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -97,6 +98,34 @@ bool reads_records(const job::Job& job) {
   const std::filesystem::file_type type = std::filesystem::status(from, none).type();
   return job::applies_model(job) && (job::is_standard(from) || type == std::filesystem::file_type::fifo ||
                                      type == std::filesystem::file_type::character || has_several_arrays(from));
+}
+
+std::optional<std::int64_t> prompts_of(const job::Job& job) {
+  constexpr std::uintmax_t most_bytes = std::uintmax_t{1} << 28U;
+  const std::filesystem::path& file = job.infer.from;
+  std::error_code none;
+  if (job::is_standard(file) ||
+      !std::filesystem::is_regular_file(file, none)) {  // opening a pipe would wait for its writer
+    return std::nullopt;
+  }
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream || std::filesystem::file_size(file, none) > most_bytes) {
+    return std::nullopt;
+  }
+  std::int64_t prompts = 0;
+  bool is_blank = true;
+  std::string block(std::size_t{1} << 16U, '\0');
+  while (stream.read(block.data(), std::ssize(block)) || stream.gcount() > 0) {
+    for (const char byte : std::string_view(block).substr(0, static_cast<std::size_t>(stream.gcount()))) {
+      if (byte == '\n') {
+        is_blank = true;
+      } else if (is_blank && byte != ' ' && byte != '\t' && byte != '\r') {
+        is_blank = false;
+        ++prompts;
+      }
+    }
+  }
+  return prompts;
 }
 
 std::unique_ptr<Dataset> open_dataset(const job::Job& job, std::optional<std::int64_t> vocab) {

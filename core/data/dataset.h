@@ -72,6 +72,10 @@ class Dataset {
 /// Whether the job applies a model to a stream of records: standard input, a pipe, or a file with several arrays.
 [[nodiscard]] bool reads_records(const job::Job& job);
 
+/// The number of prompts in the job's file: lines that are not blank. Nothing if it is a stream, cannot be read, or is
+/// too large to be counted.
+[[nodiscard]] std::optional<std::int64_t> prompts_of(const job::Job& job);
+
 /// Opens the data of [data], or the array of [infer] from; null if the job has neither. It reads only the headers and
 /// labels of arrays and the first tokens of token files, but whole texts. `vocab`: the model's vocabulary if the model
 /// is applied to tokens (0 if unknown); nothing if it is applied to numbers. Throws Error{data} for invalid files,

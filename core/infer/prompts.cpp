@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <charconv>
-#include <fstream>
 #include <initializer_list>
 #include <limits>
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/base/text.h"
 #include "core/base/utf8.h"
 #include "core/files/json.h"
@@ -287,6 +287,16 @@ std::vector<std::int64_t> Language::ends() const {
   return ends;
 }
 
+std::string lack_of_room(const Request& request, std::int64_t context) {
+  const std::int64_t tokens = std::ssize(request.prompt);
+  return tokens + std::min<std::int64_t>(request.tokens, 1) <= context
+             ? ""
+             : fmt::format(
+                   "the prompt has {}, and at most {} leave room for an answer: shorten it, or raise the job's "
+                   "context ([infer] context, [model] context, --context) up to the model's",
+                   counted(tokens, "token"), context - 1);
+}
+
 std::string with_tokens(std::string_view line, const Prompt& prompt) {
   boost::json::object object = files::parse_json_strictly(line, "the prompt").as_object();
   object.erase("messages");
@@ -318,31 +328,6 @@ std::string id_of_line(std::string_view line) noexcept {
   } catch (const std::exception&) {
     return "null";
   }
-}
-
-std::optional<std::int64_t> lines_in(const std::filesystem::path& file) {
-  std::error_code none;
-  if (!std::filesystem::is_regular_file(file, none)) {  // opening a pipe would wait for its writer
-    return std::nullopt;
-  }
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream || std::filesystem::file_size(file, none) > most_counted_bytes) {
-    return std::nullopt;
-  }
-  std::int64_t lines = 0;
-  bool is_blank = true;
-  std::string block(std::size_t{1} << 16U, '\0');
-  while (stream.read(block.data(), std::ssize(block)) || stream.gcount() > 0) {
-    for (const char byte : std::string_view(block).substr(0, static_cast<std::size_t>(stream.gcount()))) {
-      if (byte == '\n') {
-        is_blank = true;
-      } else if (is_blank && byte != ' ' && byte != '\t' && byte != '\r') {
-        is_blank = false;
-        ++lines;
-      }
-    }
-  }
-  return lines;
 }
 
 std::string error_event(std::string_view id, std::string_view message, std::string_view code) {

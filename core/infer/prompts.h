@@ -76,6 +76,9 @@ struct Prompt {
 /// ignore_eos, id. `usual`: the settings for keys that are missing. Throws Error{data} with the key that is wrong.
 [[nodiscard]] Prompt read_prompt(std::string_view line, const Language& language, const Request& usual);
 
+/// Why a prompt leaves no room for an answer in a context of so many tokens, and what to do; "" if it leaves some.
+[[nodiscard]] std::string lack_of_room(const Request& request, std::int64_t context);
+
 /// The line of a prompt with the request's tokens in place of `prompt` or `messages`, with its `max_tokens`, and with
 /// its `id` if it has one.
 [[nodiscard]] std::string with_tokens(std::string_view line, const Prompt& prompt);
@@ -84,11 +87,6 @@ struct Prompt {
 [[nodiscard]] std::optional<std::string> read_cancel(std::string_view line);
 /// The JSON of the line's `id` or `cancel`; "" if it has neither, and "null" if it cannot be read.
 [[nodiscard]] std::string id_of_line(std::string_view line) noexcept;
-
-inline constexpr std::uintmax_t most_counted_bytes = std::uintmax_t{1} << 28U;
-/// The number of lines in a file of prompts that are not blank; nothing if the file is no regular file, cannot be read,
-/// or has more than `most_counted_bytes`.
-[[nodiscard]] std::optional<std::int64_t> lines_in(const std::filesystem::path& file);
 
 /// An event about a line that is not answered: {"id":…,"error":{"message":…,"code":…}}. `id`: JSON.
 [[nodiscard]] std::string error_event(std::string_view id, std::string_view message, std::string_view code);

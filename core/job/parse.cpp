@@ -59,8 +59,8 @@ void check_slots(const Job& job) {
   if (generates(job) && job.infer.slots == 0 && job.cluster.memory == 0) {
     refuse_at(
         job.where("infer", "slots"),
-        "[infer] slots = auto takes what [cluster] memory leaves, and the job does not say how much memory a rank "
-        "has: set [cluster] memory, such as 8GiB, or slots to a number");
+        "slots = auto takes what [cluster] memory leaves, and the job does not say how much memory a rank has: set "
+        "[cluster] memory, such as 8GiB (--set cluster.memory=8GiB), or slots to a number");
   }
 }
 

@@ -164,16 +164,16 @@ Section infer_section() {
           "writes them to one open file. A record is one sample, or several [samples, ...]. A model's sample has any "
           "shape of as many values as it was trained on, or integers [context] for a model on tokens; an engine says "
           "what its samples are. Each record gets its predictions, in order. A model also takes a file of one array, "
-          "of "
-          "which each row is a sample. With `tokens`, a model of tokens continues prompts instead.",
+          "of which each row is a sample. With `tokens`, a model of tokens continues prompts instead.",
       .settings =
           {
               {{.name = "from", .type = path, .help = "The file of the records; - is standard input."},
                into(&Job::infer, &InferSettings::from)},
               {{.name = "to",
                 .type = path,
-                .help = "The file of the predictions, which appears when all are in it and is replaced; - is standard "
-                        "output. Progress is then on standard error."},
+                .help = "The file of the predictions, which appears when all are in it; - is standard output, and "
+                        "progress on standard error. A file that exists is replaced if the run in [job] output has "
+                        "written it; others are refused, and so are those that a command line names: see --replace."},
                into(&Job::infer, &InferSettings::to)},
               {{.name = "batch",
                 .type = integer,
@@ -222,8 +222,8 @@ Section infer_section() {
                 .default_value = "8",
                 .minimum = 1,
                 .maximum = 65536,
-                .help = "Prompts that are continued at once. auto: as many as [cluster] memory has room for on each "
-                        "rank, but at most 32 for each stage of a pipeline.",
+                .help = "Prompts that are continued at once; no more than a file of prompts has. auto: as many as "
+                        "[cluster] memory has room for on each rank, but at most 32 for each stage of a pipeline.",
                 .automatic = true,
                 .aliases = {"max_num_seqs", "parallel"}},
                into(&Job::infer, &InferSettings::slots)},

@@ -64,8 +64,9 @@ void Record::count_step(double seconds) {
   if (step_seconds_.size() < median_window) {
     step_seconds_.push_back(seconds);
   } else {
-    step_seconds_[static_cast<std::size_t>(summary.steps) % median_window] = seconds;
+    step_seconds_[timed_ % median_window] = seconds;
   }
+  ++timed_;
   ++summary.steps;
 }
 

@@ -71,6 +71,7 @@ class Record {
   void say(const std::string& line);
   /// Writes only to the log. If that fails, tells the person.
   void log(const std::string& line);
+  /// Counts a step, of which the median time is told.
   void count_step(double seconds);
   /// Writes a line of metrics.jsonl; does nothing on other ranks. Throws Error{io}, also if the folder no longer
   /// belongs to the run.
@@ -99,6 +100,7 @@ class Record {
   std::optional<EventFile> events_;
   bool tells_ = false;
   std::vector<double> step_seconds_;
+  std::size_t timed_ = 0;  ///< steps
 };
 
 [[nodiscard]] inline double seconds_since(std::chrono::steady_clock::time_point begin) {

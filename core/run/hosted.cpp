@@ -76,6 +76,7 @@ compile::Compiled check_before(const job::Job& job, const launch::World& world, 
   Prepared prepared = prepare(job, {.rank = world.rank,
                                     .ranks_here = ranks_here(world),
                                     .replaces = settings.replaces,
+                                    .replaces_file = settings.replaces_file,
                                     .restarted_by = world.launcher,
                                     .now_at = now_at});
   if (display) {

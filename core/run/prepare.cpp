@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/compile/compile.h"
 #include "core/compile/plugins.h"
 #include "core/forecast/disk.h"
@@ -49,6 +50,12 @@ Prepared prepare(const job::Job& job, const Preparing& preparing) {
   const bool has_own_context = job.where("model", "context") != job.where("model", "from");
   if (!job.weights.empty() && weights != nullptr && !has_own_context && !weights->note().empty()) {
     prepared.notices.push_back(weights->note());
+  }
+  if (preparing.writes) {
+    require_outputs(job, preparing.rank, preparing.replaces_file);
+  }
+  if (job::generates(job) && job.infer.slots == 0) {
+    prepared.notices.push_back(fmt::format("slots = auto: {} at once", counted(prepared.compiled.slots, "prompt")));
   }
   append(require_runnable(job, prepared.compiled, preparing.ranks_here, preparing.processes), prepared.notices);
   if (preparing.processes > 0) {

@@ -22,6 +22,7 @@ struct Preparing {
   std::int64_t processes = 0;     ///< how many of them this process will start
   bool writes = true;             ///< the run writes to [job] output, and continues from its checkpoints
   bool replaces = false;          ///< the run may replace one of a different job
+  bool replaces_file = false;     ///< see RunSettings
   std::string_view restarted_by;  ///< the other launcher that has started the ranks; "" if shardrun starts them
   std::function<void(std::string_view activity)> now_at;  ///< shows the current activity; may be empty
 };

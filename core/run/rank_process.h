@@ -38,6 +38,8 @@ inline constexpr const char* data_option = "data";
 /// parameters and fields. "" for an engine, whose ranks declare different parameters.
 inline constexpr const char* declared_option = "declared";
 [[nodiscard]] std::string declared_in(const compile::Compiled& compiled);
+/// The option for the number of slots that the launcher has chosen, so that no rank searches for it again.
+inline constexpr const char* slots_option = "slots";
 
 /// The inputs that a rank gets from the process that started it. A rank that another launcher started finds some of
 /// them by itself.

@@ -28,6 +28,7 @@
 #include "core/launch/world.h"
 #include "core/memory/machine.h"
 #include "core/metrics/run_files.h"
+#include "core/train/steps.h"
 #include "core/report/run_pictures.h"
 #include "core/workload/program.h"
 
@@ -92,12 +93,20 @@ Need need_of(const job::Job& job, const compile::Compiled& compiled, const forec
   return {.text = text, .processes = own, .bytes = text + own + planned + planned / page_tables};
 }
 
+/// Whether a command has made the job, so that there is no job file.
+bool is_made(const job::Job& job) {
+  std::error_code none;
+  return !std::filesystem::exists(job.files.front(), none);
+}
+
 /// The settings that a person can make smaller if a job needs too much memory.
 const char* sizes_of(const job::Job& job) {
-  return job::generates(job)              ? "the model, [infer] slots or context"
-         : job.task == job::Task::infer   ? "the model or [infer] batch"
-         : job.task == job::Task::iterate ? "the model"
-                                          : "the model, [data] batch or context";
+  return job::generates(job) && job.where("infer", "slots") == "--slots" ? "the model, --slots or --context"
+         : job::generates(job) && is_made(job)                           ? "the model, --set infer.slots or --context"
+         : job::generates(job)                                           ? "the model, [infer] slots or context"
+         : job.task == job::Task::infer                                  ? "the model or [infer] batch"
+         : job.task == job::Task::iterate                                ? "the model"
+                                                                         : "the model, [data] batch or context";
 }
 
 /// Throws if there is too little memory. The arena is allocated page by page; without this check the kernel would kill
@@ -111,14 +120,15 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
     throw Error(
         ErrorCode::job,
         fmt::format("{}: {} needs {} ({} bytes){}, {} of them for its processes themselves{}, and {}: make {} smaller, "
-                    "use fewer ranks{}, or {}; 'shardrun plan' shows what takes the rest",
+                    "use fewer ranks{}, or {}{}",
                     job.file, ranks_here == 0 ? "one rank of the job" : "the job", human_bytes(need.bytes), need.bytes,
                     ranks_here == job.ranks || ranks_here == 0
                         ? ""
                         : fmt::format(" for the {} on this machine", counted(ranks_here, "rank")),
                     human_bytes(need.processes), of_text, text_of(*limits.memory), sizes_of(job),
                     job.task == job::Task::train ? " or more microbatches" : "",
-                    limits.memory->name.empty() ? "free memory" : "raise that limit"));
+                    limits.memory->name.empty() ? "free memory" : "raise that limit",
+                    is_made(job) ? "" : "; 'shardrun plan' shows what takes the rest"));
   }
   // Transports map memory of their own. Transports within a machine also map the memory of all ranks there.
   const bool maps_others = std::ranges::any_of(compiled.transports.transports, [](const plugins::Transport& each) {
@@ -223,46 +233,41 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   return inputs;
 }
 
-/// Throws unless the file [infer] from can be read. On the first rank, the file [infer] to must also be writable, and
-/// must be neither a file that the job reads nor one that the run writes for itself.
-void require_streams(const job::Job& job, std::int64_t rank) {
-  const auto refuse = [&](const char* key, const std::string& what) {
-    throw Error(ErrorCode::job, fmt::format("{}: [infer] {} = {}", job.where("infer", key), key, what));
+/// Throws unless the file [infer] to is neither a file that the job reads nor one of the run's own and, unless
+/// `replaces`, new. The first rank, which writes it, must be able to.
+void require_target(const job::Job& job, std::int64_t rank, bool replaces) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorCode::job, fmt::format("{}: [infer] to = {}", job.where("infer", "to"), what));
   };
   std::error_code none;
-  const std::filesystem::path& from = job.infer.from;
   const std::filesystem::path& to = job.infer.to;
-  if (!job::is_standard(from) && ::access(from.c_str(), R_OK) != 0) {
-    refuse("from", fmt::format("{}: it cannot be read: {}", files::human_path(from), std::strerror(errno)));
-  }
-  if (job::is_standard(to) || rank != 0) {
-    return;
-  }
   std::vector<std::pair<std::string, std::filesystem::path>> inputs = inputs_of(job);
   inputs.emplace_back("the command line", job.files.front());
   for (const auto& [setting, read] : inputs) {
     if (!read.empty() && !job::is_standard(read) && std::filesystem::equivalent(read, to, none)) {
-      refuse("to", fmt::format("{} is a file that the job reads, as {} says: choose another", files::human_path(to),
-                               setting));
+      refuse(
+          fmt::format("{} is a file that the job reads, as {} says: choose another", files::human_path(to), setting));
     }
   }
   if (metrics::is_written_by_runs(to, job.output)) {
-    refuse("to", fmt::format("{} has the name of a file that the run itself writes there: choose another",
-                             files::human_path(to)));
+    refuse(fmt::format("{} has the name of a file that the run itself writes there: choose another",
+                       files::human_path(to)));
   }
   const std::filesystem::path folder = to.parent_path();
-  const bool makes_file =  // in a folder that the run does not create
-      folder != job.output && (!std::filesystem::exists(to, none) || std::filesystem::is_regular_file(to, none));
+  const bool is_file = !std::filesystem::exists(to, none) || std::filesystem::is_regular_file(to, none);
+  const bool makes_file = rank == 0 && is_file && folder != job.output;  // in a folder that the run does not create
+  if (is_file && !replaces && std::filesystem::exists(std::filesystem::symlink_status(to, none))) {
+    refuse(fmt::format("'{}' exists: choose another name, or replace it with --replace", files::human_path(to)));
+  }
   if (std::filesystem::is_directory(to, none)) {
-    refuse("to", fmt::format("{} is a folder: name a file", files::human_path(to)));
+    refuse(fmt::format("{} is a folder: name a file", files::human_path(to)));
   }
   if (makes_file && !std::filesystem::is_directory(folder, none)) {
-    refuse("to", fmt::format("{}: there is no folder {}: make it, or choose another", files::human_path(to),
-                             files::human_path(folder)));
+    refuse(fmt::format("{}: there is no folder {}: make it, or choose another", files::human_path(to),
+                       files::human_path(folder)));
   }
   if (makes_file && ::access(folder.c_str(), W_OK) != 0) {
-    refuse("to",
-           fmt::format("{}: nothing can be written to its folder: {}", files::human_path(to), std::strerror(errno)));
+    refuse(fmt::format("{}: nothing can be written to its folder: {}", files::human_path(to), std::strerror(errno)));
   }
 }
 
@@ -297,6 +302,21 @@ void require_own_folder(const job::Job& job) {
 }
 
 }  // namespace
+
+void require_input(const job::Job& job) {
+  const std::filesystem::path& from = job.infer.from;
+  if (job.task == job::Task::infer && !job::is_standard(from) && ::access(from.c_str(), R_OK) != 0) {
+    throw Error(ErrorCode::job, fmt::format("{}: [infer] from = {}: it cannot be read: {}", job.where("infer", "from"),
+                                            files::human_path(from), std::strerror(errno)));
+  }
+}
+
+void require_outputs(const job::Job& job, std::int64_t rank, bool replaces_file) {
+  require_own_folder(job);
+  if (job.task == job::Task::infer && !job::is_standard(job.infer.to)) {
+    require_target(job, rank, replaces_file);
+  }
+}
 
 std::string narrow_notice(std::uint64_t bytes, std::uint64_t of_processes, const memory::MemoryRoom& room) {
   return bytes + bytes / 32 <= room.bytes
@@ -337,11 +357,10 @@ void require_units(const job::Job& job, const compile::Compiled& compiled, const
   static_cast<void>(unit_of(job, device, 0, ranks_here));
   const forecast::MemoryFit fit = forecast::fit_of_units(job, device, forecast, ranks_here);
   if (!fit.fits()) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: [job] device = {}: {}: make {} smaller, use {}more units; 'shardrun plan' shows what "
-                            "takes it",
-                            job.where("job", "device"), job.device, forecast::to_string(fit), sizes_of(job),
-                            job.task == job::Task::train ? "more microbatches or " : ""));
+    throw Error(ErrorCode::job, fmt::format("{}: [job] device = {}: {}: make {} smaller, use {}more units{}",
+                                            job.where("job", "device"), job.device, forecast::to_string(fit),
+                                            sizes_of(job), job.task == job::Task::train ? "more microbatches or " : "",
+                                            is_made(job) ? "" : "; 'shardrun plan' shows what takes it"));
   }
 }
 
@@ -413,13 +432,10 @@ void require_checked_messages(const job::Job& job, const compile::Compiled& comp
 std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
                                           std::int64_t ranks_here, std::int64_t processes) {
   require_device(job, *compiled.device);
-  require_own_folder(job);
   require_replayable(job, compiled);
   require_shared_records(job, compiled);
   require_checked_messages(job, compiled);
-  if (job.task == job::Task::infer) {
-    require_streams(job, compiled.programs.rank);
-  }
+  require_input(job);
   const Limits limits;
   const forecast::Forecast forecast = forecast::forecast(job, compiled);
   require_units(job, compiled, forecast, ranks_here);
@@ -450,6 +466,9 @@ void check_data(const job::Job& job, const compile::Compiled& compiled) {
   }
   if (compiled.dataset != nullptr) {
     compiled.dataset->check(static_cast<int>(device::usable_cores()));
+  }
+  if (job::generates(job)) {
+    train::check_prompts(job, compiled);
   }
 }
 

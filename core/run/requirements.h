@@ -24,6 +24,13 @@ void use_unit(const job::Job& job, const device::Device& device, std::int64_t lo
 std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
                                           std::int64_t ranks_here, std::int64_t processes);
 
+/// Throws Error{job} unless the file [infer] from can be read.
+void require_input(const job::Job& job);
+
+/// Throws Error{job} if the run would touch files of others in its output folder, or if the file [infer] to cannot be
+/// written. `replaces_file`: see RunSettings.
+void require_outputs(const job::Job& job, std::int64_t rank, bool replaces_file);
+
 /// A line about a memory need that leaves less than 1/32 of the need free; "" if it leaves more.
 /// `of_processes`: the part of the need that is not planned.
 [[nodiscard]] std::string narrow_notice(std::uint64_t bytes, std::uint64_t of_processes,
@@ -33,9 +40,9 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
 /// other how many of them share a machine. Throws Error{job}.
 void require_memory_here(const job::Job& job, const compile::Compiled& compiled, std::int64_t ranks_here);
 
-/// Reads all of the job's data (Dataset::check) on all cores that this process may use, before the output folder is
-/// touched. It is called once for all ranks that are started here; otherwise by the first rank of each machine, or by
-/// every rank if the launcher does not give local ranks. Throws Error{data}.
+/// Reads all of the job's data (Dataset::check), and its prompts, on all cores that this process may use, before the
+/// output folder is touched. It is called once for all ranks that are started here; otherwise by the first rank of each
+/// machine, or by every rank if the launcher does not give local ranks. Throws Error{data}.
 void check_data(const job::Job& job, const compile::Compiled& compiled);
 
 /// Prepares the job's data for training (Dataset::load), after check_data. Throws Error{io}.

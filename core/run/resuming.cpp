@@ -55,6 +55,15 @@ std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& j
     if (!replaces || checkpoint::replaced_checkpoints(job).empty()) {
       checkpoint::require_newest(job, 0);
     }
+    std::error_code none;
+    const bool is_to_go_on = job.checkpoints.used && job.checkpoints.resume == "auto";
+    if (is_to_go_on && !replaces && checkpoint::kept_of(job).step < 0 &&
+        (has_finished(job.output) || std::filesystem::exists(checkpoint::result_path(job), none))) {
+      refuse(job,
+             fmt::format("'{}' has no checkpoint to go on from, and '{}' has the results of a run, which a run "
+                         "from the start would replace: choose another [job] output, or accept that with --replace",
+                         files::shown(checkpoint::checkpoint_folder(job)).native(), files::shown(job.output).native()));
+    }
     return nullptr;
   }
   auto opened = std::make_shared<const checkpoint::OpenCheckpoint>(path);

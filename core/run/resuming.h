@@ -13,8 +13,8 @@
 namespace shardrun::run {
 
 /// Opens the checkpoint from which the job continues; null if it begins at the start. Adds lines for people. Throws
-/// Error{job}, also if the run would replace later checkpoints; Error{data} if the checkpoint is damaged. `replaces`: a
-/// run that begins at the start may replace the checkpoints in its output folder.
+/// Error{job}, also if the run would replace later checkpoints, or begin anew over results although it is to go on;
+/// Error{data} if the checkpoint is damaged. `replaces`: a run that begins at the start may replace what is there.
 [[nodiscard]] std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& job,
                                                                              std::vector<std::string>& notices,
                                                                              bool replaces = false);

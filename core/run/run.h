@@ -24,7 +24,8 @@ struct RunSettings {
   /// device.
   std::function<int()> stop_signal;
   bool profile = false;
-  bool replaces = false;  ///< the run may replace one of a different job
+  bool replaces = false;       ///< the run may replace one of a different job
+  bool replaces_file = false;  ///< [infer] to may be a file that exists
   /// Registers a function that is called at once with the first signal that asks to stop, on another thread. An empty
   /// function unregisters. Null: nothing is registered.
   std::function<void(std::function<void(int)>)> on_stop;

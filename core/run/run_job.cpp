@@ -62,6 +62,7 @@ metrics::Summary prepare_and_run(const job::Job& given, RunSettings settings) {
       prepare(job, {.ranks_here = job.ranks,
                     .processes = runs_here(job) ? 0 : job.ranks,
                     .replaces = settings.replaces,
+                    .replaces_file = settings.replaces_file,
                     .now_at = [&](std::string_view activity) { display->now_at(activity); }});
   if (const auto stopped = stopped_before_start(job, settings)) {
     return *stopped;
@@ -93,9 +94,9 @@ metrics::Summary prepare_and_run(const job::Job& given, RunSettings settings) {
   if (resumed != nullptr) {
     resumed->release();
   }
-  std::vector<std::string> words;
+  std::vector<std::string> words = {fmt::format("--{}", slots_option), fmt::format("{}", compiled.slots)};
   if (const std::string declared = declared_in(compiled); !declared.empty()) {
-    words = {fmt::format("--{}", declared_option), declared};
+    words.insert(words.end(), {fmt::format("--{}", declared_option), declared});
   }
   prepared.reset();  // the ranks compile the job for themselves, with the same data
   display->hand_over();

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <deque>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -20,6 +21,51 @@
 namespace shardrun::train {
 namespace {
 
+infer::Language language_of(const job::Job& job, const compile::Compiled& compiled) {
+  const workload::Models models = compile::models_in(compile::directories_of(job.plugins.path));
+  return {checkpoint::read_model(compiled.weights->source(), models).tokenizer,
+          compiled.weights->is_hub() ? job.checkpoint : std::filesystem::path()};
+}
+
+std::int64_t context_of(const job::Job& job, const compile::Compiled& compiled) {
+  return job.infer.context > 0 ? job.infer.context : compiled.settings.options.integer("context");
+}
+
+std::int64_t vocabulary_of(const compile::Compiled& compiled) {
+  const graph::Function& function = compiled.graph.functions.back();
+  return function.values[function.outputs.front().value].type.shape.back();
+}
+
+/// Reads a line of the prompts. Throws Error{data} if the job cannot continue it; with events, not for its length.
+infer::Prompt prompt_of(std::string_view line, const infer::Language& language, const job::Job& job,
+                        const compile::Compiled& compiled) {
+  const infer::Request usual = {
+      .tokens = job.infer.tokens,
+      .sampling = {.temperature = job.infer.temperature,
+                   .top_k = job.infer.top_k,
+                   .top_p = job.infer.top_p,
+                   .min_p = job.infer.min_p,
+                   .seed = job.seed,
+                   .vocabulary = language.tokenizer() != nullptr ? language.tokenizer()->vocabulary() : 0},
+      .ends = language.ends()};
+  infer::Prompt prompt = infer::read_prompt(line, language, usual);
+  if (prompt.request.scored_from && !job.infer.prompt_logprobs) {
+    throw Error(ErrorCode::data, "\"prompt_logprobs\": the job is not made for it: set [infer] prompt_logprobs = true");
+  }
+  const std::string lacks = infer::lack_of_room(prompt.request, context_of(job, compiled));
+  if (!lacks.empty() && !job.infer.events) {
+    throw Error(ErrorCode::data, lacks);
+  }
+  const std::int64_t vocab = vocabulary_of(compiled);
+  for (const std::int32_t token : prompt.request.prompt) {
+    if (token < 0 || token >= vocab) {
+      throw Error(ErrorCode::data,
+                  fmt::format("it has the token {}, and the model has tokens 0 to {}", token, vocab - 1));
+    }
+  }
+  return prompt;
+}
+
 /// Continues prompts. All ranks get every prompt and draw the same tokens; the first writes the answers, in order.
 class GenerateTask : private StreamTask {
  public:
@@ -29,20 +75,13 @@ class GenerateTask : private StreamTask {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     prepare(executor);
     return guarded(executor, failed, [&] {
-      if (job_.infer.slots == 0) {
-        record_.say(fmt::format("slots = auto: {} at once", counted(compiled_.slots, "prompt")));
-      }
       if (record_.is_first()) {
-        const auto lines = job::is_standard(job_.infer.from) ? std::nullopt : infer::lines_in(job_.infer.from);
-        prompts_ = std::min(lines.value_or(0), settings_.prompts);
+        prompts_ = std::min(data::prompts_of(job_).value_or(0), settings_.prompts);
       }
       now_at("loading weights", 0, "loading weights");
       checkpoint::load_parameters(compiled_.weights->source(), compiled_.graph, executor);
       runtime::initialize(compiled_.graph, job_.seed, executor, parameters());
-      const checkpoint::TrainedModel trained = checkpoint::read_model(
-          compiled_.weights->source(), compile::models_in(compile::directories_of(job_.plugins.path)));
-      const infer::Language language(trained.tokenizer,
-                                     compiled_.weights->is_hub() ? job_.checkpoint : std::filesystem::path());
+      const infer::Language language = language_of(job_, compiled_);
       if (settings_.begun) {
         settings_.begun(executor);
       }
@@ -55,7 +94,8 @@ class GenerateTask : private StreamTask {
       }
       if (job_.infer.events) {
         write(fmt::format("{{\"ready\":{{\"context\":{},\"vocabulary\":{},\"slots\":{},\"prompt_logprobs\":{}}}}}\n",
-                          context(), vocabulary(), compiled_.slots, job_.infer.prompt_logprobs));
+                          context_of(job_, compiled_), vocabulary_of(compiled_), compiled_.slots,
+                          job_.infer.prompt_logprobs));
         await_writing();
         record_.now_at("");  // the first prompt can come late, so nothing is shown until then
       }
@@ -77,8 +117,8 @@ class GenerateTask : private StreamTask {
   }
 
   void generate(runtime::Executor& executor, const infer::Language& language) {
-    const auto begin = std::chrono::steady_clock::now();
-    infer::Session session(executor, compiled_.settings.caches, compile::decoding_settings(job_, compiled_), context());
+    infer::Session session(executor, compiled_.settings.caches, compile::decoding_settings(job_, compiled_),
+                           context_of(job_, compiled_));
     bool has_more = true;
     const auto is_wanted = [&] { return has_more && added_ < settings_.prompts; };
     while (goes_on() && (is_wanted() || session.is_busy())) {
@@ -93,14 +133,14 @@ class GenerateTask : private StreamTask {
           cancel(session, *id);
           continue;
         }
-        add(session, language, infer::read_prompt(*line, language, usual(language)));
+        add(session, language, prompt_of(*line, language, job_, compiled_));
       }
       if (session.is_busy() && goes_on()) {
         step(executor, session);
       }
     }
     session.stop();
-    record_.summary.tokens_per_s = static_cast<double>(session.drawn()) / metrics::seconds_since(begin);
+    record_.summary.tokens_per_s = seconds_ > 0 ? static_cast<double>(session.drawn()) / seconds_ : 0;
     metrics::RankSummary& own = record_.summary.ranks[0];
     for (const infer::Session::Calls& each : session.calls()) {
       own.programs[std::string(each.name)] = {.calls = each.calls,
@@ -122,10 +162,6 @@ class GenerateTask : private StreamTask {
            std::ssize(answers_) < kept_for_a_slot * compiled_.slots;
   }
 
-  [[nodiscard]] std::int64_t context() const {
-    return job_.infer.context > 0 ? job_.infer.context : compiled_.settings.options.integer("context");
-  }
-
   /// Returns the line for all ranks. Tokens replace its text, because a template can read the clock. Returns "" if an
   /// event has refused the line, or if it cancels no prompt. Throws Error{data} if it is malformed.
   [[nodiscard]] std::string prepared(const std::string& line, const infer::Language& language) {
@@ -134,7 +170,7 @@ class GenerateTask : private StreamTask {
       line_.clear();
       return find(*id) == answers_.end() ? "" : line;
     }
-    infer::Prompt prompt = infer::read_prompt(line, language, usual(language));
+    infer::Prompt prompt = prompt_of(line, language, job_, compiled_);
     infer::Request& request = prompt.request;
     if (job_.infer.events) {
       prompt.id = prompt.id.empty() ? fmt::format("{}", line_number()) : prompt.id;
@@ -143,24 +179,12 @@ class GenerateTask : private StreamTask {
         return "";
       }
     }
-    const std::int64_t room = context() - static_cast<std::int64_t>(request.prompt.size());
-    if (request.scored_from && !job_.infer.prompt_logprobs) {
-      throw Error(ErrorCode::data,
-                  "\"prompt_logprobs\": the job is not made for it: set [infer] prompt_logprobs = true");
+    const std::int64_t context = context_of(job_, compiled_);
+    if (const std::string lacks = infer::lack_of_room(request, context); !lacks.empty()) {
+      refuse(lacks, "context_length_exceeded");
+      return "";
     }
-    if (room < std::min<std::int64_t>(request.tokens, 1)) {
-      const std::string message = fmt::format(
-          "the prompt has {}, and at most {} leave room for an answer: shorten it, or raise the job's context "
-          "([infer] context, [model] context, --context) up to the model's",
-          counted(static_cast<std::int64_t>(request.prompt.size()), "token"), context() - 1);
-      if (job_.infer.events) {
-        refuse(message, "context_length_exceeded");
-        return "";
-      }
-      throw Error(ErrorCode::data, message);
-    }
-    request.tokens = std::min(request.tokens, room);
-    require_tokens(request);
+    request.tokens = std::min(request.tokens, context - std::ssize(request.prompt));
     line_.clear();
     return infer::with_tokens(line, prompt);
   }
@@ -201,36 +225,9 @@ class GenerateTask : private StreamTask {
     answers_.erase(found);
   }
 
-  /// The settings of a prompt that gives none itself.
-  [[nodiscard]] infer::Request usual(const infer::Language& language) const {
-    return {.tokens = job_.infer.tokens,
-            .sampling = {.temperature = job_.infer.temperature,
-                         .top_k = job_.infer.top_k,
-                         .top_p = job_.infer.top_p,
-                         .min_p = job_.infer.min_p,
-                         .seed = job_.seed,
-                         .vocabulary = language.tokenizer() != nullptr ? language.tokenizer()->vocabulary() : 0},
-            .ends = language.ends()};
-  }
-
-  /// The number of the model's tokens.
-  [[nodiscard]] std::int64_t vocabulary() const {
-    const graph::Function& function = compiled_.graph.functions.back();
-    return function.values[function.outputs.front().value].type.shape.back();
-  }
-
-  void require_tokens(const infer::Request& request) const {
-    const std::int64_t vocab = vocabulary();
-    for (const std::int32_t token : request.prompt) {
-      if (token < 0 || token >= vocab) {
-        throw Error(ErrorCode::data,
-                    fmt::format("it has the token {}, and the model has tokens 0 to {}", token, vocab - 1));
-      }
-    }
-  }
-
   void step(runtime::Executor& executor, infer::Session& session) {
     const auto begin = std::chrono::steady_clock::now();
+    const std::int64_t prefilled = session.prefilled();
     now_at("generating", ++steps_);
     executor.begin_step(steps_ - 1);
     naming_step(steps_ - 1, [&] {
@@ -245,7 +242,10 @@ class GenerateTask : private StreamTask {
       }
       await_writing();
     });
-    record_.count_step(metrics::seconds_since(begin));
+    seconds_ += metrics::seconds_since(begin);
+    if (session.prefilled() == prefilled) {  // otherwise its time is also that of reading prompts
+      record_.count_step(metrics::seconds_since(begin));
+    }
     record_.summary.steps = counted_;
     const bool is_reading = session.drawn() == 0;
     if (prompts_ > 1) {
@@ -354,11 +354,31 @@ class GenerateTask : private StreamTask {
   std::int64_t prompts_ = 0;     ///< lines of the file of prompts, on the first rank; 0: not known
   std::int64_t added_ = 0;       ///< number of prompts
   std::int64_t steps_ = 0;
+  double seconds_ = 0;       ///< of steps
   std::int32_t digest_ = 0;  ///< of all tokens drawn
   bool has_parted_ = false;  ///< the ranks have drawn different tokens
 };
 
 }  // namespace
+
+void check_prompts(const job::Job& job, const compile::Compiled& compiled) {
+  if (job.infer.events || job.infer.malformed == job::Malformed::skip || !data::prompts_of(job)) {
+    return;
+  }
+  const infer::Language language = language_of(job, compiled);
+  std::ifstream lines(job.infer.from);
+  std::string line;
+  for (std::int64_t number = 1; std::getline(lines, line); ++number) {
+    stop_point();
+    try {
+      if (line.find_first_not_of(" \t\r") != std::string::npos) {
+        static_cast<void>(prompt_of(line, language, job, compiled));
+      }
+    } catch (const Error& error) {
+      throw Error(ErrorCode::data, fmt::format("{}:{}: {}", job.infer.from.string(), number, error.message()));
+    }
+  }
+}
 
 metrics::Summary run_generating(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings,
                                 metrics::Summary& failed) {

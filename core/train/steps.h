@@ -48,6 +48,10 @@ struct StepSettings {
 [[nodiscard]] metrics::Summary run_steps(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings,
                                          metrics::Summary& failed);
 
+/// Throws Error{data} for a line of the file of prompts that would end a job which continues them. Reads none if
+/// data::prompts_of() counts none, or if the job goes on behind such a line.
+void check_prompts(const job::Job& job, const compile::Compiled& compiled);
+
 /// Fills the inputs of the function `iterate` for a step, counted from 0, with the samples from `first_sample` on.
 /// Returns the scalars for the call.
 [[nodiscard]] device::Scalars feed_iteration(const job::Job& job, const compile::Compiled& compiled,

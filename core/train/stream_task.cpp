@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <thread>
 
 #include "core/base/error.h"
 #include "core/base/human.h"
@@ -37,14 +38,25 @@ const char* descr_of(graph::DType dtype) {
   return "";
 }
 
-/// Opens a file or pipe, or copies a descriptor of this process.
-files::FileDescriptor open_stream(const std::filesystem::path& path, int standard, int flags, const std::string& name) {
-  files::FileDescriptor file(job::is_standard(path) ? ::fcntl(standard, F_DUPFD_CLOEXEC, 3)
-                                                    : ::open(path.c_str(), flags | O_CLOEXEC));
-  if (!file.is_open()) {
-    throw files::system_error("open", name, errno);
+/// Opens a file or pipe, or copies a descriptor of this process. A pipe that is to be written waits for its reader:
+/// `waiting` is called ten times a second, and the result is not open if it returns false.
+files::FileDescriptor open_stream(const std::filesystem::path& path, int standard, int flags, const std::string& name,
+                                  const data::Waiting& waiting) {
+  constexpr std::chrono::milliseconds interval{100};
+  for (;; std::this_thread::sleep_for(interval)) {
+    const bool is_standard = job::is_standard(path);
+    files::FileDescriptor file(is_standard ? ::fcntl(standard, F_DUPFD_CLOEXEC, 3)
+                                           : ::open(path.c_str(), flags | O_NONBLOCK | O_CLOEXEC));
+    if (!file.is_open() && (errno != ENXIO || !std::filesystem::is_fifo(path))) {
+      throw files::system_error("open", name, errno);
+    }
+    if (file.is_open() && !is_standard && flags == O_WRONLY) {
+      static_cast<void>(::fcntl(file.get(), F_SETFL, 0));  // only opening must not wait
+    }
+    if (file.is_open() || !waiting()) {
+      return file;
+    }
   }
-  return file;
 }
 
 std::string name_of(const std::filesystem::path& path, const char* standard) {
@@ -60,7 +72,10 @@ Predictions::Predictions(const std::filesystem::path& to, int standard, const da
     return;
   }
   const std::string name = name_of(to, "standard output");
-  stream_.emplace(open_stream(to, standard, O_WRONLY, name), name, waiting);
+  files::FileDescriptor file = open_stream(to, standard, O_WRONLY, name, waiting);
+  if (file.is_open()) {
+    stream_.emplace(std::move(file), name, waiting);
+  }
 }
 
 void Predictions::open_file() {
@@ -92,7 +107,7 @@ void Predictions::write(std::span<const std::byte> elements) {
 void Predictions::put(std::span<const std::byte> bytes) {
   if (file_) {
     file_->write(bytes);
-  } else {
+  } else if (stream_) {
     stream_->write(bytes);
   }
 }
@@ -106,25 +121,26 @@ void Predictions::commit() {
 data::InputStream StreamTask::open_input() {
   const std::string name = name_of(job_.infer.from, "standard input");
   // Opening a pipe does not wait for a writer. Reading waits, and ends when the ranks are asked to stop.
-  return {open_stream(job_.infer.from, settings_.standard_input, O_RDONLY | O_NONBLOCK, name), name,
+  return {open_stream(job_.infer.from, settings_.standard_input, O_RDONLY, name, {}), name,
           [this] { return wait_on(); }};
 }
 
 void StreamTask::open_streams(std::optional<graph::DType> records) {
-  if (!record_.is_first()) {
-    return;
+  if (record_.is_first()) {
+    if (records) {  // first, because whoever writes these may open that pipe before the other
+      reader_.emplace(open_input(), *records);
+    }
+    record_.now_at("waiting for a reader of the results");
+    predictions_.emplace(job_.infer.to, settings_.standard_output, [this] { return wait_on(); });
   }
-  predictions_.emplace(job_.infer.to, settings_.standard_output, [this] { return wait_on(); });
-  if (records) {
-    reader_.emplace(open_input(), *records);
-  }
+  await_writing();
 }
 
 void StreamTask::open_lines() {
-  open_streams(std::nullopt);
   if (record_.is_first()) {
     lines_.emplace(open_input(), infer::most_line_bytes);
   }
+  open_streams(std::nullopt);
 }
 
 /// Returns the first rank's `own`, which is the largest. All ranks call it at the same point.
@@ -246,7 +262,7 @@ void StreamTask::end_streams() {
   if (!record_.is_first() || (signal_ != 0 && !lines_)) {
     return;  // an incomplete array is useless, but the complete lines count
   }
-  if (reader_ || lines_) {
+  if (reader_ || skipped_ > 0) {  // otherwise the last line of the run says as much
     record_.say(fmt::format("{}{}", counted(counted_, lines_ ? "answer" : "record"),
                             skipped_ == 0 ? "" : fmt::format(", {} malformed and skipped", skipped_)));
   }

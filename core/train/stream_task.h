@@ -18,7 +18,8 @@ namespace shardrun::train {
 /// The output of predictions: a file, which appears once it is complete, or a stream.
 class Predictions {
  public:
-  /// Opens `to` unless it is a file. `standard`: descriptor of standard output. `waiting`: as for data::NpyWriter.
+  /// Opens `to` unless it is a file, and waits until a pipe has a reader. `standard`: the descriptor of standard output.
+  /// `waiting`: as for data::NpyWriter. If it returns false, what is put later is dropped.
   Predictions(const std::filesystem::path& to, int standard, const data::Waiting& waiting);
 
   /// Creates the file, if `to` is one. A file made by the constructor would stay after a signal before the first step.

@@ -18,7 +18,6 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/compile.h"
 #include "core/files/scratch_folder.h"
-#include "core/infer/prompts.h"
 #include "core/run/launched.h"
 #include "core/run/prepare.h"
 #include "core/run/rank_reports.h"
@@ -366,7 +365,7 @@ void require_sequences(const job::Job& job, const compile::Compiled& compiled, c
     return;
   }
   graph::Graph graph = compiled.graph;
-  const std::int64_t most = std::min(verified.steps, infer::lines_in(job.infer.from).value_or(verified.steps));
+  const std::int64_t most = std::min(verified.steps, data::prompts_of(job).value_or(verified.steps));
   for (std::int64_t number = 1; number <= most; ++number) {
     graph.add_state({.name = sequence_name(number), .kind = graph::StateKind::output});
   }
@@ -376,7 +375,7 @@ void require_sequences(const job::Job& job, const compile::Compiled& compiled, c
 /// Tells why fewer prompts than asked for are compared. Throws Error{data} if there are none.
 void tell_missing(const job::Job& job, const JobSettings& verified, std::int64_t compared, bool parted) {
   if (compared == 0) {
-    const std::int64_t lines = infer::lines_in(job.infer.from).value_or(0);
+    const std::int64_t lines = data::prompts_of(job).value_or(0);
     throw Error(
         ErrorCode::data,
         fmt::format("{}: [infer] from: '{}' has no prompts{}", job.where("infer", "from"), job.infer.from.string(),

@@ -14,8 +14,10 @@ namespace {
 constexpr std::chrono::milliseconds live_interval{100};
 constexpr std::chrono::seconds plain_interval{10};
 constexpr std::chrono::seconds least_plain_interval{2};
-/// The remaining time is shown only after this time, when there is enough to estimate from.
+/// The remaining time is shown only after this time and this share of the work: the first instructions move data, and
+/// take longer than their operations say.
 constexpr std::chrono::milliseconds least_measured{500};
+constexpr double least_share = 0.05;
 
 double seconds(screen::SteadyTime::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -75,7 +77,8 @@ std::string Meter::describe(screen::SteadyTime now) const {
     text += fmt::format("  {}%",
                         static_cast<std::int64_t>(100.0 * static_cast<double>(done_) / static_cast<double>(total_)));
   }
-  if (done_ > 0 && done_ < total_ && now - begin_ >= least_measured) {
+  if (done_ < total_ && static_cast<double>(done_) >= least_share * static_cast<double>(total_) &&
+      now - begin_ >= least_measured) {
     const double a_unit = seconds(now - begin_) / static_cast<double>(done_);
     text += fmt::format("  ETA {}", human_duration(a_unit * static_cast<double>(total_ - done_)));
   }

@@ -417,8 +417,9 @@ TEST_CASE("plan says where a run would begin", "[program]") {
   CHECK_THAT(std::string(forced.at("notices").at(0).as_string()), Contains("with the seed 1337, and this job has 7"));
   CHECK(read_file(job.path() / "run/summary.json") == summary);
   write_file(job.path() / "taken", "");
-  CHECK_THAT(std::string(beginning({"checkpoint.folder=taken"}, {"--resume"}).at("refusal").as_string()),
-             Contains("is to be the folder of checkpoints, and is a file"));
+  CHECK_THAT(
+      std::string(beginning({"checkpoint.folder=taken", "job.output=b"}, {"--resume"}).at("refusal").as_string()),
+      Contains("is to be the folder of checkpoints, and is a file"));
   CHECK_THAT(std::string(beginning({"job.output={time}"}, {"--resume"}).at("refusal").as_string()),
              Contains("[job] output has {time}"));
   CHECK_THAT(run_program(job.path(), with_settings({"plan", "job.ini"}, {"train.steps=4"})).out,  // no [checkpoint]
@@ -524,6 +525,41 @@ TEST_CASE("a simulation resumes from a checkpoint", "[program]") {
   run({"job.output=later", "job.ranks=2", "job.strategy=named", "mesh.parts=2", "sharding.x=parts",
        "checkpoint.resume=whole/checkpoints/step-000010"});
   CHECK(read_file(folder / "later/state.safetensors") == read_file(folder / "whole/state.safetensors"));
+}
+
+TEST_CASE("--resume does not begin anew over the results of a run without checkpoints", "[checkpoints]") {
+  const JobFolder job;
+  const auto run = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all = with_settings({"job.ini"}, {"train.steps=2"});
+    all.insert(all.end(), words.begin(), words.end());
+    return run_program(job.path(), all);
+  };
+  REQUIRE(run({}).code == 0);
+  const auto files = [&] {
+    std::string all;
+    for (const char* name : {"summary.json", "metrics.jsonl", "job.ini", "weights.safetensors", ".lock"}) {
+      all += read_file(job.path() / "run" / name);
+    }
+    return all;
+  };
+  const std::string before = files();
+  const Ended plan = run_program(job.path(), {"plan", "job.ini", "--resume"});
+  CHECK_THAT(plan.out, Contains("a run would be refused: ") && Contains("has the results of a run"));
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--resume"},
+        {"--set", "checkpoint.resume=auto", "--set", "job.strategy=dp", "--set", "job.ranks=2"}}) {
+    const Ended refused = run(words);
+    CHECK(refused.code == 2);
+    CHECK_THAT(refused.err, Contains("checkpoints' has no checkpoint to go on from") && Contains("--replace"));
+    CHECK(files() == before);
+  }
+  // Weights stay if a later run is killed before its end.
+  std::filesystem::remove(job.path() / "run/summary.json");
+  CHECK(run({"--resume"}).code == 2);
+  const Ended replacing = run({"--resume", "--replace"});
+  INFO(replacing.err);
+  CHECK(replacing.code == 0);
+  CHECK(names_in(job.path() / "run/checkpoints") == std::vector<std::string>{"step-000002"});
 }
 
 TEST_CASE("--replace also replaces the checkpoints in the output folder, and no others", "[checkpoints]") {

@@ -452,7 +452,7 @@ TEST_CASE("plan of an engine tells what its ranks hold, and the memory that a ru
   CHECK_FALSE(plan.as_object().contains("beginning"));
   const Ended resumed = run_program(folder.path(), with_settings({"plan", "heat.ini", "--json", "--resume"}, settings));
   INFO(resumed.err);
-  CHECK(boost::json::parse(resumed.out).at("beginning").at("how") == "at the start");
+  CHECK(boost::json::parse(resumed.out).at("beginning").at("how") == "refused");  // it would replace the results
   for (const boost::json::value& alike : plan.at("ranks").as_array()) {
     for (const boost::json::value& member : alike.at("members").as_array()) {
       CHECK(summary.at("ranks").at(member.to_number<std::size_t>()).at("peak_bytes") == alike.at("bytes").at("peak"));

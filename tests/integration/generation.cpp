@@ -365,9 +365,24 @@ TEST_CASE("a prompt that cannot be continued stops the job or is skipped", "[gen
     write_file(job.path() / "prompts.jsonl", text);
     return generate(job, std::move(words));
   };
-  const Ended stopped = of_prompts("{\"prompt\": \"a\"}\n{\"promt\": \"a\"}\n", {"--ranks", "2", "--strategy", "pp"});
+  const char* const wrong = "{\"prompt\": \"a\"}\n{\"promt\": \"a\"}\n";
+  const Ended refused = of_prompts(wrong, {"--ranks", "2", "--strategy", "pp"});
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("prompts.jsonl:2: expected either \"prompt\" or \"messages\", found neither"));
+  const std::string too_long = "\n{\"prompt\": \"" + std::string(16, 'a') + "\"}";
+  const Ended lacks_room = of_prompts(too_long.c_str(), {});
+  CHECK(lacks_room.code == 2);
+  CHECK_THAT(lacks_room.err, Contains("prompts.jsonl:2: the prompt has 16 tokens, and at most 15 leave room"));
+  const Ended alone = run_program(job.path(), {"generate", "run", "--ranks", "2", "--strategy", "tp", "--prompt",
+                                               std::string(16, 'a'), "--tokens", "3"});
+  CHECK(alone.code == 2);
+  CHECK_THAT(alone.err, Contains("--prompt: the prompt has 16 tokens, and at most 15 leave room for an answer"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "runs/generate"));
+  const Ended stopped = run_script(job.path(),
+                                   "cat prompts.jsonl | \"$0\" generate run --prompts - --ranks 2 "
+                                   "--strategy pp --tokens 3");
   CHECK(stopped.code == 1);
-  CHECK_THAT(stopped.err, Contains("prompts.jsonl:2: expected either \"prompt\" or \"messages\", found neither"));
+  CHECK_THAT(stopped.err, Contains("standard input:2: the prompt has 16 tokens"));
   const std::string long_prompt = "{\"prompt\": \"" + std::string(500, 'a') + "\"}\n{\"prompt\": \"a\"}";
   const Ended skipped = of_prompts(long_prompt.c_str(), {"--set", "infer.malformed=skip"});
   CHECK(skipped.code == 0);
@@ -380,15 +395,18 @@ TEST_CASE("each prompt is answered before the next is given", "[generate]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=1"}).code == 0);
   // Like a person who waits for each answer, the script writes the second prompt when the first answer has come.
-  const char* const script = R"(mkfifo in out
-"$0" generate run --prompts - --tokens 3 --temperature 0 --ranks 2 --strategy dp < in > out & program=$!
+  for (const char* const pipes : {"--prompts - < in > out", "--prompts in --to out > /dev/null"}) {
+    const std::string script = R"(rm -f in out; mkfifo in out
+"$0" generate run --tokens 3 --temperature 0 --ranks 2 --strategy dp )" +
+                               std::string(pipes) + R"( & program=$!
 exec 3> in 4< out
 echo '{"prompt": "a"}' >&3; read -r first <&4
 echo '{"prompt": "b"}' >&3; read -r second <&4
 exec 3>&-; wait $program; echo "$? $first $second")";
-  const Ended ended = run_script(job.path(), script);
-  INFO(ended.err);
-  CHECK_THAT(ended.out, Contains("0 {\"line\":1,") && Contains("{\"line\":2,"));
+    const Ended ended = run_script(job.path(), script.c_str());
+    INFO(pipes << ended.err);
+    CHECK_THAT(ended.out, Contains("0 {\"line\":1,") && Contains("{\"line\":2,"));
+  }
 }
 
 TEST_CASE("an interrupted job keeps the answers that are complete", "[generate]") {
@@ -452,11 +470,74 @@ TEST_CASE("prompts on the command line have the same answers in one process and 
   CHECK_THAT(said({"--ranks", "1", "--set", "infer.batch=3"}).err, Contains("[infer] batch has no effect"));
   write_file(job.path() / "there.txt", "kept");
   CHECK_THAT(said({"--ranks", "1", "--to", "there.txt"}).err, Contains("there.txt' exists"));
+  CHECK_THAT(said({"--ranks", "1", "--set", "infer.to=there.txt"}).err, Contains("there.txt' exists"));
   CHECK(read_file(job.path() / "there.txt") == "kept");
+}
+
+TEST_CASE("a job replaces the file of answers that it has written, and no other", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  write_file(job.path() / "prompts.jsonl", "{\"prompt\": \"a\"}\n");
+  const Ended made = generate(job, {"--to", "typed.jsonl"});
+  INFO(made.err);
+  REQUIRE(made.code == 0);
+  std::string text = read_file(job.path() / "runs/generate/job.ini");
+  for (const auto& [word, other] : {std::pair("typed.jsonl", "answers.jsonl"), {"runs/generate", "runs/infer"}}) {
+    text.replace(text.find(word), std::string_view(word).size(), other);
+  }
+  write_file(job.path() / "infer.ini", text);
+  const auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"run", "infer.ini"});
+    return run_program(job.path(), words);
+  };
+  const std::filesystem::path answers = job.path() / "answers.jsonl";
+  write_file(answers, "kept");
+  const Ended refused = run({});
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("infer.ini:") && Contains(": [infer] to = '") &&
+                              Contains("answers.jsonl' exists: choose another name, or replace it with --replace"));
+  CHECK(read_file(answers) == "kept");
+  const Ended first = run({"--replace"});
+  INFO(first.err);
+  REQUIRE(first.code == 0);
+  const std::string answer = read_file(answers);
+  CHECK(run({}).code == 0);  // its own
+  CHECK(read_file(answers) == answer);
+  CHECK(run({"--set", "job.output=other"}).code == 2);
+  CHECK(run({"--set", "infer.to=answers.jsonl"}).code == 2);  // a command line names no file that exists
+}
+
+TEST_CASE("the median step of prompts is of steps that read none", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const auto median = [&](const char* tokens) {
+    write_file(job.path() / "prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+    const Ended ended = run_program(job.path(), {"generate", "run", "--prompts", "prompts.jsonl", "--to", "a.jsonl",
+                                                 "--replace", "--tokens", tokens, "--json"});
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    const boost::json::value summary = boost::json::parse(ended.out);
+    CHECK(summary.at("steps") == 2);  // answers
+    return summary.at("step_ms_median");
+  };
+  CHECK(median("1").is_null());
+  CHECK(median("5").as_double() > 0);
+}
+
+TEST_CASE("a prompt that is stopped says so, and claims no results", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const Ended ended = run_script(job.path(), R"sh(mkfifo in
+"$0" generate run --prompts - --tokens 3 --ranks 1 < in 2> err & program=$!
+exec 3> in
+until grep -q "ranks\|arena" runs/generate/log/rank-0.log 2>/dev/null || ! kill -0 $program; do sleep 0.05; done
+kill -TERM $program; wait $program; echo "$?"; cat err)sh");
+  CHECK_THAT(ended.out, Contains("143\n") && !Contains("results in") && !Contains("0 answers"));
 }
 
 TEST_CASE("a plan says what caches need, for the heads of keys that a rank has", "[generate]") {
   const JobFolder job;
+  write_file(job.path() / "prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
   write_file(job.path() / "infer.ini",
              "[job]\ntask = infer\nstrategy = tp\nranks = 4\n"
              "[model]\nname = llama\nlayers = 3\nheads = 6\nkv_heads = 2\nwidth = 24\nhidden = 32\ncontext = 32\n"
@@ -491,6 +572,12 @@ TEST_CASE("a plan says what caches need, for the heads of keys that a rank has",
                                        "--set", "cluster.bandwidth=1e12"});
   const boost::json::value three = boost::json::parse(run_program(job.path(), predicting).out).at("predicted");
   CHECK(three.at("tokens_per_s").as_double() * three.at("step_s").as_double() == Approx(2));  // two groups at once
+  const std::vector<std::string> more = {"plan", "infer.ini", "--json", "--set", "infer.slots=9"};
+  CHECK(boost::json::parse(run_program(job.path(), more).out).at_pointer("/slots/slots") == 2);  // the file has two
+  const Ended missing = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.from=none.jsonl"});
+  CHECK(missing.code == 2);
+  CHECK(missing.out.empty());
+  CHECK_THAT(missing.err, Contains("[infer] from = ") && Contains("none.jsonl: it cannot be read: No such file"));
   const Ended long_context = run_program(job.path(), {"plan", "infer.ini", "--set", "infer.context=33"});
   CHECK(long_context.code == 2);
   CHECK_THAT(long_context.err, Contains("[infer] context = 33 is more than the model's context of 32"));
@@ -599,7 +686,11 @@ TEST_CASE("ranks of which one draws another token end at once, also if that ends
 TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[generate]") {
   const JobFolder job;
   write_file(job.path() / "job.ini", llama_job);
-  write_file(job.path() / "prompts.jsonl", prompts);
+  std::string many;
+  for (int i = 0; i < 70; ++i) {
+    many += "{\"prompt\": \"a\"}\n";
+  }
+  write_file(job.path() / "prompts.jsonl", many);
   REQUIRE(job.run({"train.steps=1"}).code == 0);
   const auto run = [&](const std::string& slots, const std::string& memory) {
     std::vector<std::string> words = {"generate",   "run",
@@ -641,6 +732,9 @@ TEST_CASE("slots = auto takes as many as [cluster] memory has room for", "[gener
   CHECK(chosen.bytes <= five.bytes);
   CHECK(made(std::to_string(chosen.slots + 1), "").bytes > five.bytes);
   CHECK(made("auto", "1GiB").slots == 64);
+  write_file(job.path() / "prompts.jsonl", prompts);
+  CHECK(made("auto", "1GiB").slots == 5);  // as many as prompts
+  CHECK(made("7", "").slots == 5);
   const Ended full = run("auto", "4096");
   CHECK(full.code == 2);
   CHECK_THAT(full.err, Contains("[infer] slots = auto: with one slot of 32 tokens a rank needs ") &&

@@ -361,6 +361,22 @@ TEST_CASE("predictions wait for whoever reads them, longer than the ranks' deadl
     INFO(input << ": " << ended.err);
     CHECK(read_file(folder.path() / "late.npy") == read_file(folder.path() / "whole.npy"));
   }
+  // Nobody opens the pipe of the predictions for longer than the deadline; another time, a signal comes first.
+  for (const char* const split : {"--ranks 1", "--ranks 2 --strategy dp --set job.timeout=1"}) {
+    REQUIRE(folder.predict({"runs/job", "--from", "many.npy", "--to", "whole.npy", "--replace"}).code == 0);
+    const Ended opened = run_script(
+        folder.path(), "rm -f out; mkfifo out; \"$0\" predict runs/job --from many.npy --batch 512 --to out " +
+                           std::string(split) + " > log 2>&1 & sleep 3; cat out > piped.npy; wait $!");
+    INFO(split << read_file(folder.path() / "log"));
+    CHECK(opened.code == 0);
+    CHECK(read_file(folder.path() / "piped.npy").size() == read_file(folder.path() / "whole.npy").size());
+    const Ended ended = run_script(
+        folder.path(), "rm -rf runs/predict; \"$0\" predict runs/job --from many.npy --to out " + std::string(split) +
+                           " > log 2>&1 & until grep -q arena runs/predict/log/rank-0.log 2> none; do sleep 0.1; "
+                           "done; kill -TERM $!; wait $!");
+    INFO(read_file(folder.path() / "log"));
+    CHECK(ended.code == 143);
+  }
   // A signal ends a job whose stream waits, and leaves no file. A line about a record says that the job has begun.
   write_file(folder.path() / "bad.npy", array_of("<f4", "(7,)", std::string(28, '\0')));
   const Ended stopped = run_script(

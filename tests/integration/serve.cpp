@@ -212,7 +212,13 @@ TEST_CASE("serve: wrong requests are refused and told why", "[serve]") {
   CHECK_THAT(usage({"--host", "0.0.0.0"}), Contains("--host 0.0.0.0 lets other hosts in"));
   CHECK_THAT(usage({"--set", "infer.events=false"}), Contains("is no job that continues prompts"));
   write_file(folder / "trains.ini", "[model]\nname = gpt\n[data]\ntext = trains.ini\n[train]\nsteps = 1\n");
-  CHECK(run_program(folder.path(), {"serve", "trains.ini"}).code == 2);
+  const Ended trains = run_program(folder.path(), {"serve", "trains.ini"});
+  CHECK(trains.code == 2);
+  CHECK_THAT(trains.err, Contains("'trains.ini' is a job with [job] task = train") && !Contains("infer.tokens"));
+  CHECK_THAT(usage({"--tokens", "0"}), Contains("--tokens: expected a number from 1 to "));
+  const Ended many = run_script(folder.path(), "ulimit -v 1000000; \"$0\" serve chat --port 0 --slots 65536");
+  CHECK(many.code == 2);
+  CHECK_THAT(many.err, Contains("make the model, --slots or --context smaller"));
   write_file(folder / "job.ini",
              "[job]\ntask = infer\n[model]\nfrom = chat\ncontext = 40\n[infer]\ntokens = 3\nslots = 2\n");
   Served of_job(folder.path(), {}, "job.ini");
@@ -221,13 +227,18 @@ TEST_CASE("serve: wrong requests are refused and told why", "[serve]") {
   CHECK(of_job.stop().code == 0);
 }
 
-TEST_CASE("serve: slots = auto without [cluster] memory is refused before it listens", "[serve]") {
+TEST_CASE("serve: slots = auto is searched for once, and refused without [cluster] memory", "[serve]") {
   const TemporaryFolder folder;
   make_model(folder);
   const Ended ended = run_program(folder.path(), {"serve", "chat", "--slots", "auto", "--port", "0"});
   CHECK(ended.code == 2);
   CHECK(ended.out.empty());
   CHECK_THAT(ended.err, Contains("the job does not say how much memory a rank has"));
+  Served served(folder.path(), {"--slots", "auto", "--set", "cluster.memory=1GiB"});
+  const Ended stopped = served.stop();
+  CHECK(stopped.code == 0);
+  CHECK_THAT(stopped.err, Contains("ready: 32 slots") && Contains("finished after 0 answers") &&
+                              !Contains("slots = auto") && !Contains("results in"));
 }
 
 TEST_CASE("serve: a job that would not run is refused before it listens", "[serve]") {

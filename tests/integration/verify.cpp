@@ -194,6 +194,12 @@ TEST_CASE("verify shows its progress and what it compared, and refuses steps it 
                              Contains("comparing with the reference: validation"));
     CHECK_THAT(text.out, Contains(" values a step, over 3 steps; up to 2 times what rounding does passes\n"));
   }
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const std::string lock = read_file(job.path() / "run/.lock");
+  const Ended of_run = run_program(job.path(), {"verify", "run/job.ini"});  // which writes nothing there
+  INFO(of_run.err);
+  CHECK(of_run.code == 0);
+  CHECK(read_file(job.path() / "run/.lock") == lock);
   CHECK(run_program(job.path(), {"verify", "job.ini", "--steps", "31"}).code == 2);
   CHECK(run_program(job.path(), {"verify", "job.ini", "--steps", "0"}).code == 2);
 }

@@ -1,3 +1,4 @@
+#include "core/data/dataset.h"
 #include "core/infer/prompts.h"
 
 #include <sys/stat.h>
@@ -233,14 +234,19 @@ TEST_CASE("the likeliest tokens come first, and have the logarithms of their pro
 
 TEST_CASE("the lines of a file of prompts that are not blank are counted, and those of a pipe are not") {
   const TemporaryFolder folder;
+  const auto prompts_in = [&](const char* name) {
+    job::Job job;
+    job.infer.from = folder / name;
+    return data::prompts_of(job);
+  };
   const auto counted = [&](const std::string& text) {
     std::ofstream(folder / "prompts.jsonl", std::ios::binary) << text;
-    return infer::lines_in(folder / "prompts.jsonl");
+    return prompts_in("prompts.jsonl");
   };
   CHECK(counted("") == 0);
   CHECK(counted("a\n\n \t\r\nb\r\n c") == 3);
   CHECK(counted(std::string(200'000, 'x') + "\ny\n") == 2);
   REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
-  CHECK(infer::lines_in(folder / "pipe") == std::nullopt);
-  CHECK(infer::lines_in(folder / "none") == std::nullopt);
+  CHECK(prompts_in("pipe") == std::nullopt);
+  CHECK(prompts_in("none") == std::nullopt);
 }

@@ -57,6 +57,19 @@ TEST_CASE("off a terminal a meter shows whole lines: at once, at each tenth and 
   CHECK(screen.text == "comparing: step 2/2  20%  ETA 47s\nstep 1/2  loss 4.2\n");
 }
 
+TEST_CASE("a meter tells the remaining time once a twentieth of the work is done", "[verify]") {
+  Screen screen;
+  verify::Meter meter(screen.sink(false), "comparing");
+  meter.expect(1000);
+  screen.now += 10s;  // the first instructions move data
+  meter.add(49);
+  CHECK(screen.text == "comparing:   4%\n");
+  screen.text.clear();
+  screen.now += 10s;
+  meter.add(1);
+  CHECK(screen.text == "comparing:   5%  ETA 6m20s\n");
+}
+
 TEST_CASE("on a terminal a meter rewrites one line that fits, and erases it at the end", "[verify]") {
   Screen screen;
   {
