@@ -1,35 +1,16 @@
 // Continuing prompts. The answers are the same under each strategy, and come in the order of the prompts.
 
+#include "tests/integration/generation.h"
+
 #include <cmath>
 #include <map>
 
-#include "tests/integration/program.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun::test;
 using Catch::Contains;
 
 namespace {
-
-constexpr const char* llama_job = R"([job]
-output = run
-threads = 1
-[model]
-name = llama
-layers = 3
-heads = 6
-kv_heads = 2
-width = 24
-hidden = 32
-context = 32
-[data]
-text = corpus.txt
-batch = 4
-[train]
-steps = 20
-learning_rate = 0.02
-warmup = 0
-)";
 
 /// A model whose matrices have rows of whole blocks, on each of up to 3 ranks.
 constexpr const char* narrow_job = R"([job]
@@ -53,30 +34,6 @@ steps = 20
 learning_rate = 0.01
 warmup = 0
 )";
-
-/// Prompts of several lengths, more than there are slots. Some of their answers end early.
-constexpr const char* prompts = R"({"prompt": "the ", "max_tokens": 20}
-{"prompt": "a", "logprobs": true}
-
-{"prompt": "the old man was at the", "stop": " "}
-{"prompt": [1, 2, 3, 4, 5, 6, 7], "logprobs": true, "echo": true, "max_tokens": 3}
-{"prompt": "e", "temperature": 0.9, "seed": 5, "logprobs": true}
-)";
-
-Ended generate(const JobFolder& job, std::vector<std::string> words) {
-  words.insert(words.begin(), {"generate", "run", "--prompts", "prompts.jsonl", "--tokens", "9", "--temperature", "0",
-                               "--set", "infer.slots=2", "--set", "infer.chunk=4", "--set", "infer.page=4"});
-  return run_program(job.path(), words);
-}
-
-std::vector<boost::json::object> answers_of(const std::string& out) {
-  std::vector<boost::json::object> answers;
-  std::istringstream lines(out);
-  for (std::string line; std::getline(lines, line);) {
-    answers.push_back(boost::json::parse(line).as_object());
-  }
-  return answers;
-}
 
 /// Checks that answers have the same tokens, with nearly the same probabilities.
 void check_alike(const std::vector<boost::json::object>& answers, const std::vector<boost::json::object>& expected,
@@ -356,183 +313,6 @@ TEST_CASE("activations in bfloat16 give nearly the same answers, with the same b
     CHECK(refused.code == 2);
     CHECK_THAT(refused.err, Contains("--activations: [infer] activations: bfloat16 has no effect with matrices in "));
   }
-}
-
-TEST_CASE("a prompt that cannot be continued stops the job or is skipped", "[generate]") {
-  const JobFolder job;
-  REQUIRE(job.run({"train.steps=1"}).code == 0);
-  const auto of_prompts = [&](const char* text, std::vector<std::string> words) {
-    write_file(job.path() / "prompts.jsonl", text);
-    return generate(job, std::move(words));
-  };
-  const char* const wrong = "{\"prompt\": \"a\"}\n{\"promt\": \"a\"}\n";
-  const Ended refused = of_prompts(wrong, {"--ranks", "2", "--strategy", "pp"});
-  CHECK(refused.code == 2);
-  CHECK_THAT(refused.err, Contains("prompts.jsonl:2: expected either \"prompt\" or \"messages\", found neither"));
-  const std::string too_long = "\n{\"prompt\": \"" + std::string(16, 'a') + "\"}";
-  const Ended lacks_room = of_prompts(too_long.c_str(), {});
-  CHECK(lacks_room.code == 2);
-  CHECK_THAT(lacks_room.err, Contains("prompts.jsonl:2: the prompt has 16 tokens, and at most 15 leave room"));
-  const Ended alone = run_program(job.path(), {"generate", "run", "--ranks", "2", "--strategy", "tp", "--prompt",
-                                               std::string(16, 'a'), "--tokens", "3"});
-  CHECK(alone.code == 2);
-  CHECK_THAT(alone.err, Contains("--prompt: the prompt has 16 tokens, and at most 15 leave room for an answer"));
-  CHECK_FALSE(std::filesystem::exists(job.path() / "runs/generate"));
-  const Ended stopped = run_script(job.path(),
-                                   "cat prompts.jsonl | \"$0\" generate run --prompts - --ranks 2 "
-                                   "--strategy pp --tokens 3");
-  CHECK(stopped.code == 1);
-  CHECK_THAT(stopped.err, Contains("standard input:2: the prompt has 16 tokens"));
-  const std::string long_prompt = "{\"prompt\": \"" + std::string(500, 'a') + "\"}\n{\"prompt\": \"a\"}";
-  const Ended skipped = of_prompts(long_prompt.c_str(), {"--set", "infer.malformed=skip"});
-  CHECK(skipped.code == 0);
-  CHECK(answers_of(skipped.out).size() == 1);
-  CHECK_THAT(skipped.err, Contains("prompts.jsonl:1: the prompt has 500 tokens, and at most 15 leave room") &&
-                              Contains("1 malformed and skipped"));
-}
-
-TEST_CASE("each prompt is answered before the next is given", "[generate]") {
-  const JobFolder job;
-  REQUIRE(job.run({"train.steps=1"}).code == 0);
-  // Like a person who waits for each answer, the script writes the second prompt when the first answer has come.
-  for (const char* const pipes : {"--prompts - < in > out", "--prompts in --to out > /dev/null"}) {
-    const std::string script = R"(rm -f in out; mkfifo in out
-"$0" generate run --tokens 3 --temperature 0 --ranks 2 --strategy dp )" +
-                               std::string(pipes) + R"( & program=$!
-exec 3> in 4< out
-echo '{"prompt": "a"}' >&3; read -r first <&4
-echo '{"prompt": "b"}' >&3; read -r second <&4
-exec 3>&-; wait $program; echo "$? $first $second")";
-    const Ended ended = run_script(job.path(), script.c_str());
-    INFO(pipes << ended.err);
-    CHECK_THAT(ended.out, Contains("0 {\"line\":1,") && Contains("{\"line\":2,"));
-  }
-}
-
-TEST_CASE("an interrupted job keeps the answers that are complete", "[generate]") {
-  const JobFolder job;
-  REQUIRE(job.run({"train.steps=1"}).code == 0);
-  const char* const script = R"sh(mkfifo in
-"$0" generate run --prompts - --to answers.jsonl --tokens 3 --ranks 2 --strategy pp < in & program=$!
-exec 3> in; echo '{"prompt": "a"}' >&3
-until [ -n "$(find . -name '*answers.jsonl*' -size +0)" ] || ! kill -0 $program; do sleep 0.05; done
-kill -TERM $program; wait $program; echo "$?"; cat answers.jsonl)sh";
-  const Ended ended = run_script(job.path(), script);
-  INFO(ended.err);
-  CHECK_THAT(ended.out, Contains("143\n{\"line\":1,"));
-}
-
-TEST_CASE("a job that tells events and has no prompt in work ends at a signal while its input is open", "[generate]") {
-  const JobFolder job;
-  REQUIRE(job.run({"train.steps=1"}).code == 0);
-  for (const char* const split : {"--ranks 1", "--ranks 2 --strategy tp"}) {
-    const std::string script = R"sh(rm -f in out; mkfifo in
-"$0" generate run --prompts - --set infer.events=true )sh" +
-                               std::string(split) + R"sh( < in > out & program=$!
-exec 3> in
-until grep -q ready out || ! kill -0 $program; do sleep 0.05; done
-kill -TERM $program; wait $program; echo "$?"; exec 3>&-)sh";
-    const Ended ended = run_script(job.path(), script.c_str());
-    INFO(split << ended.err);
-    CHECK(ended.out == "143\n");
-  }
-}
-
-TEST_CASE("a job whose prompts come from a pipe that nobody writes to starts, and ends at a signal", "[generate]") {
-  const JobFolder job;
-  REQUIRE(job.run({"train.steps=1"}).code == 0);
-  const Ended ended = run_script(job.path(), R"sh(mkfifo in
-"$0" generate run --prompts in --set infer.events=true --ranks 1 > out & program=$!
-for try in $(seq 600); do grep -q ready out && break; sleep 0.05; done
-grep -c ready out; kill -TERM $program
-for try in $(seq 600); do kill -0 $program 2>/dev/null || break; sleep 0.05; done
-kill -KILL $program 2>/dev/null; wait $program; echo "$?")sh");
-  INFO(ended.err);
-  CHECK(ended.out == "1\n143\n");
-}
-
-TEST_CASE("prompts on the command line have the same answers in one process and as a job", "[generate]") {
-  const JobFolder job;
-  REQUIRE(job.run({"model.context=32", "train.steps=5"}).code == 0);
-  const auto said = [&](std::vector<std::string> words) {
-    words.insert(words.begin(), {"generate", "run", "--tokens", "12"});
-    return run_program(job.path(), words);
-  };
-  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
-           {}, {"--prompt", "the ", "--temperature", "0"}, {"--prompt", "the ", "--top-p", "0.9", "--min-p", "0.01"}}) {
-    std::vector<std::string> split = words;
-    split.insert(split.end(), {"--ranks", "2", "--strategy", "tp"});
-    CHECK(said(words).out == said(split).out);
-  }
-  CHECK_THAT(said({"--prompt", "a", "--prompts", "x"}).err, Contains("--prompts and --prompt both say what"));
-  CHECK_THAT(said({"--message", "a", "--ranks", "2"}).err, Contains("--message needs a folder"));
-  CHECK(said({"--prompt", "\xff", "--ranks", "1"}).code == 2);
-  CHECK_THAT(said({"--ranks", "1", "--set", "infer.batch=3"}).err, Contains("[infer] batch has no effect"));
-  write_file(job.path() / "there.txt", "kept");
-  CHECK_THAT(said({"--ranks", "1", "--to", "there.txt"}).err, Contains("there.txt' exists"));
-  CHECK_THAT(said({"--ranks", "1", "--set", "infer.to=there.txt"}).err, Contains("there.txt' exists"));
-  CHECK(read_file(job.path() / "there.txt") == "kept");
-}
-
-TEST_CASE("a job replaces the file of answers that it has written, and no other", "[generate]") {
-  const JobFolder job;
-  REQUIRE(job.run({"train.steps=1"}).code == 0);
-  write_file(job.path() / "prompts.jsonl", "{\"prompt\": \"a\"}\n");
-  const Ended made = generate(job, {"--to", "typed.jsonl"});
-  INFO(made.err);
-  REQUIRE(made.code == 0);
-  std::string text = read_file(job.path() / "runs/generate/job.ini");
-  for (const auto& [word, other] : {std::pair("typed.jsonl", "answers.jsonl"), {"runs/generate", "runs/infer"}}) {
-    text.replace(text.find(word), std::string_view(word).size(), other);
-  }
-  write_file(job.path() / "infer.ini", text);
-  const auto run = [&](std::vector<std::string> words) {
-    words.insert(words.begin(), {"run", "infer.ini"});
-    return run_program(job.path(), words);
-  };
-  const std::filesystem::path answers = job.path() / "answers.jsonl";
-  write_file(answers, "kept");
-  const Ended refused = run({});
-  CHECK(refused.code == 2);
-  CHECK_THAT(refused.err, Contains("infer.ini:") && Contains(": [infer] to = '") &&
-                              Contains("answers.jsonl' exists: choose another name, or replace it with --replace"));
-  CHECK(read_file(answers) == "kept");
-  const Ended first = run({"--replace"});
-  INFO(first.err);
-  REQUIRE(first.code == 0);
-  const std::string answer = read_file(answers);
-  CHECK(run({}).code == 0);  // its own
-  CHECK(read_file(answers) == answer);
-  CHECK(run({"--set", "job.output=other"}).code == 2);
-  CHECK(run({"--set", "infer.to=answers.jsonl"}).code == 2);  // a command line names no file that exists
-}
-
-TEST_CASE("the median step of prompts is of steps that read none", "[generate]") {
-  const JobFolder job;
-  REQUIRE(job.run({"train.steps=1"}).code == 0);
-  const auto median = [&](const char* tokens) {
-    write_file(job.path() / "prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
-    const Ended ended = run_program(job.path(), {"generate", "run", "--prompts", "prompts.jsonl", "--to", "a.jsonl",
-                                                 "--replace", "--tokens", tokens, "--json"});
-    INFO(ended.err);
-    REQUIRE(ended.code == 0);
-    const boost::json::value summary = boost::json::parse(ended.out);
-    CHECK(summary.at("steps") == 2);  // answers
-    return summary.at("step_ms_median");
-  };
-  CHECK(median("1").is_null());
-  CHECK(median("5").as_double() > 0);
-}
-
-TEST_CASE("a prompt that is stopped says so, and claims no results", "[generate]") {
-  const JobFolder job;
-  REQUIRE(job.run({"train.steps=1"}).code == 0);
-  const Ended ended = run_script(job.path(), R"sh(mkfifo in
-"$0" generate run --prompts - --tokens 3 --ranks 1 < in 2> err & program=$!
-exec 3> in
-until grep -q "ranks\|arena" runs/generate/log/rank-0.log 2>/dev/null || ! kill -0 $program; do sleep 0.05; done
-kill -TERM $program; wait $program; echo "$?"; cat err)sh");
-  CHECK_THAT(ended.out, Contains("143\n") && !Contains("results in") && !Contains("0 answers"));
 }
 
 TEST_CASE("a plan says what caches need, for the heads of keys that a rank has", "[generate]") {
