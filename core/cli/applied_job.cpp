@@ -106,6 +106,24 @@ job::RawJob job_of_weights(const Parsed& parsed, const std::string& command, con
   return job::read_job_text(text_of_predictions(parsed, raw, given.source().path), command, overrides);
 }
 
+std::filesystem::path run_of_job(const std::string& command, const std::filesystem::path& path) {
+  const job::Job job = checked_job({}, job::read_job_file(path));
+  std::error_code none;
+  if (job.task == job::Task::infer) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{}: '{}' is a job that applies a model: run it with shardrun run, or name "
+                            "the folder of a run",
+                            command, path.native()));
+  }
+  if (!std::filesystem::is_directory(job.output, none)) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{}: '{}' is a job that trains, and its run {} is not there: run it first, "
+                            "or name the folder of a run",
+                            command, path.native(), files::human_path(job.output)));
+  }
+  return job.output;
+}
+
 std::vector<OptionSyntax> generating_options() {
   return {{.name = "weights",
            .value = "TYPE",

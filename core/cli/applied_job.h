@@ -20,6 +20,9 @@ namespace shardrun::cli {
 [[nodiscard]] job::RawJob job_of_weights(const Parsed& parsed, const std::string& command,
                                          const std::filesystem::path& path, const std::vector<std::string>& overrides);
 
+/// The folder of the run of a job that trains. Throws Error{usage} for other jobs, and if the run is not there.
+[[nodiscard]] std::filesystem::path run_of_job(const std::string& command, const std::filesystem::path& path);
+
 /// The options of generating_job() that say how the model is kept and split.
 [[nodiscard]] std::vector<OptionSyntax> generating_options();
 

@@ -256,9 +256,12 @@ void require_tokens(const std::vector<std::int32_t>& tokens, std::int64_t vocab)
 }
 
 int generate(std::span<const std::string> words) {
-  const Parsed parsed = parse("generate", words, generate_options(), 1, 1);
+  Parsed parsed = parse("generate", words, generate_options(), 1, 1);
   if (parsed.help_shown) {
     return 0;
+  }
+  if (const std::filesystem::path given = parsed.positional[0]; given.extension() == ".ini") {
+    parsed.positional[0] = run_of_job("generate", given).string();
   }
   const std::int64_t count = parsed.integer("tokens", 500, 0, 1'000'000'000);
   infer::Sampling sampling{.temperature = parsed.real("temperature", 0.8, 0, 1000),
@@ -341,7 +344,7 @@ int generate(std::span<const std::string> words) {
 }
 
 const RegisterCommand generate_command({.name = "generate",
-                                        .arguments = "RUN|FOLDER|FILE.gguf",
+                                        .arguments = "RUN|FOLDER|FILE.gguf|JOB.ini",
                                         .help = "sample from a run's folder, a weights file, a checkpoint, a folder of "
                                                 "Hugging Face's libraries, or a GGUF file",
                                         .run = generate});

@@ -415,10 +415,10 @@ std::string generation_text(const Planned& planned) {
                            : fmt::format("{} of {} prompts: stages work at {} groups of them at once",
                                          compiled.evaluation_rows.front(), compiled.slots, compiled.groups),
       sizes.of_sequence * sizes.page,
-      planned.job.infer.slots > 0
-          ? ""
-          : fmt::format("slots {:>26}   as many as [cluster] memory has room for, and at most 32 for each stage\n",
-                        compiled.slots),
+      planned.job.infer.slots > 0 ? ""
+                                  : fmt::format("slots {:>26}   as many as [cluster] memory has room for, at most 32 "
+                                                "for each stage and one for each prompt\n",
+                                                compiled.slots),
       most.all, human_bytes(most.all), human_bytes(most.of_token), counted(sizes.pages, "page"), sizes.page);
 }
 

@@ -9,7 +9,6 @@
 #include "core/base/standard_error.h"
 #include "core/cli/applied_job.h"
 #include "core/cli/run.h"
-#include "core/files/folder.h"
 #include "core/files/gguf.h"
 #include "core/job/ini.h"
 
@@ -74,13 +73,7 @@ job::RawJob raw_job(const Parsed& parsed) {
   if (task != nullptr && task->value == "infer") {
     return job::read_job_file(path, overrides_of(parsed));
   }
-  const std::filesystem::path run = checked_job({}, raw).output;
-  if (!std::filesystem::is_directory(run, none)) {
-    throw Error(ErrorCode::usage, fmt::format("predict: '{}' is a job that trains, and its run {} is not there: run it "
-                                              "first, or name the folder of a run",
-                                              path.native(), files::human_path(run)));
-  }
-  return job_of_weights(parsed, "predict", run, with_target(overrides_of(parsed)));
+  return job_of_weights(parsed, "predict", run_of_job("predict", path), with_target(overrides_of(parsed)));
 }
 
 int predict(std::span<const std::string> words) {

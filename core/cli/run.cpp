@@ -21,7 +21,6 @@
 #include "core/cli/process.h"
 #include "core/files/folder.h"
 #include "core/job/output.h"
-#include "core/job/raw.h"
 #include "core/launch/world.h"
 #include "core/metrics/locked_run_folder.h"
 #include "core/metrics/log.h"
@@ -57,11 +56,14 @@ std::string place_of_results(const metrics::Summary& summary, const job::Job& jo
                              const std::filesystem::path& output) {
   const bool is_array = job.task == job::Task::infer && !job::generates(job);
   const std::string target = has_predictions(job) ? "standard output" : files::human_path(job.infer.to);
+  std::error_code none;
+  const bool is_stream = has_predictions(job) || (std::filesystem::exists(job.infer.to, none) &&
+                                                  !std::filesystem::is_regular_file(job.infer.to, none));
   if (is_array && summary.exit_code != 0) {
-    return has_predictions(job) ? "; what was written to standard output is incomplete"
-                                : fmt::format("; no results were written to {}", target);
+    return is_stream ? fmt::format("; what was written to {} is incomplete", target)
+                     : fmt::format("; no results were written to {}", target);
   }
-  if (job.infer.events || (has_predictions(job) && summary.steps == 0)) {
+  if (job.infer.events || (summary.steps == 0 && (has_predictions(job) || job::generates(job)))) {
     return "";
   }
   return fmt::format("; results in {}", job.task == job::Task::infer ? target : files::human_path(output));
@@ -75,10 +77,12 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   if (summary.val_loss) {
     text += fmt::format("{}validation loss {:.4f}", text.empty() ? "" : ", ", *summary.val_loss);
   }
-  if (summary.tokens_per_s > 0 && summary.step_ms_median) {
-    text += fmt::format("{}{} {}/s{}, median step {}", text.empty() ? "" : ", ", human_count(summary.tokens_per_s),
-                        train::rate_unit(job), job::generates(job) ? " of answers" : "",
-                        human_time(*summary.step_ms_median / 1e3));
+  if (summary.tokens_per_s > 0) {
+    text += fmt::format("{}{} {}/s{}", text.empty() ? "" : ", ", human_count(summary.tokens_per_s),
+                        train::rate_unit(job), job::generates(job) ? " of answers" : "");
+  }
+  if (summary.step_ms_median) {
+    text += fmt::format("{}median step {}", text.empty() ? "" : ", ", human_time(*summary.step_ms_median / 1e3));
   }
   const std::int64_t step = summary.first_step + summary.steps;
   const std::string place = summary.first_step > 0 ? fmt::format(", at step {}", step) : "";
@@ -182,18 +186,6 @@ screen::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
   return sink;
 }
 
-/// Whether the job file names [infer] to, and the last run in the output folder wrote that file.
-bool has_written(const job::Job& job, const std::filesystem::path& output) {
-  try {
-    const job::RawJob last = job::read_job_file(metrics::job_path(output));
-    const job::RawSection* const infer = last.find("infer");
-    const job::RawSetting* const to = infer == nullptr ? nullptr : infer->find("to");
-    return to != nullptr && to->value == job.infer.to && !job.where("infer", "to").starts_with("--");
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 metrics::RunOrigin origin_of(const std::string& command, std::span<const std::string> words,
                              metrics::WallTime started) {
   metrics::RunOrigin origin = {.version = SHARDRUN_VERSION,
@@ -263,19 +255,18 @@ int run_job(const std::string& command, std::span<const std::string> words, cons
   }
   const std::optional<launch::World> world = world_of(parsed);
   const bool is_one_of = world && (world->size > 1 || job.ranks > 1);
-  const std::filesystem::path output = job::resolved_output(job, started);
   const run::RunSettings settings = {
       .progress = progress_sink(json || has_predictions(job) ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
       .stop_signal = stop_signal,
       .profile = parsed.has("profile"),
       .replaces = parsed.has("replace") || command != "run",
-      .replaces_file = parsed.has("replace") || has_written(job, output),
+      .replaces_file = parsed.has("replace"),
       .on_stop = listen_for_stop,
       .origin = origin_of(command, words, started),
       .ends_by = job.time_limit == 0 ? std::nullopt
                                      : std::optional(started + std::chrono::duration_cast<metrics::WallTime::duration>(
                                                                    std::chrono::duration<double>(job.time_limit))),
-      .output = output};
+      .output = job::resolved_output(job, started)};
   const bool has_new_folder = job::has_placeholder(job) && job.checkpoints.folder.empty();
   const auto tell = [&](const metrics::Summary& summary) {
     try {

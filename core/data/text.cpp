@@ -55,17 +55,16 @@ void require_text(const files::SteadyFile& file, TokenizerKind kind) {
   if (file.size() == 0) {
     throw Error(ErrorCode::data, fmt::format("{} is empty: it has no tokens", quoted(file)));
   }
-  if (kind == TokenizerKind::file) {
-    return;  // a token can stand for many bytes
-  }
-  // Checks the memory before reading. A character has at most four bytes, and its token has at least one.
+  // Checks the memory before reading. With a tokenizer of kind `file` the text is read as a whole. Otherwise a token is
+  // a character, which has at most four bytes, and the token has at least one.
+  const bool is_whole = kind == TokenizerKind::file;
   const std::optional<memory::MemoryRoom> room = memory::available_memory();
-  if (const std::uint64_t least = file.size() / widest_character; room && least > room->bytes) {
+  if (const std::uint64_t least = file.size() / (is_whole ? 1 : widest_character); room && least > room->bytes) {
     throw Error(
         ErrorCode::data,
-        fmt::format("{} has {} bytes: its tokens take at least {} bytes of memory, and {}: give "
-                    "a smaller part, or a file of tokens, which is read from the disk",
-                    quoted(file), file.size(), least,
+        fmt::format("{} has {} bytes: {} at least {} bytes of memory, and {}: give a smaller part, or a file of "
+                    "tokens, which is read from the disk",
+                    quoted(file), file.size(), is_whole ? "tokenising it takes" : "its tokens take", least,
                     to_string(*room, fmt::format("{} bytes", room->bytes), fmt::format("{} bytes", room->limit))));
   }
 }

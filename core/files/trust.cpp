@@ -68,12 +68,22 @@ bool is_trusted_group(gid_t group) {
   if (group == 0) {
     return true;
   }
-  std::vector<char> group_text(std::size_t{64} * 1024);
-  std::vector<char> text(std::size_t{64} * 1024);
+  constexpr std::size_t longest_entry = std::size_t{16} << 20U;
+  std::vector<char> group_text(std::size_t{64} << 10U);
+  std::vector<char> text(std::size_t{64} << 10U);
   ::group entry{};
   ::group* found_entry = nullptr;
-  const bool is_known =
-      ::getgrgid_r(group, &entry, group_text.data(), group_text.size(), &found_entry) == 0 && found_entry != nullptr;
+  int unread = ERANGE;
+  for (; unread == ERANGE && group_text.size() <= longest_entry; group_text.resize(4 * group_text.size())) {
+    unread = ::getgrgid_r(group, &entry, group_text.data(), group_text.size(), &found_entry);
+    if (unread != ERANGE) {
+      break;  // the entry is in this memory
+    }
+  }
+  if (unread != 0 && unread != ENOENT && unread != ESRCH) {  // these two also say that there is no such group
+    return false;
+  }
+  const bool is_known = found_entry != nullptr;
   if (!is_known && group != ::getegid()) {
     return false;  // the group has no name, so its members are unknown
   }

@@ -124,11 +124,11 @@ void explain_rows(const job::Job& job, const ShortDimension& rows, const mesh::M
   if (microbatches > 1 && job.data.batch >= parts) {
     remedies.push_back(fmt::format("[data] microbatches = {}", job.data.batch / parts));
   }
-  remedies.push_back(fmt::format("[{} = {}",
-                                 trains                ? "data] batch"
-                                 : job::generates(job) ? "infer] slots"
-                                                       : "infer] batch",
-                                 parts * microbatches));
+  if (!job::generates(job)) {
+    remedies.push_back(fmt::format("[{}] batch = {}", trains ? "data" : "infer", parts * microbatches));
+  } else if (job.infer.slots > 0 && job.infer.slots < parts) {  // otherwise there are fewer prompts, or no more memory
+    remedies.push_back(fmt::format("[infer] slots = {}", parts));
+  }
   remedies.push_back(fewer_ranks(job, mesh, rows.axes, rows.size));
   idle.remedy = fmt::format("{}", fmt::join(remedies, ", or "));
 }

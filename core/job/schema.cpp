@@ -172,8 +172,7 @@ Section infer_section() {
               {{.name = "to",
                 .type = path,
                 .help = "The file of the predictions, which appears when all are in it; - is standard output, and "
-                        "progress on standard error. A file that exists is replaced if the run in [job] output has "
-                        "written it; others are refused, and so are those that a command line names: see --replace."},
+                        "progress on standard error. A file that exists is refused: --replace replaces it."},
                into(&Job::infer, &InferSettings::to)},
               {{.name = "batch",
                 .type = integer,

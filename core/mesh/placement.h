@@ -38,7 +38,8 @@ struct Halo {
   /// Whether intervals of neighbours can have indices in common.
   [[nodiscard]] bool overlaps() const noexcept { return window.first != window.last; }
   /// The halo that reads only one index of each window, so that no index is on two ranks: index i itself, or the one
-  /// nearest to it. REQUIRES: stride 1.
+  /// nearest to it. If windows contain 0 and both dimensions have as many indices, each index is on one rank. REQUIRES:
+  /// stride 1.
   [[nodiscard]] Halo own() const noexcept {
     const std::int64_t at = std::clamp<std::int64_t>(0, window.first, window.last);
     return {dim, {window.stride, window.divisor, at, at, window.wraps}, size};

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <deque>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -240,12 +239,13 @@ class GenerateTask : private StreamTask {
       } else {
         write_answers();
       }
-      await_writing();
     });
-    seconds_ += metrics::seconds_since(begin);
+    const double seconds = metrics::seconds_since(begin);  // without the time for which a slow reader lets it wait
+    seconds_ += seconds;
     if (session.prefilled() == prefilled) {  // otherwise its time is also that of reading prompts
-      record_.count_step(metrics::seconds_since(begin));
+      record_.count_step(seconds);
     }
+    naming_step(steps_ - 1, [&] { await_writing(); });
     record_.summary.steps = counted_;
     const bool is_reading = session.drawn() == 0;
     if (prompts_ > 1) {
@@ -366,16 +366,18 @@ void check_prompts(const job::Job& job, const compile::Compiled& compiled) {
     return;
   }
   const infer::Language language = language_of(job, compiled);
-  std::ifstream lines(job.infer.from);
-  std::string line;
-  for (std::int64_t number = 1; std::getline(lines, line); ++number) {
+  const std::string name = job.infer.from.string();
+  files::FileDescriptor file(::open(job.infer.from.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) {
+    throw files::unreadable("open", job.infer.from, errno);
+  }
+  data::LineReader lines({std::move(file), name, [] { return true; }}, infer::most_line_bytes);
+  while (const std::optional<std::string> line = lines.next()) {
     stop_point();
     try {
-      if (line.find_first_not_of(" \t\r") != std::string::npos) {
-        static_cast<void>(prompt_of(line, language, job, compiled));
-      }
+      static_cast<void>(prompt_of(*line, language, job, compiled));
     } catch (const Error& error) {
-      throw Error(ErrorCode::data, fmt::format("{}:{}: {}", job.infer.from.string(), number, error.message()));
+      throw Error(ErrorCode::data, fmt::format("{}: {}", lines.place(), error.message()));
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 #include "core/base/error.h"
@@ -129,12 +130,13 @@ class PredictTask : private StreamTask {
 
   void require_tokens(const data::NpyRecord& record) const {
     const std::int64_t vocab = vocabulary();
+    const std::int64_t last = vocab > 0 ? vocab - 1 : std::numeric_limits<std::int32_t>::max();
     for (std::size_t at = 0; at < record.bytes.size(); at += sizeof(std::int32_t)) {
       std::int32_t token = 0;
       std::memcpy(&token, record.bytes.data() + at, sizeof(token));
-      if (token < 0 || (vocab > 0 && token >= vocab)) {
+      if (token < 0 || token > last) {
         throw Error(ErrorCode::data, fmt::format("record {}: it has the token {}, and the model has tokens 0 to {}",
-                                                 record.number, token, vocab - 1));
+                                                 record.number, token, last));
       }
     }
   }

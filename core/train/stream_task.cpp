@@ -130,8 +130,12 @@ void StreamTask::open_streams(std::optional<graph::DType> records) {
     if (records) {  // first, because whoever writes these may open that pipe before the other
       reader_.emplace(open_input(), *records);
     }
-    record_.now_at("waiting for a reader of the results");
-    predictions_.emplace(job_.infer.to, settings_.standard_output, [this] { return wait_on(); });
+    predictions_.emplace(job_.infer.to, settings_.standard_output, [this] {
+      if (!predictions_) {  // it is being opened
+        record_.now_at("waiting for a reader of the results");
+      }
+      return wait_on();
+    });
   }
   await_writing();
 }
@@ -259,7 +263,7 @@ void StreamTask::tell_progress(std::string_view what, std::int64_t done, std::in
 
 void StreamTask::end_streams() {
   record_.finish_progress();
-  if (!record_.is_first() || (signal_ != 0 && !lines_)) {
+  if (!record_.is_first() || (signal_ != 0 && (!lines_ || counted_ == 0))) {
     return;  // an incomplete array is useless, but the complete lines count
   }
   if (reader_ || skipped_ > 0) {  // otherwise the last line of the run says as much

@@ -266,7 +266,7 @@ void EngineInstance::forward(const ArrayView& input, const MakeArray& make) {
   const sr_array given = raw_array(input);
   call("forward", [&](const sr_engine& table, sr_error* error) {
     const std::int32_t status = table.forward(plugin_.table().self, engine_, &given, &raw, error);
-    if (status == SR_OK && !maker.is_made) {
+    if (status == SR_OK && !maker.is_made && !maker.refusal()) {
       sdk::detail::write_error(error, "it returned no predictions");
       return SR_INTERNAL;
     }

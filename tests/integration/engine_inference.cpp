@@ -129,6 +129,7 @@ TEST_CASE("a record without samples has predictions without rows, and a wrong sh
   INFO(ended.err);
   CHECK(ended.code == 0);
   CHECK(read_file(folder.path() / "predictions.npy").find("(0, 2)") != std::string::npos);
+  std::filesystem::remove(folder.path() / "predictions.npy");
   const Ended wrong = folder.run("infer", {"job.engine=faulty", "engine.fault=width", "job.ranks=2"});
   CHECK(wrong.code == 1);
   CHECK(wrong.err.find("the predictions of record 1 are [1, 3], expected [1, 2]") != std::string::npos);
@@ -190,6 +191,7 @@ TEST_CASE("inference needs the same memory for ten thousand records as for a tho
   write_inference(folder);
   const auto memory_for = [&](int count) {
     write_file(folder.path() / "records.npy", records(count));
+    std::filesystem::remove(folder.path() / "predictions.npy");
     REQUIRE(folder.run("infer").code == 0);
     const boost::json::object summary = read_json(folder.path() / "infer/summary.json");
     CHECK(summary.at("steps").to_number<int>() == count);

@@ -189,9 +189,11 @@ TEST_CASE("the trace of predictions has the records and the engine's operations 
   }
 
   // The last record is the sixth.
+  std::filesystem::remove(folder.path() / "predictions.npy");
   const Ended late = folder.run("engine", {"job.trace_first=6"});
   REQUIRE(late.code == 0);
   CHECK((steps_of(read_trace(folder.path() / "engine/trace.json"), 1) == std::set<std::int64_t>{6}));
+  std::filesystem::remove(folder.path() / "predictions.npy");
   const Ended none = folder.run("engine", {"job.trace_first=7"});
   REQUIRE(none.code == 0);
   CHECK(none.out.find("no trace: 6 records predicted, and it begins with number 7 ([job] trace_first)") !=

@@ -112,6 +112,8 @@ TEST_CASE("prompts on the command line have the same answers in one process and 
     split.insert(split.end(), {"--ranks", "2", "--strategy", "tp"});
     CHECK(said(words).out == said(split).out);
   }
+  CHECK(run_program(job.path(), {"generate", "job.ini", "--prompt", "the ", "--tokens", "12", "--temperature", "0"})
+            .out == said({"--prompt", "the ", "--temperature", "0"}).out);
   CHECK_THAT(said({"--prompt", "a", "--prompts", "x"}).err, Contains("--prompts and --prompt both say what"));
   CHECK_THAT(said({"--message", "a", "--ranks", "2"}).err, Contains("--message needs a folder"));
   CHECK(said({"--prompt", "\xff", "--ranks", "1"}).code == 2);
@@ -122,7 +124,7 @@ TEST_CASE("prompts on the command line have the same answers in one process and 
   CHECK(read_file(job.path() / "there.txt") == "kept");
 }
 
-TEST_CASE("a job replaces the file of answers that it has written, and no other", "[generate]") {
+TEST_CASE("a file of answers that exists is replaced only if --replace says so", "[generate]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=1"}).code == 0);
   write_file(job.path() / "prompts.jsonl", "{\"prompt\": \"a\"}\n");
@@ -149,10 +151,10 @@ TEST_CASE("a job replaces the file of answers that it has written, and no other"
   INFO(first.err);
   REQUIRE(first.code == 0);
   const std::string answer = read_file(answers);
-  CHECK(run({}).code == 0);  // its own
+  CHECK(run({}).code == 2);  // not even its own
+  CHECK(run({"--set", "infer.to=answers.jsonl"}).code == 2);
+  CHECK(run({"--replace"}).code == 0);
   CHECK(read_file(answers) == answer);
-  CHECK(run({"--set", "job.output=other"}).code == 2);
-  CHECK(run({"--set", "infer.to=answers.jsonl"}).code == 2);  // a command line names no file that exists
 }
 
 TEST_CASE("the median step of prompts is of steps that read none", "[generate]") {
@@ -181,4 +183,10 @@ exec 3> in
 until grep -q "ranks\|arena" runs/generate/log/rank-0.log 2>/dev/null || ! kill -0 $program; do sleep 0.05; done
 kill -TERM $program; wait $program; echo "$?"; cat err)sh");
   CHECK_THAT(ended.out, Contains("143\n") && !Contains("results in") && !Contains("0 answers"));
+  const Ended replacing = run_script(job.path(), R"sh(echo old > answers.jsonl
+"$0" generate run --prompts - --to answers.jsonl --replace --tokens 3 --ranks 1 < in > out 2>&1 & program=$!
+exec 3> in
+until grep -q arena out || ! kill -0 $program; do sleep 0.05; done
+kill -TERM $program; wait $program; echo "$?"; cat answers.jsonl; cat out)sh");
+  CHECK_THAT(replacing.out, Contains("143\nold\n") && !Contains("results in"));
 }

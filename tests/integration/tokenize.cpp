@@ -167,3 +167,15 @@ TEST_CASE("tokenize: jobs read both forms of its files, and say what a .npy hold
   CHECK(other.code == 2);
   CHECK_THAT(other.err, Contains("t.npy' holds uint16, and [data] token_type = uint32: leave token_type out"));
 }
+
+TEST_CASE("a text that a tokenizer would read as a whole is refused if it is larger than the memory", "[tokenize]") {
+  const TokenizeFolder folder;
+  write_file(folder / "huge", "");
+  std::filesystem::resize_file(folder / "huge", std::uintmax_t{1} << 43U);
+  write_file(folder / "job.ini",
+             "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 4\ncontext = 8\n[data]\ntext = huge\n"
+             "tokenizer = tokenizer.json\nbatch = 2\n[train]\nsteps = 1\n");
+  const Ended ended = run_program(folder.path(), {"job.ini"});
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.err, Contains("huge' has 8796093022208 bytes: tokenising it takes at least 8796093022208 bytes"));
+}
