@@ -305,16 +305,14 @@ void require_own_folder(const job::Job& job) {
 
 void require_input(const job::Job& job) {
   const std::filesystem::path& from = job.infer.from;
-  if (job.task != job::Task::infer || job::is_standard(from)) {
-    return;
-  }
   std::error_code none;
-  const bool is_folder = std::filesystem::is_directory(from, none);
-  if (is_folder || ::access(from.c_str(), R_OK) != 0) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: [infer] from = {}: {}", job.where("infer", "from"), files::human_path(from),
-                            is_folder ? std::string("it is a folder: name a file")
-                                      : fmt::format("it cannot be read: {}", std::strerror(errno))));
+  const int failed = job.task != job::Task::infer || job::is_standard(from) ? 0
+                     : std::filesystem::is_directory(from, none)            ? EISDIR
+                     : ::access(from.c_str(), R_OK) != 0                    ? errno
+                                                                            : 0;
+  if (failed != 0) {
+    throw Error(ErrorCode::job, fmt::format("{}: [infer] from = {}: it cannot be read: {}", job.where("infer", "from"),
+                                            files::human_path(from), std::strerror(failed)));
   }
 }
 

@@ -366,12 +366,8 @@ void check_prompts(const job::Job& job, const compile::Compiled& compiled) {
     return;
   }
   const infer::Language language = language_of(job, compiled);
-  const std::string name = job.infer.from.string();
   files::FileDescriptor file(::open(job.infer.from.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.is_open()) {
-    throw files::unreadable("open", job.infer.from, errno);
-  }
-  data::LineReader lines({std::move(file), name, [] { return true; }}, infer::most_line_bytes);
+  data::LineReader lines({std::move(file), job.infer.from.string(), [] { return true; }}, infer::most_line_bytes);
   while (const std::optional<std::string> line = lines.next()) {
     stop_point();
     try {

@@ -129,8 +129,7 @@ class PredictTask : private StreamTask {
   }
 
   void require_tokens(const data::NpyRecord& record) const {
-    const std::int64_t vocab = vocabulary();
-    const std::int64_t last = vocab > 0 ? vocab - 1 : std::numeric_limits<std::int32_t>::max();
+    const std::int64_t last = vocabulary() > 0 ? vocabulary() - 1 : std::numeric_limits<std::int32_t>::max();
     for (std::size_t at = 0; at < record.bytes.size(); at += sizeof(std::int32_t)) {
       std::int32_t token = 0;
       std::memcpy(&token, record.bytes.data() + at, sizeof(token));

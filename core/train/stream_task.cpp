@@ -20,8 +20,7 @@ namespace {
 
 // Numbers with which the first rank tells the others how to continue.
 constexpr std::int32_t end_of_records = 0;
-constexpr std::int32_t stream_waits = 1;  ///< the stream waits, perhaps for longer than the others would wait for this
-                                          ///< rank
+constexpr std::int32_t stream_waits = 1;  ///< the stream waits, and the other ranks wait for as long as it does
 constexpr std::int32_t no_rows = 2;       ///< nothing to read; no_rows + N: N samples, or a line of N bytes
 
 const char* descr_of(graph::DType dtype) {
