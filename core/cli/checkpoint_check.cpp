@@ -378,37 +378,37 @@ void check_numbers(const Parsed& parsed, checkpoint::TrainedModel& trained, cons
 int check_folder(std::span<const std::string> words) {
   const Parsed parsed = parse(
       "checkpoint check", words,
-      {{.name = "text", .value = "FILE", .help = "a text whose tokens are compared with --against"},
-       {.name = "against", .value = "IDS.npy", .help = "the tokens that another program made of --text"},
+      {{.name = "text",
+        .value = "FILE",
+        .help = "a text whose tokens are compared with --against",
+        .needs = {"against"}},
+       {.name = "against",
+        .value = "IDS.npy",
+        .help = "the tokens that another program made of --text",
+        .needs = {"text"}},
        {.name = "tokens",
         .value = "X.npy",
         .help = "sequences of tokens, [sequences, tokens]: their logits are compared with the float64 reference"},
        {.name = "logits",
         .value = "Y.npy",
-        .help = "logits of another program for --tokens, [sequences, tokens, vocabulary]"},
+        .help = "logits of another program for --tokens, [sequences, tokens, vocabulary]",
+        .needs = {"tokens"}},
        {.name = "outputs",
         .value = "O.safetensors",
         .help =
             "outputs of layers of another program for --tokens, [sequences, tokens, width]: `embedding`, `layer_0`, "
-            "…; the first that differs is named"},
+            "…; the first that differs is named",
+        .needs = {"tokens"}},
        {.name = "limit",
         .value = "X",
         .help = "how far logits may differ, as a share of the largest, and outputs of a token, as a share "
-                "of its largest (default 1e-4)"},
+                "of its largest (default 1e-4)",
+        .needs = {"tokens"}},
        {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"},
        plugins_option()},
       1, 1);
   if (parsed.help_shown) {
     return 0;
-  }
-  for (const auto& [option, other] : {std::pair("text", "against"),
-                                      {"against", "text"},
-                                      {"logits", "tokens"},
-                                      {"outputs", "tokens"},
-                                      {"limit", "tokens"}}) {
-    if (parsed.has(option) && !parsed.has(other)) {
-      throw Error(ErrorCode::usage, fmt::format("--{} has no effect without --{}: give both", option, other));
-    }
   }
   const std::filesystem::path folder = parsed.positional[0];
   if (!checkpoint::is_hub_model(folder)) {

@@ -226,7 +226,7 @@ int export_saved(std::span<const std::string> words) {
        {.name = "type",
         .value = "f32|bf16",
         .help = "of real numbers (default: as stored; parameters are stored as f32)"},
-       plugins_option()},
+       needing("hub", plugins_option())},
       1, 1);
   if (parsed.help_shown) {
     return 0;
@@ -243,9 +243,6 @@ int export_saved(std::span<const std::string> words) {
   }
   const checkpoint::ExportSettings settings{.max_bytes = max_bytes_of(parsed), .type = type_of(parsed)};
   catch_stop_signals();
-  if (parsed.has("plugins") && !parsed.has("hub")) {
-    throw Error(ErrorCode::usage, "checkpoint export: --plugins has no effect without --hub: leave it out");
-  }
   if (parsed.has("hub")) {
     if (is_file || parsed.has("all")) {
       throw Error(ErrorCode::usage,

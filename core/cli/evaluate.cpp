@@ -48,14 +48,16 @@ std::vector<OptionSyntax> evaluate_options() {
        .help = fmt::format("the most tokens that the model sees at once (default {}, or the model's)", usual_context)},
       {.name = "stride",
        .value = "N",
-       .help = "with --text, tokens from the beginning of a window to that of the next (default: half of the context)"},
+       .help = "with --text, tokens from the beginning of a window to that of the next (default: half of the context)",
+       .needs = {"text"}},
       {.name = "delimiter",
        .value = "TEXT",
-       .help = "with --choices, what is between context and choice (default ' ')"},
+       .help = "with --choices, what is between context and choice (default ' ')",
+       .needs = {"choices"}},
       {.name = "scores",
        .value = "FILE",
        .help = "write the log-likelihoods of each window or question, as JSON objects"},
-      replace_option(),
+      needing("scores", replace_option()),
       {.name = "json", .help = "print the results as JSON"},
       set_option()};
   std::ranges::move(generating_options(), std::back_inserter(options));
@@ -233,11 +235,6 @@ void require_sense(const Parsed& parsed) {
   if (parsed.has("text") == parsed.has("choices")) {
     throw Error(ErrorCode::usage, fmt::format("evaluate: expected one of --text and --choices, found {}",
                                               parsed.has("text") ? "both" : "neither"));
-  }
-  for (const auto& [option, other] : {std::pair("stride", "text"), {"delimiter", "choices"}}) {
-    if (parsed.has(option) && !parsed.has(other)) {
-      throw Error(ErrorCode::usage, fmt::format("--{} has no effect without --{}: leave it out", option, other));
-    }
   }
   if (const std::optional<std::string> scores = parsed.get("scores")) {
     require_new(parsed, *scores);

@@ -87,7 +87,7 @@ int gather(std::span<const std::string> words) {
       parse("gather", words,
             {{.name = "step", .value = "N", .help = "the step to take it of (default: the last that was saved)"},
              {.name = "to", .value = "FILE.npy", .help = "write a NumPy file instead of printing the numbers"},
-             replace_option()},
+             needing("to", replace_option())},
             2, 2);
   if (parsed.help_shown) {
     return 0;
@@ -97,9 +97,6 @@ int gather(std::span<const std::string> words) {
     throw Error(ErrorCode::usage, fmt::format("--to: the file is a NumPy array: expected a name that ends in .npy, "
                                               "found '{}'",
                                               to.native()));
-  }
-  if (parsed.has("replace") && !parsed.has("to")) {
-    throw Error(ErrorCode::usage, "gather: --replace has no effect without --to");
   }
   const std::int64_t wanted = parsed.integer("step", -1, 0, std::numeric_limits<std::int64_t>::max());
   catch_stop_signals();

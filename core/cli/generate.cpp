@@ -104,11 +104,8 @@ bool take_caches(checkpoint::TrainedModel& trained, std::size_t prompted, std::i
   return true;
 }
 
-/// Throws Error{usage} if --message or --system are given without effect.
+/// Throws Error{usage} if --message or --chat are given without effect.
 void require_chat(const Parsed& parsed, bool is_hub, bool has_tokenizer) {
-  if (parsed.has("system") && !parsed.has("message") && !parsed.has("chat")) {
-    throw Error(ErrorCode::usage, "--system has no effect without --message or --chat: give one of them, too");
-  }
   for (const char* const option : {"message", "prompt", "prompts", "to", "json", "profile", "launch"}) {
     if (parsed.has("chat") && parsed.has(option)) {
       throw Error(ErrorCode::usage, fmt::format("--{} has no effect with --chat: leave out one of them", option));
@@ -140,12 +137,15 @@ std::vector<OptionSyntax> generate_options() {
        .value = "TEXT",
        .help = "what the user says, in the words of the model's chat template; the answer is printed"},
       {.name = "chat", .help = "talk: each line of standard input is answered; /reset begins anew, /exit ends"},
-      {.name = "system", .value = "TEXT", .help = "with --message or --chat, what the model is told before"},
+      {.name = "system",
+       .value = "TEXT",
+       .help = "with --message or --chat, what the model is told before",
+       .needs = {"message", "chat"}},
       {.name = "prompts",
        .value = "FILE",
        .help = "prompts as JSON objects, one in a line; - is standard input. The answers are such objects, in order"},
       {.name = "to", .value = "FILE", .help = "the file of the answers (default: standard output)"},
-      replace_option(),
+      needing("to", replace_option()),
       {.name = "tokens",
        .value = "N",
        .help = "number of tokens to sample (default 500); a model of a folder may end before"},

@@ -171,6 +171,11 @@ Parsed parse(const std::string& command, std::span<const std::string> words, con
     if (!option.repeated && parsed.all(option.name).size() > 1) {
       refuse(command, fmt::format("--{} is given more than once", option.name));
     }
+    if (parsed.has(option.name) && !option.needs.empty() &&
+        std::ranges::none_of(option.needs, [&](const std::string& other) { return parsed.has(other); })) {
+      refuse(command, fmt::format("--{} has no effect without --{}: leave it out, or give both", option.name,
+                                  fmt::join(option.needs, " or --")));
+    }
   }
   if (parsed.positional.size() < least_positional) {
     refuse(command, fmt::format("expected {}", command_named(command).arguments));
@@ -195,6 +200,11 @@ OptionSyntax plugins_option() {
           .value = "PATH",
           .help = "a folder with plugins, searched first (may be repeated)",
           .repeated = true};
+}
+
+OptionSyntax needing(const std::string& other, OptionSyntax option) {
+  option.needs = {other};
+  return option;
 }
 
 std::vector<std::filesystem::path> given_plugins(const Parsed& parsed) {

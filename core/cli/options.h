@@ -20,6 +20,8 @@ struct OptionSyntax {
   std::string help;
   bool repeated = false;
   char letter = 0;  ///< a short name, such as o for -o; 0: none
+  /// The option has no effect without one of these; empty: always has one.
+  std::vector<std::string> needs{};
 };
 
 /// The parsed words of a command line.
@@ -39,7 +41,8 @@ struct Parsed {
 };
 
 /// Parses words by Boost.Program_options; `--help` prints usage and options. Throws Error{usage} for an unknown option
-/// (naming the nearest one), a missing value, a repeated option, or too few or too many positional words.
+/// (naming the nearest one), a missing value, a repeated option, an option without another that it needs, or too few or
+/// too many positional words.
 [[nodiscard]] Parsed parse(const std::string& command, std::span<const std::string> words,
                            const std::vector<OptionSyntax>& syntax, std::size_t least_positional,
                            std::size_t most_positional);
@@ -50,6 +53,8 @@ struct Parsed {
 [[nodiscard]] OptionSyntax replace_option();
 /// The option --plugins, for commands without a job file.
 [[nodiscard]] OptionSyntax plugins_option();
+/// `option`, which has no effect without `other`.
+[[nodiscard]] OptionSyntax needing(const std::string& other, OptionSyntax option);
 /// The folders of --plugins, absolute. Throws Error{usage} if one is no folder.
 [[nodiscard]] std::vector<std::filesystem::path> given_plugins(const Parsed& parsed);
 /// Throws Error{usage} if `file` is empty, is a folder, or lies in a folder that does not exist. Also throws it if the

@@ -47,21 +47,21 @@ report::PictureSettings picture_settings(const Parsed& parsed) {
 }
 
 int picture(std::span<const std::string> words) {
-  const Parsed parsed =
-      parse("picture", words,
-            {{.name = "step", .value = "N", .help = "the step to draw (default: the last that was saved)"},
-             {.name = "all", .help = "all saved steps, as an animation (GIF)"},
-             {.name = "over-time", .help = "of a field of one dimension: all saved steps in one picture, time upwards"},
-             {.name = "to", .value = "FILE", .help = "the file (default: in the folder pictures of a run, else here)"},
-             replace_option(),
-             {.name = "colors",
-              .value = "MAP",
-              .help = "sequential (default): from dark to light; diverging: with white at zero"},
-             {.name = "range",
-              .value = "LOW,HIGH",
-              .help = "the numbers at the ends of the scale (default: the least and the greatest)"},
-             {.name = "fps", .value = "N", .help = "saved steps a second in an animation (default 10)"}},
-            2, 2);
+  const Parsed parsed = parse(
+      "picture", words,
+      {{.name = "step", .value = "N", .help = "the step to draw (default: the last that was saved)"},
+       {.name = "all", .help = "all saved steps, as an animation (GIF)"},
+       {.name = "over-time", .help = "of a field of one dimension: all saved steps in one picture, time upwards"},
+       {.name = "to", .value = "FILE", .help = "the file (default: in the folder pictures of a run, else here)"},
+       replace_option(),
+       {.name = "colors",
+        .value = "MAP",
+        .help = "sequential (default): from dark to light; diverging: with white at zero"},
+       {.name = "range",
+        .value = "LOW,HIGH",
+        .help = "the numbers at the ends of the scale (default: the least and the greatest)"},
+       {.name = "fps", .value = "N", .help = "saved steps a second in an animation (default 10)", .needs = {"all"}}},
+      2, 2);
   if (parsed.help_shown) {
     return 0;
   }
@@ -69,9 +69,6 @@ int picture(std::span<const std::string> words) {
   const bool is_over_time = parsed.has("over-time");
   if ((is_animation ? 1 : 0) + (is_over_time ? 1 : 0) + (parsed.has("step") ? 1 : 0) > 1) {
     throw Error(ErrorCode::usage, "picture: give one of --step, --all and --over-time");
-  }
-  if (parsed.has("fps") && !is_animation) {
-    throw Error(ErrorCode::usage, "picture: --fps has no effect without --all");
   }
   const report::PictureSettings settings = picture_settings(parsed);
   const double seconds = 1 / parsed.real("fps", 1 / report::usual_seconds, 0.01, 100);

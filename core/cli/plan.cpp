@@ -126,7 +126,7 @@ int plan(std::span<const std::string> words) {
       {.name = "ranks", .value = "LIST", .help = "print details of these ranks, such as 0,5,8-11"},
       {.name = "all", .help = "print details of every rank; alike ranks share a block"},
       {.name = "html", .value = "FILE", .help = "write the plan as a page (HTML)"},
-      replace_option()};
+      needing("html", replace_option())};
   std::ranges::move(resume_options(), std::back_inserter(options));
   std::ranges::move(dump_options(), std::back_inserter(options));
   const Parsed parsed = parse("plan", with_resume_set(words), options, 1, 1);
@@ -134,9 +134,6 @@ int plan(std::span<const std::string> words) {
     return 0;
   }
   require_one(parsed);
-  if (parsed.has("replace") && !parsed.has("html")) {
-    throw Error(ErrorCode::usage, "plan: --replace has no effect without --html");
-  }
   if (parsed.has("html")) {
     require_report_or_new(parsed, *parsed.get("html"));
   }

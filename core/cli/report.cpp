@@ -222,7 +222,8 @@ int report(std::span<const std::string> words) {
              {.name = "live", .help = "serve the page to browsers on this machine, with the newest numbers"},
              {.name = "at",
               .value = "ADDRESS:PORT",
-              .help = "with --live: where to serve it (default 127.0.0.1 and any free port)"}},
+              .help = "with --live: where to serve it (default 127.0.0.1 and any free port)",
+              .needs = {"live"}}},
             1, std::numeric_limits<std::size_t>::max());
   if (parsed.help_shown) {
     return 0;
@@ -232,9 +233,6 @@ int report(std::span<const std::string> words) {
       throw Error(ErrorCode::usage,
                   fmt::format("report: --{} has no effect with --live, which writes no file", option));
     }
-  }
-  if (parsed.has("at") && !parsed.has("live")) {
-    throw Error(ErrorCode::usage, "report: --at has no effect without --live");
   }
   catch_stop_signals();
   Report made(parsed.positional);
