@@ -81,15 +81,15 @@ int help(std::span<const std::string> words) {
     fmt::print("{}", printable_lines(topic == "job" ? job_help(parsed, directories) : ops_help(parsed, directories)));
     return 0;
   }
-  if (parsed.positional.size() > 1) {
-    throw Error(ErrorCode::usage, fmt::format("help {}: did not expect '{}'", topic, parsed.positional[1]));
-  }
   std::vector<std::string> names = {"job", "ops"};
   for (const Command& command : commands()) {
-    if (command.name == topic) {
+    if (command.name == fmt::format("{}", fmt::join(parsed.positional, " "))) {
       return command.run(std::vector<std::string>{"--help"});
     }
     names.push_back(command.name);
+  }
+  if (parsed.positional.size() > 1) {
+    throw Error(ErrorCode::usage, fmt::format("help {}: did not expect '{}'", topic, parsed.positional[1]));
   }
   if (const std::string section = job::section_reference(topic); !section.empty()) {
     fmt::print("{}", section);

@@ -26,6 +26,11 @@ TEST_CASE("misspelt commands, options and values get an error that suggests the 
         "shardrun: --dump: expected graph, plan or program, found 'soup'\n");
   CHECK(refused({"generate", "run", "--tokens", "many"}) ==
         "shardrun: --tokens: expected a number from 0 to 1000000000, found 'many'\n");
+  CHECK(refused({"generate", "run", "--replace"}) ==
+        "shardrun: generate: --replace has no effect without --to: leave it out, or give both; shardrun generate "
+        "--help lists the options\n");
+  CHECK_THAT(refused({"generate", "run", "--system", "x"}),
+             Contains("--system has no effect without --message or --chat"));
   for (const char* option : {"--top-k", "--seed"}) {
     CHECK(refused({"generate", "run", "--temperature", "0", option, "3"}) ==
           std::string("shardrun: ") + option +
@@ -225,12 +230,22 @@ TEST_CASE("devices lists each device with its abilities, and a job selects one b
 
 TEST_CASE("every command has help that names its options", "[program]") {
   const TemporaryFolder folder;
-  for (const char* command :
-       {"bench", "checkpoint", "devices", "generate", "help", "plan", "plugins", "run", "show-sharding"}) {
-    const Ended ended = run_program(folder.path(), {command, "--help"});
+  std::vector<std::string> commands;
+  std::istringstream usage(run_program(folder.path(), {"--help"}).out);
+  for (std::string line; std::getline(usage, line);) {  // "  checkpoint list PATH  the checkpoints of …"
+    const std::string_view name =
+        std::string_view(line).substr(0, line.find_first_not_of("abcdefghijklmnopqrstuvwxyz- "));
+    if (line.starts_with("  ") && !line.starts_with("   ") && name.size() > 3) {
+      commands.emplace_back(name.substr(2, name.find_last_not_of(' ') - 1));
+    }
+  }
+  CHECK(commands.size() >= 24);
+  for (const std::string& command : commands) {
+    INFO(command);
+    const Ended ended = run_script(folder.path(), "$0 " + command + " --help");
     CHECK(ended.code == 0);
-    CHECK_THAT(ended.out, StartsWith("usage: shardrun " + std::string(command)));
-    CHECK(run_program(folder.path(), {"help", command}).out == ended.out);
+    CHECK_THAT(ended.out, StartsWith("usage: shardrun " + command));
+    CHECK(run_script(folder.path(), "$0 help " + command).out == ended.out);
   }
   const Ended job = run_program(folder.path(), {"help", "job"});
   for (const char* topic : {"learning_rate", "name = gpt", "name = heat1d", "name = mlp", "boundary"}) {
