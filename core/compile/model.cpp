@@ -67,37 +67,34 @@ workload::Model model_of(plugins::Model plugin) {
     require_data(plugin, settings);
     placing(settings, [&] { plugin.declare(graph, request_of(settings)); });
   };
-  if (plugin.has("loss")) {
-    model.losses = [plugin](graph::FunctionBuilder& builder, const workload::ModelSettings& settings, std::int64_t rows,
-                            bool training) {
-      return placing(settings,
-                     [&] { return plugin.write_function(builder, request_of(settings), "loss", rows, training); });
-    };
-  }
-  const auto without_loss = [plugin](graph::FunctionBuilder& builder, const workload::ModelSettings& settings,
-                                     std::string_view function, std::int64_t rows) {
-    placing(settings,
-            [&] { static_cast<void>(plugin.write_function(builder, request_of(settings), function, rows, false)); });
+  const auto write = [plugin](graph::FunctionBuilder& builder, const workload::ModelSettings& settings,
+                              std::string_view function, std::int64_t rows, bool training, std::int64_t length) {
+    return placing(settings, [&] {
+      return plugin.write_function(builder, request_of(settings), function, rows, training, length);
+    });
   };
+  const auto for_rows = [write](std::string_view function) {
+    return [write, function](graph::FunctionBuilder& builder, const workload::ModelSettings& settings,
+                             std::int64_t rows) { write(builder, settings, function, rows, false, 0); };
+  };
+  if (plugin.has("loss")) {
+    model.losses = [write](graph::FunctionBuilder& builder, const workload::ModelSettings& settings, std::int64_t rows,
+                           bool training) { return write(builder, settings, "loss", rows, training, 0); };
+  }
   if (plugin.has("predict")) {
-    model.predict = [without_loss](graph::FunctionBuilder& builder, const workload::ModelSettings& settings) {
-      without_loss(builder, settings, "predict", 1);
+    model.predict = [write](graph::FunctionBuilder& builder, const workload::ModelSettings& settings) {
+      write(builder, settings, "predict", 1, false, 0);
     };
   }
   if (plugin.has("decode")) {
-    model.decode = [plugin](graph::FunctionBuilder& builder, const workload::ModelSettings& settings, std::int64_t rows,
-                            std::int64_t length) {
-      placing(settings, [&] {
-        static_cast<void>(plugin.write_function(builder, request_of(settings), "decode", rows, false, length));
-      });
-    };
+    model.decode = [write](graph::FunctionBuilder& builder, const workload::ModelSettings& settings, std::int64_t rows,
+                           std::int64_t length) { write(builder, settings, "decode", rows, false, length); };
   }
   if (plugin.has("forward")) {
-    model.forward = [plugin](graph::FunctionBuilder& builder, const workload::ModelSettings& settings,
-                             std::int64_t rows) {
-      placing(settings,
-              [&] { static_cast<void>(plugin.write_function(builder, request_of(settings), "forward", rows, false)); });
-    };
+    model.forward = for_rows("forward");
+  }
+  if (plugin.has("iterate")) {
+    model.iterate = for_rows("iterate");
   }
   if (!plugin.architectures().empty()) {
     model.architectures = plugin.architectures();
@@ -108,10 +105,6 @@ workload::Model model_of(plugins::Model plugin) {
     model.tensor_names = [plugin](const graph::Graph& graph, const workload::ModelSettings& settings) {
       return placing(settings, [&] { return plugin.tensor_names(graph, request_of(settings)); });
     };
-  }
-  if (plugin.has("iterate")) {
-    model.iterate = [without_loss](graph::FunctionBuilder& builder, const workload::ModelSettings& settings,
-                                   std::int64_t rows) { without_loss(builder, settings, "iterate", rows); };
   }
   return model;
 }

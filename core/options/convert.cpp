@@ -199,7 +199,7 @@ std::vector<std::string> split(std::string_view text, char separator, const Sett
   return elements;
 }
 
-std::string join(const std::vector<std::string>& elements, char separator) {
+std::string joined(const std::vector<std::string>& elements, char separator) {
   std::string result;
   for (const std::string& element : elements) {
     if (!result.empty()) {
@@ -291,7 +291,7 @@ std::string to_text(const OptionSpec& spec, const OptionValue& value) {
       [&](const auto& held) -> std::string {
         using Held = std::decay_t<decltype(held)>;
         if constexpr (std::is_same_v<Held, std::vector<std::string>>) {
-          return join(held, spec.separator);
+          return joined(held, spec.separator);
         } else if constexpr (std::is_same_v<Held, OptionFile>) {
           return held.path;
         } else if constexpr (std::is_same_v<Held, IntegerRange>) {

@@ -260,7 +260,7 @@ Value fill_zeros(Evaluator& evaluator, const Value& self, const Arguments& argum
   return heap.text(text);
 }
 
-Value format(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
+Value format_by_braces(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
   require_plain(self, "format");
   return evaluator.heap().text(formatted_by_braces(evaluator, bytes_of(self), arguments));
 }
@@ -271,7 +271,7 @@ constexpr Method text_methods[] = {
     {"count", find_text<Search::count, false>},
     {"endswith", begins<true>},
     {"find", find_text<Search::first, false>},
-    {"format", format},
+    {"format", format_by_braces},
     {"index", find_text<Search::first, true>},
     {"isalnum", checked<has_all<alphabetic | decimal | digit | numeric>>},
     {"isalpha", checked<has_all<alphabetic>>},

@@ -84,7 +84,7 @@ class TrainTask : private RankTask {
 
   int train_steps(Trainer& training) {
     const auto end = [&](const UnderWay& under_way) {
-      const StepResult result = training.end(under_way.step);
+      const StepResult result = training.end_step(under_way.step);
       record_step(under_way.step, result, std::nullopt, under_way.meter.end());
     };
     const bool has_no_steps = first_.step == last_step_;
@@ -92,7 +92,7 @@ class TrainTask : private RankTask {
     for (std::int64_t step = first_.step; step < last_step_ && signal == 0 && not_finite_.empty(); ++step) {
       now_at("training", step + 1, step == first_.step ? metrics::first_step_activity : "");
       if (training.is_late() && !evaluates(step) && !ends_at_once(step)) {
-        begin_step(step, training.executor(), [&] { training.begin(step); });
+        begin_step(step, training.executor(), [&] { training.begin_step(step); });
         signal = end_steps(1, end);
       } else {
         signal = end_steps(0, end);

@@ -47,13 +47,13 @@ class Trainer {
   /// step throws Error{damaged} if they differ.
   virtual void replay_next() {}
 
-  /// Whether begin() and end() are used: end() then waits for a step after begin() has enqueued the next one. An update
-  /// whose loss or gradient norm is not finite then changes nothing, and neither do later updates.
+  /// Whether begin_step() and end_step() are used: end_step() then waits for a step after begin_step() has enqueued the
+  /// next one. An update whose loss or gradient norm is not finite then changes nothing, and neither do later updates.
   [[nodiscard]] virtual bool is_late() const noexcept { return false; }
-  /// Used instead of step(): begin() enqueues the work of a step, and end() later gets its result. At most two steps
-  /// are in flight; end() ends the older one.
-  virtual void begin(std::int64_t /*step*/) {}
-  [[nodiscard]] virtual StepResult end(std::int64_t step) { return this->step(step); }
+  /// Used instead of step(): begin_step() enqueues the work of a step, and end_step() later gets its result. At most
+  /// two steps are in flight; end_step() ends the older one.
+  virtual void begin_step(std::int64_t /*step*/) {}
+  [[nodiscard]] virtual StepResult end_step(std::int64_t step) { return this->step(step); }
 
   // The two parts of a step, for a caller that checks the results itself. Each also stores what it returns in a state:
   // `loss` or `gradient_norm`.

@@ -250,7 +250,7 @@ StepResult Training::step(std::int64_t step) {
   return result;
 }
 
-void Training::begin(std::int64_t step) {
+void Training::begin_step(std::int64_t step) {
   run_microbatches(step);
   run_update(step);
   unmet_step_ = step;
@@ -262,7 +262,7 @@ void Training::begin(std::int64_t step) {
   marks_[static_cast<std::size_t>(step % 2)] = executor_.mark();
 }
 
-StepResult Training::end(std::int64_t step) {
+StepResult Training::end_step(std::int64_t step) {
   executor_.reach(marks_[static_cast<std::size_t>(step % 2)]);
   const double loss = read_kept("loss", slot_of(Number::loss, step));
   const StepResult result = {

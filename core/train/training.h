@@ -42,8 +42,8 @@ class Training final : public Trainer {
   [[nodiscard]] StepResult step(std::int64_t step) override;
   void replay_next() override { replays_ = true; }
   [[nodiscard]] bool is_late() const noexcept override { return late_; }
-  void begin(std::int64_t step) override;
-  [[nodiscard]] StepResult end(std::int64_t step) override;
+  void begin_step(std::int64_t step) override;
+  [[nodiscard]] StepResult end_step(std::int64_t step) override;
 
   [[nodiscard]] double differentiate(std::int64_t step) override;
   /// Also runs the strategy's hook after_step if it is due, and always after the job's last step.

@@ -92,11 +92,11 @@ Steps train_late(const job::Job& job, launch::Rank& rank, std::int64_t steps, co
   training.initialize();
   training.begin_at({});
   const auto end = [&](std::int64_t step) {
-    found.losses.push_back(static_cast<float>(training.end(step).loss));
+    found.losses.push_back(static_cast<float>(training.end_step(step).loss));
     static_cast<void>(link.end_agreement(step));
   };
   for (std::int64_t step = 0; step < steps; ++step) {
-    training.begin(step);
+    training.begin_step(step);
     link.begin_agreement(step, {});
     if (step > 0) {
       end(step - 1);

@@ -75,12 +75,12 @@ std::vector<train::StepResult> at_once(OnGpu& at, std::int64_t steps) {
 std::vector<train::StepResult> late(OnGpu& at, std::int64_t steps) {
   std::vector<train::StepResult> results;
   for (std::int64_t step = 0; step < steps; ++step) {
-    at.training.begin(step);
+    at.training.begin_step(step);
     if (step > 0) {
-      results.push_back(at.training.end(step - 1));
+      results.push_back(at.training.end_step(step - 1));
     }
   }
-  results.push_back(at.training.end(steps - 1));
+  results.push_back(at.training.end_step(steps - 1));
   return results;
 }
 
@@ -110,16 +110,16 @@ TEST_CASE("the host waits once a step, for the step before, while the GPU has th
   OnGpu at;
   static_cast<void>(late(at, 4));
   constexpr std::int64_t steps = 5;
-  at.training.begin(4);
+  at.training.begin_step(4);
   const fake_cuda::Counts before = fake_cuda::counts();
 
   for (std::int64_t step = 5; step < 5 + steps; ++step) {
-    at.training.begin(step);
-    static_cast<void>(at.training.end(step - 1));
+    at.training.begin_step(step);
+    static_cast<void>(at.training.end_step(step - 1));
   }
 
   const fake_cuda::Counts after = fake_cuda::counts();
-  static_cast<void>(at.training.end(4 + steps));
+  static_cast<void>(at.training.end_step(4 + steps));
   CHECK(after.stands - before.stands == steps);
   CHECK(after.behind - before.behind == after.given - before.given);
 }
@@ -130,18 +130,18 @@ TEST_CASE("a step creates no CUDA objects and allocates nothing", "[train][cuda]
     INFO(microbatches);
     OnGpu at({microbatches});
     static_cast<void>(late(at, 6));
-    at.training.begin(6);
+    at.training.begin_step(6);
     const fake_cuda::Counts before = fake_cuda::counts();
     const auto allocated = static_cast<std::int64_t>(allocations());
 
     for (std::int64_t step = 7; step < 12; ++step) {
-      at.training.begin(step);
-      static_cast<void>(at.training.end(step - 1));
+      at.training.begin_step(step);
+      static_cast<void>(at.training.end_step(step - 1));
     }
 
     const std::int64_t more = static_cast<std::int64_t>(allocations()) - allocated;
     const fake_cuda::Counts after = fake_cuda::counts();
-    static_cast<void>(at.training.end(11));
+    static_cast<void>(at.training.end_step(11));
     CHECK(after.made == before.made);
     CHECK(more == of_emulator * (after.kernels - before.kernels));
   }
@@ -157,9 +157,9 @@ TEST_CASE("a failing kernel is reported with its step, though the host has begun
       for (std::int64_t step = 0; step < 5; ++step) {
         begins.push_back(fake_cuda::counts().given);
         at.training.executor().begin_step(step);
-        at.training.begin(step);
+        at.training.begin_step(step);
         if (step > 0) {
-          static_cast<void>(at.training.end(step - 1));
+          static_cast<void>(at.training.end_step(step - 1));
         }
       }
     });
@@ -187,12 +187,12 @@ TEST_CASE("a loss that is not finite is found one step later with the same words
                              Contains("The parameters are those of the step before"));
   static_cast<void>(second.training.step(0));
   spoil(second);
-  second.training.begin(1);
+  second.training.begin_step(1);
   const fake_cuda::Counts before = fake_cuda::counts();
-  second.training.begin(2);
+  second.training.begin_step(2);
   const fake_cuda::Counts given = fake_cuda::counts();
 
-  const std::string found = error_of([&] { static_cast<void>(second.training.end(1)); });
+  const std::string found = error_of([&] { static_cast<void>(second.training.end_step(1)); });
 
   CHECK(given.stands == before.stands);
   CHECK(given.given > before.given);
@@ -209,12 +209,12 @@ TEST_CASE("a gradient that is not finite is found one step later with the same w
   static_cast<void>(first.training.step(0));
   const std::string expected = error_of([&] { static_cast<void>(first.training.step(1)); });
   REQUIRE_THAT(expected, Contains("the gradient's norm is NaN; the first tensor that is not finite: gradients/"));
-  second.training.begin(0);
-  second.training.begin(1);
-  static_cast<void>(second.training.end(0));
-  second.training.begin(2);
+  second.training.begin_step(0);
+  second.training.begin_step(1);
+  static_cast<void>(second.training.end_step(0));
+  second.training.begin_step(2);
 
-  const std::string found = error_of([&] { static_cast<void>(second.training.end(1)); });
+  const std::string found = error_of([&] { static_cast<void>(second.training.end_step(1)); });
 
   CHECK(found == expected);
 }
@@ -228,10 +228,10 @@ TEST_CASE("a gradient's norm that is not finite is found one step later with the
   const std::vector<std::byte> weights = second.bytes("layer.0/mlp/up/weights");
   const std::string expected = error_of([&] { static_cast<void>(first.training.step(0)); });
   REQUIRE_THAT(expected, Contains(", but the gradient's norm is infinite; the first tensor that is not finite: "));
-  second.training.begin(0);
-  second.training.begin(1);
+  second.training.begin_step(0);
+  second.training.begin_step(1);
 
-  const std::string found = error_of([&] { static_cast<void>(second.training.end(0)); });
+  const std::string found = error_of([&] { static_cast<void>(second.training.end_step(0)); });
 
   CHECK(found == expected);
   CHECK(second.bytes("layer.0/mlp/up/weights") == weights);
@@ -305,10 +305,10 @@ TEST_CASE("a transfer that fails when a step runs again names that step, though 
     REQUIRE(at.training.is_late());
     for (const std::int64_t step : {0, 1}) {
       at.training.executor().begin_step(step);
-      at.training.begin(step);
+      at.training.begin_step(step);
     }
 
-    const std::optional<std::int64_t> step = step_of_failure([&] { static_cast<void>(at.training.end(0)); });
+    const std::optional<std::int64_t> step = step_of_failure([&] { static_cast<void>(at.training.end_step(0)); });
 
     CHECK(step == 0);
   }
