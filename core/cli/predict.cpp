@@ -43,9 +43,16 @@ job::RawJob placed(job::RawJob raw, const Parsed& parsed) {
   return raw;
 }
 
-/// Adds `infer.to=-`, standard output, if no override has `infer.to`. Throws Error{usage} if that is a terminal.
+/// Adds `infer.to=-`, standard output, if no override has `infer.to`. Throws Error{usage} if that is a terminal, or if
+/// no override names the samples.
 std::vector<std::string> with_target(std::vector<std::string> overrides) {
-  if (std::ranges::none_of(overrides, [](const std::string& each) { return each.starts_with("infer.to="); })) {
+  const auto has = [&](std::string_view setting) {
+    return std::ranges::any_of(overrides, [&](const std::string& each) { return each.starts_with(setting); });
+  };
+  if (!has("infer.from=")) {
+    throw Error(ErrorCode::usage, "predict: name the array of samples with --from FILE.npy, or - for standard input");
+  }
+  if (!has("infer.to=")) {
     if (::isatty(STDOUT_FILENO) == 1) {
       throw Error(ErrorCode::usage,
                   "predict: predictions are a .npy file, which a terminal cannot show: name a file with "

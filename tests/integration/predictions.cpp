@@ -489,6 +489,7 @@ TEST_CASE("predict refuses what it cannot read or write before anything starts",
           "exists: choose another name, or replace it with --replace");
   refused({"runs/job", "--from", "new.npy", "--to", "nowhere/out.npy"}, "there is no folder");
   refused({"runs/job", "--from", "new.npy", "--to", "new.npy", "--replace"}, "is a file that the job reads");
+  refused({"runs/job", "--to", "out.npy"}, "predict: name the array of samples with --from FILE.npy");
   refused({"nowhere", "--from", "new.npy", "--to", "out.npy"}, "there is no run, checkpoint, weights file or job file");
   refused({"other.ini"}, "holds the model 'mlp', and the job has 'gpt'");
   refused({"runs/job", "--from", "new.npy", "--to", "out.npy", "--set", "job.trace=steps"},
