@@ -4,11 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <charconv>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "core/base/error.h"
@@ -21,6 +18,7 @@
 #include "core/graph/stored_weights.h"
 #include "core/mesh/rows.h"
 #include "core/metrics/run_files.h"
+#include "core/metrics/summary.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -54,12 +52,8 @@ bool are_outdated(const std::filesystem::path& weights, const Listed& newest) {
   if (failed) {
     return true;
   }
-  std::ifstream file(metrics::summary_path(weights.parent_path()));
-  boost::json::error_code wrong;
-  const boost::json::value summary = boost::json::parse(std::string(std::istreambuf_iterator<char>(file), {}), wrong);
-  const boost::json::object* const fields = wrong ? nullptr : summary.if_object();
-  const bool has_finished = fields != nullptr && fields->contains("status") && fields->at("status") == "finished";
-  return !has_finished && std::filesystem::last_write_time(newest.path / manifest_name) > of_weights;
+  return metrics::text_in_summary(weights.parent_path(), "status") != "finished" &&
+         std::filesystem::last_write_time(newest.path / manifest_name) > of_weights;
 }
 
 /// Calls `take` with pieces of this rank's part of a tensor, in order. `local`: the index of a piece's first element in
@@ -170,7 +164,16 @@ std::optional<job::RawJob> GivenWeights::job(std::span<const std::string> overri
   if (checkpoint_) {
     return job::read_job_text(checkpoint_->manifest().job, checkpoint_->path() / manifest_name, overrides);
   }
-  return job_file_ ? std::optional(job::read_job_file(*job_file_, overrides)) : std::nullopt;
+  if (!job_file_) {
+    return std::nullopt;
+  }
+  job::RawJob raw = job::read_job_file(*job_file_, overrides);
+  const auto model = std::ranges::find(raw.sections, "model", &job::RawSection::name);
+  const bool is_of_weights = metrics::text_in_summary(job_file_->parent_path(), "saved") == "new";
+  if (!is_of_weights && model != raw.sections.end() && !model_of(source_).empty()) {
+    *model = job_of(source_).sections.front();  // the job is perhaps that of a later run, of another model
+  }
+  return raw;
 }
 
 void GivenWeights::check() const {

@@ -66,7 +66,11 @@ std::string place_of_results(const metrics::Summary& summary, const job::Job& jo
   if (job.infer.events || (summary.steps == 0 && (has_predictions(job) || job::generates(job)))) {
     return "";
   }
-  return fmt::format("; results in {}", job.task == job::Task::infer ? target : files::human_path(output));
+  const std::filesystem::path earlier = metrics::earlier_path(output);
+  return fmt::format("; results in {}{}", job.task == job::Task::infer ? target : files::human_path(output),
+                     std::filesystem::exists(earlier, none)
+                         ? fmt::format(", those of the run before in {}", files::human_path(earlier))
+                         : "");
 }
 
 void print_results(const metrics::Summary& summary, const job::Job& job, const std::filesystem::path& output) {

@@ -177,10 +177,12 @@ std::string to_string(const DiskUse& use) {
                : text;
 }
 
-DiskLimits disk_limits(const job::Job& job) {
+DiskLimits disk_limits(const job::Job& job, bool replaces) {
   DiskLimits limits{.room = files::disk_room(job.output), .file_size = files::file_size_limit()};
   if (limits.room) {
-    limits.room->bytes += metrics::bytes_to_remove(job.output, checkpoint::kept_of(job));
+    metrics::Kept kept = checkpoint::kept_of(job);
+    kept.results = !replaces;
+    limits.room->bytes += metrics::bytes_to_remove(job.output, kept);
   }
   if (job.checkpoints.used) {
     const std::filesystem::path folder = checkpoint::checkpoint_folder(job);
@@ -258,9 +260,9 @@ std::vector<std::string> require_checkpoint_folder(const job::Job& job) {
   return {fmt::format("warning: as it is now, no checkpoint can be written to {}; the run tries all the same", why)};
 }
 
-std::vector<std::string> require_disk(const job::Job& job, const compile::Compiled& compiled) {
+std::vector<std::string> require_disk(const job::Job& job, const compile::Compiled& compiled, bool replaces) {
   std::vector<std::string> warnings =
-      require_disk(job, disk_use(job, compiled), compiled.programs.memory.peak, disk_limits(job));
+      require_disk(job, disk_use(job, compiled), compiled.programs.memory.peak, disk_limits(job, replaces));
   if (job.checkpoints.used) {
     std::ranges::move(require_checkpoint_folder(job), std::back_inserter(warnings));
   }

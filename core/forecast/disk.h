@@ -46,8 +46,9 @@ struct DiskLimits {
   std::uint64_t older_checkpoints = 0;  ///< bytes of existing checkpoints that new ones will replace
 };
 
-/// The limits for the job's folder. Files of an older run that this run will remove count as free room.
-[[nodiscard]] DiskLimits disk_limits(const job::Job& job);
+/// The limits for the job's folder. Files of an older run that this run will remove count as free room. `replaces`: it
+/// removes all of them at once.
+[[nodiscard]] DiskLimits disk_limits(const job::Job& job, bool replaces = false);
 
 /// Throws Error{job} if the job's results do not fit, or if the result or a rank's arena (a file in memory) exceeds the
 /// limit on the size of a file. Returns warnings if the results fit but the other files may not.
@@ -57,6 +58,6 @@ std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, s
 /// [checkpoint] on_failure is stop. With another on_failure, an unwritable folder causes a warning, which is returned.
 std::vector<std::string> require_checkpoint_folder(const job::Job& job);
 /// Makes all these checks, by the limits of this process. Call it before writing to the output folder.
-std::vector<std::string> require_disk(const job::Job& job, const compile::Compiled& compiled);
+std::vector<std::string> require_disk(const job::Job& job, const compile::Compiled& compiled, bool replaces);
 
 }  // namespace shardrun::forecast

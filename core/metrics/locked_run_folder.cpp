@@ -136,6 +136,35 @@ std::string describe_older(const std::filesystem::path& output) {
   return text;
 }
 
+/// Gives the files of the run in the folder second names in earlier_path(). Copies them where the file system has no
+/// second names. The run's files stay complete in one place, whenever the process is killed.
+void keep_earlier_run(const std::filesystem::path& root) {
+  const std::filesystem::path unfinished = root / ".earlier-run.tmp";
+  std::error_code failed;
+  std::filesystem::remove_all(unfinished, failed);
+  std::vector<std::filesystem::path> files;
+  for (auto entry = std::filesystem::recursive_directory_iterator(root, failed);
+       !failed && entry != std::filesystem::recursive_directory_iterator(); entry.increment(failed)) {
+    if (entry->is_regular_file() && !entry->path().filename().native().starts_with('.') &&
+        is_written_by_runs(entry->path(), root)) {
+      files.push_back(entry->path());
+    }
+  }
+  if (failed) {
+    throw files::system_error("list", root, failed.value());
+  }
+  for (const std::filesystem::path& file : files) {
+    const std::filesystem::path kept = unfinished / file.lexically_relative(root);
+    files::create_folders(kept.parent_path(), "the folder of the earlier run");
+    std::filesystem::create_hard_link(file, kept, failed);
+    if (failed && !std::filesystem::copy_file(file, kept, failed)) {
+      throw files::system_error("keep", file, failed.value());
+    }
+  }
+  std::filesystem::rename(unfinished, earlier_path(root));
+  files::sync_folder(root);
+}
+
 /// Removes the lines of later steps, and an incomplete last line.
 void keep_lines(const std::filesystem::path& path, const Kept& kept_lines) {
   std::ifstream file(path);
@@ -240,11 +269,24 @@ std::string LockedRunFolder::remove_older_run(const Kept& kept) const {
     return "";
   }
   std::string older = kept.metrics ? "" : describe_older(root());
+  const bool keeps = keeps_earlier(root(), kept);
+  if (keeps) {
+    keep_earlier_run(root());
+  }
+  if (std::error_code none; !older.empty() && std::filesystem::exists(earlier_path(root()), none)) {
+    older += fmt::format("; {} is kept in {} until this run has finished", keeps ? "it" : "the one before",
+                         files::human_path(earlier_path(root())));
+  }
   if (!kept.metrics) {
     remove_attempts(root());
   }
   remove_files(kept);
   return older;
+}
+
+void LockedRunFolder::remove_earlier_run() const noexcept {
+  std::error_code ignored;
+  std::filesystem::remove_all(earlier_path(root()), ignored);
 }
 
 void LockedRunFolder::remove_files(const Kept& kept) const {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "core/metrics/run_folder.h"
+#include "core/metrics/summary.h"
 
 namespace shardrun::metrics {
 namespace {
@@ -136,6 +137,14 @@ std::filesystem::path flight_folder(const std::filesystem::path& output) { retur
 
 std::filesystem::path attempts_path(const std::filesystem::path& output) { return output / "attempts"; }
 
+std::filesystem::path earlier_path(const std::filesystem::path& output) { return output / "earlier-run"; }
+
+bool keeps_earlier(const std::filesystem::path& output, const Kept& kept) {
+  std::error_code none;
+  return kept.results && kept.step < 0 && !std::filesystem::exists(earlier_path(output), none) &&
+         text_in_summary(output, "saved") == "new";
+}
+
 std::filesystem::path lock_path(const std::filesystem::path& output) { return output / lock_name; }
 
 bool is_of_a_run(const std::filesystem::path& output) {
@@ -161,6 +170,9 @@ std::filesystem::path foreign_result(const std::filesystem::path& output, const 
 }
 
 bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem::path& output) {
+  const auto lies_below = [](const std::filesystem::path& path, const std::filesystem::path& folder) {
+    return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
+  };
   const auto lies_in = [](const std::filesystem::path& path, const std::filesystem::path& folder) {
     std::error_code none;  // the folder may not exist
     return std::filesystem::weakly_canonical(path.parent_path(), none) ==
@@ -168,6 +180,10 @@ bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem
   };
   std::error_code failed;
   const std::filesystem::path target = std::filesystem::canonical(file, failed);
+  const std::filesystem::path whole = std::filesystem::canonical(output, failed);
+  if (lies_below(target, attempts_path(whole)) || lies_below(target, earlier_path(whole))) {
+    return true;
+  }
   for (const std::filesystem::path& path : {file, target}) {
     const std::string name = path.filename().string();
     if (lies_in(path, output) && (is_result(name) || is_unfinished(name) || name == lock_path(output).filename())) {
@@ -186,7 +202,7 @@ bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem
 }
 
 std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& kept) {
-  if (!is_of_a_run(output)) {
+  if (!is_of_a_run(output) || keeps_earlier(output, kept)) {
     return 0;
   }
   std::error_code none;

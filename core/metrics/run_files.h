@@ -49,6 +49,9 @@ namespace shardrun::metrics {
 /// attempt's summary.json, log and flight records.
 [[nodiscard]] std::filesystem::path attempts_path(const std::filesystem::path& output);
 
+/// The folder of an earlier run whose results are kept until a later run in the same folder has finished.
+[[nodiscard]] std::filesystem::path earlier_path(const std::filesystem::path& output);
+
 /// The file that a run locks, in addition to the folder.
 [[nodiscard]] std::filesystem::path lock_path(const std::filesystem::path& output);
 
@@ -58,7 +61,11 @@ struct Kept {
   std::int64_t step = -1;      ///< saved states up to this step are kept
   bool metrics =
       false;  ///< lines of metrics.jsonl and ranks.jsonl up to this step are kept, too, because the run continues
+  bool results = false;  ///< a run that has saved results is kept in earlier_path(), unless another is there already
 };
+
+/// Whether the run in the folder is to be kept in earlier_path().
+[[nodiscard]] bool keeps_earlier(const std::filesystem::path& output, const Kept& kept);
 
 /// Whether a run has ever held the folder.
 [[nodiscard]] bool is_of_a_run(const std::filesystem::path& output);

@@ -1,12 +1,15 @@
 #include "core/metrics/summary.h"
 
 #include <boost/json.hpp>
+#include <fstream>
+#include <iterator>
 #include <string_view>
 
 #include "core/base/error.h"
 #include "core/files/atomic_file.h"
 #include "core/files/json.h"
 #include "core/metrics/json_text.h"
+#include "core/metrics/run_files.h"
 
 namespace shardrun::metrics {
 namespace {
@@ -274,6 +277,15 @@ Summary parse_summary(std::string_view json) {
   } catch (const std::exception& error) {
     throw Error(ErrorCode::internal, std::string("a rank's summary cannot be read: ") + error.what());
   }
+}
+
+std::string text_in_summary(const std::filesystem::path& output, std::string_view field) {
+  std::ifstream file(summary_path(output));
+  boost::system::error_code failed;
+  const value summary = boost::json::parse(std::string(std::istreambuf_iterator<char>(file), {}), failed);
+  const object* const fields = failed ? nullptr : summary.if_object();
+  const value* const found = fields == nullptr ? nullptr : fields->if_contains(field);
+  return found != nullptr && found->is_string() ? std::string(found->as_string()) : "";
 }
 
 void write_summary(const std::filesystem::path& path, const Summary& summary) {

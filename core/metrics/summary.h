@@ -82,7 +82,7 @@ struct Summary {
   std::int64_t steps = 0;
   double seconds = 0;
   std::optional<double> loss;      ///< of the last step; nothing if there was none
-  std::optional<double> val_loss;  ///< the last measured validation loss
+  std::optional<double> val_loss;  ///< the last that this run measured
   std::int64_t parameters = 0;
   std::uint64_t data_bytes = 0;  ///< memory of the tokens of texts on each host, for all its ranks
   double tokens_per_s = 0;
@@ -108,6 +108,9 @@ struct Summary {
 
 /// Parses a rank's to_json(), without origin, attempts, `saved`, `strangers`, slow ranks. Throws Error{internal}.
 [[nodiscard]] Summary parse_summary(std::string_view json);
+
+/// The text of a field of a run's summary; "" if there is none.
+[[nodiscard]] std::string text_in_summary(const std::filesystem::path& output, std::string_view field);
 
 /// Throws Error{io}; then the path keeps its earlier content.
 void write_summary(const std::filesystem::path& path, const Summary& summary);

@@ -65,7 +65,7 @@ Prepared prepare(const job::Job& job, const Preparing& preparing) {
     if (!preparing.replaces) {
       require_same_job(job, prepared.compiled);
     }
-    append(forecast::require_disk(job, prepared.compiled), prepared.notices);
+    append(forecast::require_disk(job, prepared.compiled, preparing.replaces), prepared.notices);
   }
   if (job.restarts > 0 && !preparing.restarted_by.empty()) {
     prepared.notices.push_back(

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -19,7 +17,7 @@
 #include "core/files/folder.h"
 #include "core/forecast/disk.h"
 #include "core/job/output.h"
-#include "core/metrics/run_files.h"
+#include "core/metrics/summary.h"
 #include "core/run/earlier_run.h"
 #include "core/run/requirements.h"
 
@@ -32,12 +30,7 @@ namespace {
 
 /// Whether the last run in the folder completed. A run that was stopped after the last step may lack its sample.
 bool has_finished(const std::filesystem::path& output) {
-  std::ifstream file(metrics::summary_path(output));
-  boost::system::error_code failed;
-  const boost::json::value summary = boost::json::parse(std::string(std::istreambuf_iterator<char>(file), {}), failed);
-  const boost::json::object* const fields = failed ? nullptr : summary.if_object();
-  const boost::json::value* const status = fields == nullptr ? nullptr : fields->if_contains("status");
-  return status != nullptr && *status == "finished";
+  return metrics::text_in_summary(output, "status") == "finished";
 }
 
 }  // namespace

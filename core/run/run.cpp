@@ -13,6 +13,7 @@
 #include "core/files/atomic_file.h"
 #include "core/metrics/log.h"
 #include "core/run/earlier_run.h"
+#include "core/train/steps.h"
 #include "core/train/tracer.h"
 
 namespace shardrun::run {
@@ -54,7 +55,9 @@ std::string Run::begin(const checkpoint::OpenCheckpoint* resumed) {
                                resumed == nullptr ? 0 : resumed->manifest().step);  // another run may have saved
     checkpoint::remove_unfinished_checkpoints(checkpoint::checkpoint_folder(job_));
   }
-  std::string older = locked_folder_.remove_older_run(checkpoint::kept_of(job_, resumed));
+  metrics::Kept kept = checkpoint::kept_of(job_, resumed);
+  kept.results = !settings_.replaces;
+  std::string older = locked_folder_.remove_older_run(kept);
   write_job();
   return older;
 }
@@ -119,6 +122,9 @@ void Run::write_summary(metrics::Summary& summary) noexcept {
   }
   if (!locked_folder_.folder().is_owned()) {
     return;
+  }
+  if (summary.status == "finished" && summary.saved == to_string(metrics::Saved::fresh)) {
+    locked_folder_.remove_earlier_run();  // before the summary, so that no finished run has another beside it
   }
   try {
     metrics::write_summary(metrics::summary_path(locked_folder_.root()), summary);

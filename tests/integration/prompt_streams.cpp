@@ -1,5 +1,7 @@
 // Where prompts come from and answers go: files, pipes and the command line, and what is refused.
 
+#include <csignal>
+
 #include "tests/integration/generation.h"
 #include "tests/support/catch.h"
 
@@ -189,4 +191,23 @@ exec 3> in
 until grep -q arena out || ! kill -0 $program; do sleep 0.05; done
 kill -TERM $program; wait $program; echo "$?"; cat answers.jsonl; cat out)sh");
   CHECK_THAT(replacing.out, Contains("143\nold\n") && !Contains("results in"));
+}
+
+TEST_CASE("weights beside the job of a later run are applied as their own model", "[generate]") {
+  const JobFolder job;
+  write_file(job.path() / "prompts.jsonl", "{\"prompt\": \"the \", \"logprobs\": true}\n");
+  REQUIRE(job.run({"model.heads=2", "train.steps=5"}).code == 0);
+  const Ended before = generate(job, {});
+  REQUIRE(before.code == 0);
+  bool killed = false;
+  run_program(job.path(), with_settings({"job.ini"}, {"model.heads=1", "train.steps=1000000", "train.log_every=1"}),
+              [&](pid_t process, std::string_view out) {
+                if (!killed && out.find("step 2/") != std::string_view::npos) {
+                  killed = ::kill(process, SIGKILL) == 0;
+                }
+              });
+  REQUIRE(killed);
+  REQUIRE_THAT(read_file(job.path() / "run/job.ini"), Contains("\nheads = 1\n"));
+
+  CHECK(generate(job, {}).out == before.out);
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -129,6 +130,55 @@ TEST_CASE("a run that replaces another says so, and leaves only its own results"
     CHECK(read_file(job.path() / "run/summary.json") == summary);
     CHECK(std::filesystem::exists(job.path() / "run/sample.txt"));
   }
+}
+
+TEST_CASE("a run that another replaces is kept until that one has finished", "[program]") {
+  const JobFolder job;
+  const std::string ranks = GENERATE("1", "2");
+  const auto settings = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"job.ranks=" + ranks, ranks == "1" ? "job.strategy=single" : "job.strategy=dp"});
+    return with_settings({"job.ini"}, more);
+  };
+  const auto stopped = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = settings({"train.steps=1000000", "train.log_every=1"});
+    words.insert(words.end(), more.begin(), more.end());
+    bool asked = false;
+    return run_program(job.path(), words, [&](pid_t process, std::string_view out) {
+      if (!asked && out.find("step 2/") != std::string_view::npos) {
+        asked = true;
+        ::kill(process, SIGINT);
+      }
+    });
+  };
+  const auto contents = [&](const std::filesystem::path& folder) {
+    std::map<std::string, std::string> found;
+    for (const std::string& name : files_below(folder)) {
+      found[name] = name == ".lock" || name.starts_with("earlier-run/") ? "" : read_file(folder / name);
+    }
+    found.erase(".lock");
+    return found;
+  };
+  REQUIRE(run_program(job.path(), settings({"train.steps=3", "train.sample=20"})).code == 0);
+  const auto earlier = contents(job.path() / "run");
+  REQUIRE(earlier.contains("sample.txt"));
+  const std::filesystem::path kept = job.path() / "run/earlier-run";
+
+  const Ended first = stopped({});
+  CHECK(first.code == 128 + SIGINT);
+  CHECK_THAT(first.out, Contains("replaces the run in run (finished after 3 steps, ") &&
+                            Contains("; it is kept in run/earlier-run until this run has finished\n") &&
+                            Contains("; results in run, those of the run before in run/earlier-run\n"));
+  CHECK(contents(kept) == earlier);
+  CHECK(read_file(job.path() / "run/weights.safetensors") != earlier.at("weights.safetensors"));
+  CHECK_THAT(stopped({}).out, Contains("; the one before is kept in run/earlier-run until"));
+  CHECK(contents(kept) == earlier);
+  CHECK(run_program(job.path(), {"generate", "run/earlier-run", "--tokens", "3"}).code == 0);
+  CHECK(run_program(job.path(), {"report", "run/earlier-run"}).code == 0);
+
+  CHECK(run_program(job.path(), settings({"train.steps=3"})).code == 0);
+  CHECK_FALSE(std::filesystem::exists(kept));
+  CHECK(stopped({"--replace"}).code == 128 + SIGINT);
+  CHECK_FALSE(std::filesystem::exists(kept));
 }
 
 TEST_CASE("a run of a different job is replaced only if --replace says so", "[program]") {

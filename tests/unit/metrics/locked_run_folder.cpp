@@ -212,6 +212,48 @@ TEST_CASE("the notice of a replaced run says how it ended", "[metrics]") {
   CHECK_THAT(run.remove_older_run(), EndsWith("/run, which did not come to its end"));
 }
 
+TEST_CASE("a run that has saved results is kept beside the next one", "[metrics]") {
+  const TemporaryFolder folder;
+  const LockedRunFolder run(held_before(folder / "run"));
+  const std::vector<std::string> names = {"job.ini",        "weights.safetensors", "metrics.jsonl",
+                                          "log/rank-0.log", "outputs/wave.npy",    "attempts/1/summary.json"};
+  for (const std::string& name : names) {
+    std::filesystem::create_directories((run.path() / name).parent_path());
+    write_file(run.path() / name, "of " + name);
+  }
+  write_file(run.path() / "notes.txt", "mine");
+  write_file(summary_path(run.path()), R"({"status": "stopped", "saved": "earlier"})");
+  CHECK_FALSE(keeps_earlier(run.path(), {.results = true}));
+  const std::string summary = R"({"status": "stopped", "saved": "new"})";
+  write_file(summary_path(run.path()), summary);
+  CHECK_FALSE(keeps_earlier(run.path(), {}));
+  CHECK_FALSE(keeps_earlier(run.path(), {.step = 100, .results = true}));
+  CHECK(bytes_to_remove(run.path(), {}) > 0);
+  CHECK(bytes_to_remove(run.path(), {.results = true}) == 0);
+  std::filesystem::create_directories(run.path() / ".earlier-run.tmp");  // a process was killed while it began to keep
+  write_file(run.path() / ".earlier-run.tmp/old.txt", "");
+
+  CHECK_THAT(run.remove_older_run({.results = true}),
+             EndsWith("; it is kept in " + (run.path() / "earlier-run").string() + " until this run has finished"));
+
+  for (const std::string& name : names) {
+    CHECK(read_file(earlier_path(run.path()) / name) == "of " + name);
+    CHECK(is_written_by_runs(earlier_path(run.path()) / name, run.path()));
+  }
+  CHECK(read_file(earlier_path(run.path()) / "summary.json") == summary);
+  CHECK_FALSE(std::filesystem::exists(earlier_path(run.path()) / "notes.txt"));
+  CHECK_FALSE(std::filesystem::exists(earlier_path(run.path()) / "old.txt"));
+  CHECK_FALSE(std::filesystem::exists(metrics_path(run.path())));
+  CHECK(std::filesystem::exists(weights_path(run.path())));
+
+  write_file(summary_path(run.path()), summary);
+  CHECK_THAT(run.remove_older_run({.results = true}), Contains("; the one before is kept in "));
+  CHECK(read_file(earlier_path(run.path()) / "metrics.jsonl") == "of metrics.jsonl");
+  run.remove_earlier_run();
+  CHECK_FALSE(std::filesystem::exists(earlier_path(run.path())));
+  CHECK(read_file(run.path() / "notes.txt") == "mine");
+}
+
 TEST_CASE("unfinished files of killed processes are removed, and everything else stays", "[metrics]") {
   const bool by_next_run = GENERATE(false, true);
   const TemporaryFolder folder;
