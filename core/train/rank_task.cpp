@@ -89,7 +89,6 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
   first_ = compiled.resumed != nullptr ? first_position(compiled)
                                        : checkpoint::Position{.step = done, .samples = done * compiled.iterated_rows};
   record_.summary.loss = first_.loss;
-  record_.summary.val_loss = first_.val_loss;
   last_step_ = compiled.saved_state.steps + job::steps_of(job);
   const bool trains = job.task == job::Task::train;
   record_.keep_also({.csv = job.metrics.csv,
@@ -390,7 +389,7 @@ void RankTask::save_checkpoint(bool at_end) {
                         .samples = checkpoint::samples_after(job_, first_, step),
                         .evaluated = evaluated_,
                         .loss = record_.summary.loss,
-                        .val_loss = record_.summary.val_loss},
+                        .val_loss = record_.summary.val_loss ? record_.summary.val_loss : first_.val_loss},
                        at_end);
 }
 

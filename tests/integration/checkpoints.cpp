@@ -226,6 +226,30 @@ TEST_CASE("a run that is asked to stop saves a checkpoint, and prints the comman
   }
 }
 
+TEST_CASE("a run that goes on tells no validation loss that an earlier one has measured", "[program]") {
+  const JobFolder job;
+  const Settings kind = GENERATE(Settings{}, Settings{"job.strategy=dp", "job.ranks=2"});
+  REQUIRE(job.run(joined(kind, {"train.steps=2", "train.eval_every=2", "checkpoint.every=2"})).code == 0);
+  const json::value measured = job.summary().at("val_loss");
+  REQUIRE(measured.is_double());
+  const Settings on = {"train.steps=1000000", "train.eval_every=0", "train.log_every=1", "checkpoint.resume=auto"};
+  bool asked = false;
+
+  const Ended stopped =
+      run_program(job.path(), with_settings({"job.ini"}, joined(kind, on)), [&](pid_t process, std::string_view out) {
+        if (!asked && out.find("step 4/") != std::string_view::npos) {
+          asked = true;
+          ::kill(process, SIGTERM);
+        }
+      });
+
+  CHECK(stopped.code == 75);
+  CHECK_THAT(stopped.out, Contains("stopped after ") && !Contains("validation loss"));
+  CHECK(job.summary().at("val_loss").is_null());
+  const std::string last = fmt::format("{:06}", 2 + job.summary().at("steps").to_number<std::int64_t>());
+  CHECK(read_json(job.path() / "run/checkpoints" / ("step-" + last) / "manifest.json").at("val_loss") == measured);
+}
+
 TEST_CASE("a run stops and saves before its time limit", "[program]") {
   const JobFolder job;
   const Ended ended = job.run({"train.steps=1000000000", "train.eval_every=1000000000", "checkpoint.keep=1",
