@@ -89,7 +89,15 @@ AtomicFile::~AtomicFile() {
   }
 }
 
-void AtomicFile::write(std::span<const std::byte> bytes) { write_all(file_, bytes, path_); }
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  const off_t begin = ::lseek(file_.get(), 0, SEEK_CUR);
+  try {
+    write_all(file_, bytes, path_);
+  } catch (const Error&) {
+    static_cast<void>(::ftruncate(file_.get(), begin) == 0 && ::lseek(file_.get(), begin, SEEK_SET) == begin);
+    throw;
+  }
+}
 
 void AtomicFile::reserve(std::uint64_t bytes) {
   const auto size = static_cast<off_t>(bytes);

@@ -23,7 +23,7 @@ class AtomicFile {
 
   /// Reserves disk space for `bytes` bytes of zeros, if the file system can. Throws Error{io}, also if space is short.
   void reserve(std::uint64_t bytes);
-  /// Appends bytes after those of the last write() or write_at(). Throws Error{io}.
+  /// Appends all bytes after those of the last write() or write_at(), or none. Throws Error{io}.
   void write(std::span<const std::byte> bytes);
   /// Writes at an offset. The next write() continues after these bytes. Bytes that are never written are zeros.
   /// Throws Error{io}.

@@ -98,7 +98,12 @@ class GenerateTask : private StreamTask {
         await_writing();
         record_.now_at("");  // the first prompt can come late, so nothing is shown until then
       }
-      generate(executor, language);
+      try {
+        generate(executor, language);
+      } catch (...) {
+        keep_answers();
+        throw;
+      }
       end_streams();
       return signal_;
     });

@@ -13,6 +13,7 @@
 #include "core/base/human.h"
 #include "core/data/npy.h"
 #include "core/device/elements.h"
+#include "core/files/folder.h"
 #include "core/infer/prompts.h"
 
 namespace shardrun::train {
@@ -111,10 +112,11 @@ void Predictions::put(std::span<const std::byte> bytes) {
   }
 }
 
-void Predictions::commit() {
+bool Predictions::commit() {
   if (file_) {
     file_->commit();
   }
+  return file_.has_value();
 }
 
 data::InputStream StreamTask::open_input() {
@@ -269,7 +271,18 @@ void StreamTask::end_streams() {
     record_.say(fmt::format("{}{}", counted(counted_, lines_ ? "answer" : "record"),
                             skipped_ == 0 ? "" : fmt::format(", {} malformed and skipped", skipped_)));
   }
-  predictions_->commit();
+  static_cast<void>(predictions_->commit());
+}
+
+void StreamTask::keep_answers() noexcept {
+  try {
+    if (lines_ && counted_ > 0 && predictions_->commit()) {
+      record_.say(fmt::format("{} complete before the failure, in {}", counted(counted_, "answer"),
+                              files::human_path(job_.infer.to)));
+    }
+  } catch (const std::exception&) {
+    // The failure itself matters more.
+  }
 }
 
 Error wrong_shape(const data::NpyRecord& record, const std::vector<std::int64_t>& sample) {

@@ -18,8 +18,8 @@ namespace shardrun::train {
 /// The output of predictions: a file, which appears once it is complete, or a stream.
 class Predictions {
  public:
-  /// Opens `to` unless it is a file, and waits until a pipe has a reader. `standard`: the descriptor of standard output.
-  /// `waiting`: as for data::NpyWriter. If it returns false, what is put later is dropped.
+  /// Opens `to` unless it is a file, and waits until a pipe has a reader. `standard`: the descriptor of standard
+  /// output. `waiting`: as for data::NpyWriter. If it returns false, what is put later is dropped.
   Predictions(const std::filesystem::path& to, int standard, const data::Waiting& waiting);
 
   /// Creates the file, if `to` is one. A file made by the constructor would stay after a signal before the first step.
@@ -31,7 +31,8 @@ class Predictions {
   void write(std::span<const std::byte> elements);
   /// Writes bytes as they are.
   void put(std::span<const std::byte> bytes);
-  void commit();
+  /// Completes the file. Returns whether `to` is one. Throws Error{io}.
+  bool commit();
 
  private:
   std::filesystem::path path_;  ///< of the file
@@ -76,6 +77,8 @@ class StreamTask : protected RankTask {
   void tell_progress(std::string_view what, std::int64_t done, std::int64_t total);
   /// Ends the stream of records. Completes the file of predictions; one of arrays only if no rank was asked to stop.
   void end_streams();
+  /// After a failure: completes the file with the answers that are complete, if there are any.
+  void keep_answers() noexcept;
 
   std::optional<Predictions> predictions_;  ///< on the first rank
   std::int64_t counted_ = 0;                ///< records whose predictions are written

@@ -193,6 +193,36 @@ kill -TERM $program; wait $program; echo "$?"; cat answers.jsonl; cat out)sh");
   CHECK_THAT(replacing.out, Contains("143\nold\n") && !Contains("results in"));
 }
 
+TEST_CASE("a job that fails keeps the answers that are complete", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  for (const char* const split : {"--ranks 1", "--ranks 2 --strategy pp"}) {
+    const std::string script = R"sh(rm -f answers.jsonl
+(for i in 1 2 3 4 5; do echo '{"prompt": "a"}'; done; echo '{"promt": "a"}') |
+"$0" generate run --prompts - --to answers.jsonl --tokens 3 --set infer.slots=1 )sh" +
+                               std::string(split) + R"sh( > out; echo "$?"; cat answers.jsonl)sh";
+    const Ended ended = run_script(job.path(), script);
+    INFO(split << ended.err);
+    CHECK_THAT(ended.out, Catch::StartsWith("1\n{\"line\":1,") && Contains("\n{\"line\":2,"));
+    CHECK_THAT(ended.err, Contains("standard input:6: "));
+    CHECK_THAT(read_file(job.path() / "out"), Contains(" answers complete before the failure, in answers.jsonl\n"));
+  }
+}
+
+TEST_CASE("a job of which a rank is killed keeps the answers that are complete", "[generate]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const Ended ended = run_script(job.path(), R"sh(mkfifo in
+"$0" generate run --prompts - --to answers.jsonl --tokens 3 --ranks 2 --strategy pp < in > out & program=$!
+exec 3> in; echo '{"prompt": "a"}' >&3
+until [ -n "$(find . -name '*answers.jsonl*' -size +0)" ] || ! kill -0 $program; do sleep 0.05; done
+set -- $(cat /proc/$program/task/$program/children); kill -KILL $2
+wait $program; echo "$?"; cat answers.jsonl)sh");
+  INFO(ended.err);
+  CHECK_THAT(ended.out, Contains("1\n{\"line\":1,"));
+  CHECK_THAT(ended.err, Contains("rank 1 (pid ") && Contains("was killed by signal 9"));
+}
+
 TEST_CASE("weights beside the job of a later run are applied as their own model", "[generate]") {
   const JobFolder job;
   write_file(job.path() / "prompts.jsonl", "{\"prompt\": \"the \", \"logprobs\": true}\n");

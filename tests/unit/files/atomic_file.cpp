@@ -87,6 +87,20 @@ TEST_CASE("a write that is cut short by the disk fails, and the old file stays",
   CHECK(files_in(folder.path()) == 1);
 }
 
+TEST_CASE("bytes that the disk takes only in part are not appended", "[files]") {
+  const TemporaryFolder folder;
+  AtomicFile file(folder / "file");
+  file.write(bytes_of("a line\n"));
+  {
+    const FileSizeLimit limit(4096);
+    CHECK_THAT(error_of([&] { file.write(bytes_of(std::string(10000, 'x'))); }), StartsWith("1: cannot write '"));
+  }
+
+  file.commit();
+
+  CHECK(read_file(folder / "file") == "a line\n");
+}
+
 TEST_CASE("a full device is reported with its path and advice", "[files]") {
   const FileDescriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   REQUIRE(full.is_open());
