@@ -281,6 +281,7 @@ int measure_as_rank(const Settings& settings, const launch::RankContext& context
   const auto attempt = [&] {
     rank = std::make_unique<Rank>(context, to_text(settings),
                                   context.is_hosted ? Rank::Clock::now() + longest_join : Rank::no_deadline);
+    rank->meet();
     measuring.emplace(settings, *rank, stop_signal);
     const int code = measuring->run();
     measuring.reset();

@@ -53,16 +53,14 @@ class Rank::Connection : public StoreClient {
 };
 
 Rank::Rank(RankContext context, const std::string& job, Deadline deadline)
-    : context_(std::move(context)), connection_(std::make_unique<Connection>(settings_of(context_, job), deadline)) {
-  if (context_.is_hosted) {
-    learn_world();
-  }
-}
+    : context_(std::move(context)), connection_(std::make_unique<Connection>(settings_of(context_, job), deadline)) {}
 
 Rank::~Rank() = default;
 
-/// Waits without a deadline: the store's host ends the job if a rank does not join in time.
-void Rank::learn_world() {
+void Rank::meet() {
+  if (!context_.is_hosted) {
+    return;
+  }
   context_.run = get("run", no_deadline);
   std::istringstream words(get("machines", no_deadline));
   context_.machines.assign(std::istream_iterator<std::uint32_t>(words), std::istream_iterator<std::uint32_t>());

@@ -32,7 +32,7 @@ struct RankContext {
   std::string own_address = {};  ///< where others reach this machine; empty: this end of the control connection
 
   // Set for a rank that another launcher started. Rank 0's process then does the launcher's work.
-  bool is_hosted = false;  ///< then `run` and `machines` are known only once all ranks have joined
+  bool is_hosted = false;  ///< then `run` and `machines` are known only after Rank::meet()
   /// How long rank 0's process may be silent before this rank counts it as lost; 0: forever.
   std::chrono::milliseconds silence{0};
   std::chrono::milliseconds grace{0};  ///< from an abort until this process ends itself, whatever it is doing; 0: never
@@ -60,6 +60,11 @@ class Rank {
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
   ~Rank();  ///< does not wait for any other process
+
+  /// Waits until all ranks have joined, and completes the context of a hosted rank. Called once, before the functions
+  /// below; others than hosted ranks need not call it. Waits without a deadline: the store's host ends the job if a
+  /// rank does not join in time. Throws Error{aborted} then.
+  void meet();
 
   [[nodiscard]] int rank() const noexcept { return context_.rank; }
   [[nodiscard]] int world_size() const noexcept { return context_.world_size; }
@@ -106,7 +111,8 @@ class Rank {
   /// before other ranks notice that this rank is gone. After a consequence, also waits for the abort. The wait ends
   /// early if the connection is lost, and after 2 s. If the job is already aborted, the failure counts as a
   /// consequence, whatever `kind` says. `awaited`: the rank for which this one waited until a timeout; that rank then
-  /// counts as the cause. Returns whether the launcher knows of the failure; if not, nobody else will report it.
+  /// counts as the cause. Returns whether the launcher knows of the failure, or has itself aborted the job before it;
+  /// if not, nobody else will report it.
   bool fail(FailureKind kind, std::string_view text, std::optional<int> awaited = std::nullopt) noexcept;
 
   /// Leaves the job. Only await_end() can follow. Waits until the launcher has read everything sent before. A later
@@ -119,8 +125,6 @@ class Rank {
   void await_end(Deadline deadline) noexcept;
 
  private:
-  void learn_world();
-
   RankContext context_;
   class Connection;
   std::unique_ptr<Connection> connection_;

@@ -201,7 +201,7 @@ bool StoreClient::fail(FailureKind kind, std::string_view text, std::optional<in
   wait(lock, deadline, [&] {
     return (connection_lost_ && (abort_reason_ || farewell_)) || (failure_noted_ && (own || abort_reason_));
   });
-  return failure_noted_;
+  return failure_noted_ || (!own && ended_by_listener_);
 }
 
 void StoreClient::goodbye(Deadline deadline) {

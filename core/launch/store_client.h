@@ -192,6 +192,7 @@ class StoreClient {
   bool connection_lost_ = false;
   bool resumed_ = false;
   bool failure_noted_ = false;
+  bool ended_by_listener_ = false;  ///< the listener has aborted the job, so it knows that the job has failed
   bool farewell_ = false;
   std::uint64_t next_request_ = 0;
   std::map<std::uint64_t, std::optional<std::string>> requests_;  ///< open requests; a value is set once it has arrived

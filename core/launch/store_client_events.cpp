@@ -48,6 +48,10 @@ void StoreClient::handle(FrameType type, std::string_view payload) {
     case FrameType::abort: {
       // The launcher is told first, because later failures of this rank may be consequences of the abort.
       const std::string reason(reader.bytes());
+      {
+        const std::lock_guard lock(mutex_);
+        ended_by_listener_ = true;
+      }
       return connection_->send(FrameWriter(FrameType::abort_heard).finish(), [this, reason] { abort(reason); });
     }
     case FrameType::stop: stop_signal_ = static_cast<int>(reader.u32()); return;

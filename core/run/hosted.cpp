@@ -13,6 +13,7 @@
 #include "core/base/process.h"
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
+#include "core/base/text.h"
 #include "core/compile/compile.h"
 #include "core/launch/process.h"
 #include "core/launch/signals.h"
@@ -62,8 +63,6 @@ std::string own_address() {
 /// Checks everything that can be checked before ranks wait for each other. The data are opened here, and checked by one
 /// rank of each machine.
 compile::Compiled check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
-  require_whole_world(job, world);
-  static_cast<void>(own_address());  // refuses an invalid address first
   std::optional<LocalDisplay> display;
   if (world.rank == 0) {
     display.emplace(job, settings);
@@ -188,6 +187,39 @@ class First {
   std::optional<launch::StoreHost> host_;  // destroyed first, because it calls the other members
 };
 
+/// Finds out how ranks find the first one. Throws what all ranks find alike, so that none waits for another.
+Rendezvous rendezvous_in(const job::Job& job, const Messengers& messengers, const launch::World& world) {
+  require_whole_world(job, world);
+  static_cast<void>(own_address());  // refuses an invalid address first
+  return rendezvous_of(messengers, world);
+}
+
+/// Meets the other ranks for no more than telling them that this rank, the first, cannot begin. They would wait for it.
+void refuse_all(const job::Job& job, const launch::World& world, const RunSettings& settings, Rendezvous& rendezvous,
+                const Error& refusal) {
+  launch::Invitation invitation = invitation_of(rendezvous, world);
+  launch::HostSettings hosting = host_settings(world, invitation, silence_of(job), job::canonical_text(job));
+  hosting.stop_signal = settings.stop_signal;
+  hosting.on_notice = [&](std::string_view line) {
+    write_to_standard_error(fmt::format("{}, because this one has failed: {}\n", line, printable(refusal.message())));
+  };
+  std::optional<launch::StoreHost> host;
+  try {
+    host.emplace(std::move(hosting));
+  } catch (const Error&) {
+    static_cast<void>(invite(rendezvous, world, {.master = {.address = "none"}}));
+    return;
+  }
+  host->start();
+  invitation.master.port = host->port();
+  if (invite(rendezvous, world, invitation)) {
+    host->expect_ranks();
+    const launch::RankContext context = hosted_context(world, invitation, silence_of(job));
+    static_cast<void>(run_as_rank(job, context, false, {.refusal = &refusal}));
+    static_cast<void>(host->wait());
+  }
+}
+
 }  // namespace
 
 std::int64_t ranks_here(const launch::World& world) {
@@ -236,22 +268,21 @@ void raise_limits(const launch::World& world) {
 
 int run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings,
                      const std::function<int(const metrics::Summary&)>& tell) {
-  compile::Compiled compiled;
-  try {
-    compiled = check_before(job, world, settings);
-  } catch (const Stopped& stopped) {
-    return tell(stopped_early(job, stopped.signal(), "before the ranks met"));
-  }
   raise_limits(world);
   const Messengers messengers = messengers_of(job);
-  Rendezvous rendezvous = rendezvous_of(messengers, world);
+  Rendezvous rendezvous = rendezvous_in(job, messengers, world);
+  compile::Compiled compiled;
   std::optional<First> first;
   launch::Invitation invitation;
   try {
+    compiled = check_before(job, world, settings);
     first.emplace(job, world, settings);
     invitation = first->host(rendezvous, compiled.resumed.get());
-  } catch (const Error&) {
-    static_cast<void>(invite(rendezvous, world, {.master = {.address = "none"}}));
+  } catch (const Stopped& stopped) {
+    return tell(stopped_early(job, stopped.signal(), "before the ranks met"));
+  } catch (const Error& refusal) {
+    first.reset();  // its port is needed
+    refuse_all(job, world, settings, rendezvous, refusal);
     throw;
   }
   if (!invite(rendezvous, world, invitation)) {
@@ -262,15 +293,26 @@ int run_hosted_first(const job::Job& job, const launch::World& world, const RunS
 
 int run_hosted_other(const job::Job& job, const launch::World& world, const RunSettings& settings,
                      const std::function<void()>& on_join) {
-  compile::Compiled compiled = check_before(job, world, settings);
   const Messengers messengers = messengers_of(job);
-  Rendezvous rendezvous = rendezvous_of(messengers, world);
+  Rendezvous rendezvous = rendezvous_in(job, messengers, world);
+  compile::Compiled compiled;
+  std::optional<Error> refusal;
+  try {
+    compiled = check_before(job, world, settings);
+  } catch (const Error& error) {
+    refusal = error;  // told at once, because the first rank may never come
+    write_to_standard_error(fmt::format("shardrun: {}\n", printable_lines(error.message())));
+  }
   const launch::Invitation invitation = hear_invitation(messengers, rendezvous, world);
   if (invitation.master.port == 0) {
     throw Error(ErrorCode::io, fmt::format("rank {}: rank 0 could not begin, and says why", world.rank));
   }
-  return run_as_rank(job, hosted_context(world, invitation, silence_of(job)), settings.profile,
-                     {.compiled = std::move(compiled), .on_join = on_join, .stop_signal = settings.stop_signal});
+  const int code = run_as_rank(job, hosted_context(world, invitation, silence_of(job)), settings.profile,
+                               {.compiled = std::move(compiled),
+                                .on_join = on_join,
+                                .stop_signal = settings.stop_signal,
+                                .refusal = refusal ? &*refusal : nullptr});
+  return refusal ? exit_code(refusal->code()) : code;
 }
 
 }  // namespace shardrun::run

@@ -51,8 +51,8 @@ Prepared prepare(const job::Job& job, const Preparing& preparing) {
   if (!job.weights.empty() && weights != nullptr && !has_own_context && !weights->note().empty()) {
     prepared.notices.push_back(weights->note());
   }
-  if (preparing.writes) {
-    require_outputs(job, preparing.rank, preparing.replaces_file);
+  if (preparing.writes && preparing.rank == 0) {
+    require_outputs(job, preparing.replaces_file);
   }
   if (job::generates(job) && job.infer.slots == 0) {
     prepared.notices.push_back(fmt::format("slots = auto: {} at once", counted(prepared.compiled.slots, "prompt")));
@@ -62,7 +62,7 @@ Prepared prepare(const job::Job& job, const Preparing& preparing) {
     require_launchable(job, prepared.compiled);
   }
   if (preparing.writes) {
-    if (!preparing.replaces) {
+    if (!preparing.replaces && preparing.rank == 0) {
       require_same_job(job, prepared.compiled);
     }
     append(forecast::require_disk(job, prepared.compiled, preparing.replaces), prepared.notices);

@@ -291,6 +291,10 @@ class RankProcess {
   /// ranks agree.
   void join() {
     rank_ = std::make_unique<launch::Rank>(context_, job::canonical_text(job_), latest_join(context_));
+    rank_->meet();
+    if (inputs_.refusal != nullptr) {
+      throw Error(*inputs_.refusal);
+    }
     rank_->on_abort([](const std::string&) { request_stop(SIGTERM); });  // also ends waits for other things than ranks
     if (inputs_.on_join) {
       inputs_.on_join();
@@ -334,7 +338,8 @@ class RankProcess {
     const bool is_noted = rank_ != nullptr && rank_->fail(kind, text, awaited);
     // The first rank's own process reports the job's result, which includes the reason of its own abort.
     const bool is_told_here = context_.is_hosted && context_.rank == 0 && kind == launch::FailureKind::consequence;
-    const bool is_untold = !is_told_here && (rank_ == nullptr || (context_.is_hosted && !is_noted));
+    const bool is_untold =
+        !is_told_here && inputs_.refusal == nullptr && (rank_ == nullptr || (context_.is_hosted && !is_noted));
     if (is_untold && kind == launch::FailureKind::consequence && rank_ != nullptr) {
       // A transport may only know that the job is ending, so the reason is added.
       if (const std::string reason = rank_->abort_reason(); text.find(reason) == std::string::npos) {
@@ -344,7 +349,7 @@ class RankProcess {
     if (folder_ && context_.is_hosted) {
       log_failure(folder_->root(), context_.rank, text);
     }
-    if (!is_untold && context_.is_hosted && context_.rank != 0) {
+    if (rank_ != nullptr && !is_untold && context_.is_hosted && context_.rank != 0) {
       rank_->await_end(launch::Rank::Clock::now() + longest_wait_after_failure);
     }
     if (is_untold) {

@@ -234,8 +234,8 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
 }
 
 /// Throws unless the file [infer] to is neither a file that the job reads nor one of the run's own and, unless
-/// `replaces`, new. The first rank, which writes it, must be able to.
-void require_target(const job::Job& job, std::int64_t rank, bool replaces) {
+/// `replaces`, new, and this process can write it.
+void require_target(const job::Job& job, bool replaces) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::job, fmt::format("{}: [infer] to = {}", job.where("infer", "to"), what));
   };
@@ -255,7 +255,7 @@ void require_target(const job::Job& job, std::int64_t rank, bool replaces) {
   }
   const std::filesystem::path folder = to.parent_path();
   const bool is_file = !std::filesystem::exists(to, none) || std::filesystem::is_regular_file(to, none);
-  const bool makes_file = rank == 0 && is_file && folder != job.output;  // in a folder that the run does not create
+  const bool makes_file = is_file && folder != job.output;  // in a folder that the run does not create
   if (is_file && !replaces && std::filesystem::exists(std::filesystem::symlink_status(to, none))) {
     refuse(fmt::format("'{}' exists: choose another name, or replace it with --replace", files::human_path(to)));
   }
@@ -316,10 +316,10 @@ void require_input(const job::Job& job) {
   }
 }
 
-void require_outputs(const job::Job& job, std::int64_t rank, bool replaces_file) {
+void require_outputs(const job::Job& job, bool replaces_file) {
   require_own_folder(job);
   if (job.task == job::Task::infer && !job::is_standard(job.infer.to)) {
-    require_target(job, rank, replaces_file);
+    require_target(job, replaces_file);
   }
 }
 

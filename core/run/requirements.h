@@ -28,8 +28,8 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
 void require_input(const job::Job& job);
 
 /// Throws Error{job} if the run would touch files of others in its output folder, or if the file [infer] to cannot be
-/// written. `replaces_file`: see RunSettings.
-void require_outputs(const job::Job& job, std::int64_t rank, bool replaces_file);
+/// written. `replaces_file`: see RunSettings. Called on the first rank, which writes.
+void require_outputs(const job::Job& job, bool replaces_file);
 
 /// A line about a memory need that leaves less than 1/32 of the need free; "" if it leaves more.
 /// `of_processes`: the part of the need that is not planned.

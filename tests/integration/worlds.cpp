@@ -224,6 +224,78 @@ TEST_CASE("bad data is refused before ranks meet, and an earlier run's folder st
   CHECK_THAT(text_of(job, 1, "err"), StartsWith("rank 1 waits for rank 0"));
 }
 
+TEST_CASE("a job that one rank refuses ends on all of them", "[worlds]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const std::string summary = read_file(job.path() / "run/summary.json");
+  const auto run = [&](const std::string& before, const std::string& settings, const std::string& second) {
+    static_cast<void>(run_script(job.path(), exported(loopback_world(2)) + before + start_rank(0, settings) + second +
+                                                 start_rank(1, settings) + "wait\n"));
+  };
+  const auto is_refused_by_first = [&](const std::string& why) {
+    CHECK(code_of(job, 0) == 2);
+    CHECK_THAT(text_of(job, 0, "err"), Contains(why));
+    CHECK(code_of(job, 1) == 1);
+    CHECK_THAT(text_of(job, 1, "err"), !Contains("shardrun: "));
+  };
+  SECTION("the folder has a run of a different job") {
+    run("cp corpus.txt other.txt\n", with_sets("", dp("tcp", 2, {"data.text=other.txt"})), "");
+    is_refused_by_first("has a run of a different job");
+  }
+  SECTION("the first rank of the machine, which reads the data for it, finds them bad") {
+    write_file(job.path() / "tokens.bin", std::string(200'000, '\x7f'));
+    write_file(job.path() / "job.ini",
+               "[job]\noutput = run\n[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\nvocab = 50\n"
+               "[data]\ntokens = tokens.bin\nbatch = 4\n[train]\nsteps = 2\nlearning_rate = 0.01\n");
+    run("export LOCAL_WORLD_SIZE=2 LOCAL_RANK=0\n", with_sets(" --replace", dp("tcp", 2)), "export LOCAL_RANK=1\n");
+    is_refused_by_first("tokens.bin");
+  }
+  SECTION("another run holds the folder") {
+    run("exec 8< run\nflock 8\n", with_sets("", dp("tcp", 2)), "");
+    is_refused_by_first("another run writes to 'run'");
+  }
+  SECTION("a rank lacks a file") {
+    run("exec 9< corpus.txt\n", with_sets("", dp("tcp", 2, {"data.text=/proc/self/fd/9"})) + " --replace",
+        "exec 9<&-\n");
+    CHECK(code_of(job, 0) != 0);
+    CHECK_THAT(text_of(job, 0, "err"), Contains("shardrun: rank 1 (pid ") && Contains("/proc/self/fd/9"));
+    CHECK(code_of(job, 1) == 2);
+    CHECK_THAT(text_of(job, 1, "err"), Contains("/proc/self/fd/9"));
+    return;
+  }
+  CHECK(read_file(job.path() / "run/summary.json") == summary);
+}
+
+TEST_CASE("only the rank that writes the results judges their file", "[worlds]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  write_file(job.path() / "prompts.jsonl", "{\"prompt\": \"a\"}\n");
+  std::filesystem::create_directories(job.path() / "first");
+  std::filesystem::create_directories(job.path() / "second");
+  const bool is_first = GENERATE(true, false);
+  const std::filesystem::path existing = job.path() / (is_first ? "first" : "second") / "answers.jsonl";
+  write_file(existing, "kept");
+  const std::string words =
+      " run --prompts prompts.jsonl --to /proc/self/fd/9/answers.jsonl --tokens 3 --ranks 2 "
+      "--strategy tp --transport tcp";
+
+  static_cast<void>(run_script(job.path(), exported(loopback_world(2)) + "exec 9< first\n" +
+                                               start_rank(0, words, "", "generate") + "exec 9< second\n" +
+                                               start_rank(1, words, "", "generate") + "wait\n"));
+
+  INFO(text_of(job, 0, "err") << text_of(job, 1, "err"));
+  CHECK(code_of(job, 0) == (is_first ? 2 : 0));
+  CHECK(code_of(job, 1) == (is_first ? 1 : 0));
+  CHECK_THAT(text_of(job, 1, "err"),
+             !Contains("shardrun: ") || Contains("shardrun: rank 1: the job is aborted: rank 0 (pid "));
+  CHECK(read_file(existing) == "kept");
+  if (is_first) {
+    CHECK_THAT(text_of(job, 0, "err"), Contains("answers.jsonl' exists: choose another name"));
+  } else {
+    CHECK_THAT(read_file(job.path() / "first/answers.jsonl"), StartsWith("{\"line\":1,"));
+  }
+}
+
 TEST_CASE("a rank that starts first says which rank it waits for", "[worlds]") {
   const JobFolder job;
   const std::string settings = with_sets("", dp("tcp", 2));
