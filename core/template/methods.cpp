@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <span>
+#include <tuple>
+#include <utility>
 
 #include "core/base/text.h"
 #include "core/template/evaluator.h"
@@ -111,17 +113,22 @@ Value partition(Evaluator& evaluator, const Value& self, const Arguments& argume
                    ListKind::tuple);
 }
 
-/// The part of a text between two indices of characters, which are the arguments `start` and `end` of Python's find().
-/// Nothing if start is after the end. `first`: the index of `start` among the arguments. `from` receives the start.
-std::optional<std::string_view> part_of(std::string_view text, const Bound& bound, std::size_t first,
-                                        std::int64_t& from) {
-  const auto length = static_cast<std::int64_t>(count_characters(text));
+/// The arguments `start` and `end` of Python's find() and index(), as places of a sequence of this length. `first`: the
+/// index of `start` among the arguments. `start` can be after `end`, and after the sequence's end.
+std::pair<std::int64_t, std::int64_t> places_of(const Bound& bound, std::size_t first, std::int64_t length) {
   const auto place = [&](std::size_t i, std::int64_t otherwise) {
     const std::int64_t at = bound.or_none(i).is(Kind::none) ? otherwise : bound.integer(i, otherwise);
     return at < 0 ? std::max<std::int64_t>(at + length, 0) : at;
   };
-  from = place(first, 0);
-  const std::int64_t to = std::min(place(first + 1, length), length);
+  return {place(first, 0), std::min(place(first + 1, length), length)};
+}
+
+/// The part of a text between these arguments. Nothing if start is after the end. `from` receives the start.
+std::optional<std::string_view> part_of(std::string_view text, const Bound& bound, std::size_t first,
+                                        std::int64_t& from) {
+  const auto length = static_cast<std::int64_t>(count_characters(text));
+  std::int64_t to = 0;
+  std::tie(from, to) = places_of(bound, first, length);
   if (from > length || from > to) {
     return std::nullopt;
   }
@@ -347,11 +354,12 @@ constexpr std::string_view refused_of_dict[] = {"clear", "pop", "popitem", "setd
 constexpr std::string_view unsupported_of_dict[] = {"fromkeys"};
 
 Value list_index(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
-  const Bound bound("index", arguments, {"value"}, 1);
+  const Bound bound("index", arguments, {"value", "start", "stop"}, 1);
   const std::vector<Value>& items = self.list->items;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (equal(evaluator.heap(), items[i], bound.at(0))) {
-      return Value::of(static_cast<std::int64_t>(i));
+  const auto [first, end] = places_of(bound, 1, static_cast<std::int64_t>(items.size()));
+  for (std::int64_t i = first; i < end; ++i) {
+    if (equal(evaluator.heap(), items[static_cast<std::size_t>(i)], bound.at(0))) {
+      return Value::of(i);
     }
   }
   fail("index: the value is not in the list");

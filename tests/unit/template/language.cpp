@@ -45,6 +45,73 @@ TEST_CASE("values print as in Python", "[template]") {
   CHECK(render_text(text) == expected);
 }
 
+TEST_CASE("filters, methods and tests give what Jinja 3.1 gives", "[template]") {
+  const auto [text, expected] = GENERATE(table<std::string, std::string>({
+      {"{{ '0x1f' | int(base=16) }} {{ ' 42 ' | int }} {{ '4.9' | int }} {{ 'x' | int(7) }} {{ 3.9 | int }} {{ -3.9 | "
+       "int }} {{ true | int }} {{ '1_000' | int }} {{ '0b101' | int(0, 0) }}",
+       "31 42 4 7 3 -3 1 1000 5"},
+      {"{{ '1.5e2' | float }} {{ 'x' | float(0.5) }} {{ 3 | float }} {{ ' inf ' | float }} {{ '1_0.5' | float }} {{ -3 "
+       "| abs }} {{ -2.5 | abs }} {{ true | abs }}",
+       "150.0 0.5 3.0 inf 10.5 3 2.5 1"},
+      {"{{ l | sum }} {{ l | sum(start=10) }} {{ [{'a': 1.5}, {'a': 2}] | sum('a') }} {{ l | min }} {{ l | max }} {{ "
+       "['b', 'A'] | min }} {{ ['b', 'A'] | min(case_sensitive=true) }} {{ [{'a': 2}, {'a': 1}] | max(attribute='a') "
+       "}} {{ [] | max }}|",
+       "6 16 3.5 1 3 A A {'a': 2} |"},
+      {"{{ l | first }} {{ l | last }} {{ 'abc' | first }} {{ 'abc' | last }} {{ d | first }} {{ [] | first }}| {{ [] "
+       "| last }}|",
+       "3 2 a c b | |"},
+      {"{{ l | batch(2) | list }} {{ l | batch(2, 0) | list }} {{ range(7) | slice(3) | list }} {{ range(7) | slice(3, "
+       "'-') | list }}",
+       "[[3, 1], [2]] [[3, 1], [2, 0]] [[0, 1, 2], [3, 4], [5, 6]] [[0, 1, 2], [3, 4, '-'], [5, 6, '-']]"},
+      {"{{ [{'a': 2, 'b': 'x'}, {'a': 1, 'b': 'Y'}, {'a': 1, 'b': 'W'}] | sort(attribute='a,b') }} {{ ['b', 'C', 'a'] "
+       "| sort }} {{ ['b', 'C', 'a'] | sort(true, true) }} {{ [[2, 'x'], [1, 'y']] | sort(attribute=0) }}",
+       "[{'a': 1, 'b': 'W'}, {'a': 1, 'b': 'Y'}, {'a': 2, 'b': 'x'}] ['a', 'b', 'C'] ['b', 'a', 'C'] [[1, 'y'], [2, "
+       "'x']]"},
+      {"{{ range(5) | select('odd') | list }} {{ range(5) | reject('odd') | list }} {{ [0, '', 'a'] | select | list }} "
+       "{{ [0, '', 'a'] | reject | list }} {{ [{'a': 1}, {'a': 0}] | rejectattr('a') | list }} {{ [{'a': 1}, {'a': 3}] "
+       "| selectattr('a', 'gt', 2) | list }}",
+       "[1, 3] [0, 2, 4] ['a'] [0, ''] [{'a': 0}] [{'a': 3}]"},
+      {"{{ l | reverse | list }} {{ 'abc' | reverse }} {{ l | unique | list }} {{ ['a', 'A', 'b'] | unique | list }} "
+       "{{ l | attr('count') is defined }} {{ d | attr('b') is defined }}",
+       "[2, 1, 3] cba [3, 1, 2] ['a', 'b'] True False"},
+      {"{{ 'ab' | center(7) }}|{{ 'abc' | center(6) }}|{{ '%s-%d' | format('a', 3) }} {{ '%(x)s' | format(x=1) }} {{ "
+       "'a<b' | e | upper }}",
+       "   ab  | abc  |a-3 1 A&LT;B"},
+      {"{{ 'ab'.center(7, '*') }} {{ 'abc'.center(6, '*') }} {{ 'ab'.ljust(4, '.') }} {{ 'ab'.rjust(4, '.') }} {{ "
+       "'-7'.zfill(5) }} {{ '7'.zfill(1) }}",
+       "***ab** *abc** ab.. ..ab -0007 7"},
+      {"{{ 'aXbX'.endswith('X') }} {{ 'ab'.endswith(('c', 'b')) }} {{ 'ab'.endswith('a', 0, 1) }} {{ "
+       "'aXa'.removeprefix('a') }} {{ 'aXa'.removesuffix('a') }} {{ 'ab'.removeprefix('x') }}",
+       "True True True Xa aX ab"},
+      {"{{ 'a\\nb\\r\\nc\\x0bd\\n'.splitlines() }} {{ 'a\\nb\\n'.splitlines(true) }} {{ 'aXbXc'.partition('X') }} {{ "
+       "'aXbXc'.rpartition('X') }} {{ 'a'.partition('X') }}",
+       "['a', 'b', 'c', 'd'] ['a\\n', 'b\\n'] ('a', 'X', 'bXc') ('aXb', 'X', 'c') ('a', '', '')"},
+      {"{{ 'a1'.isalnum() }} {{ 'aß'.isalpha() }} {{ 'aß'.isascii() }} {{ '12'.isdecimal() }} {{ '²'.isdecimal() }} {{ "
+       "'²'.isdigit() }} {{ '½'.isnumeric() }} {{ '½'.isdigit() }} {{ ' \\t'.isspace() }} {{ ''.isspace() }}",
+       "True True False True False True True False True False"},
+      {"{{ 'ab1'.islower() }} {{ 'aB'.islower() }} {{ 'AB1'.isupper() }} {{ '1'.isupper() }} {{ 'Ab Cd'.istitle() }} "
+       "{{ 'Ab cd'.istitle() }} {{ 'a\\n'.isprintable() }} {{ 'aß'.isprintable() }} {{ ''.isprintable() }} {{ "
+       "''.isascii() }}",
+       "True False True False True False False True True True"},
+      {"{{ l.index(2) }} {{ [1, 2, 1].count(1) }} {{ (1, 2, 1).count(1) }} {{ l.copy() }} {{ d.copy() }} {{ [1, 2, "
+       "1].index(1, 1) }}",
+       "2 2 2 [3, 1, 2] {'b': 1, 'A': 'x', 'items': 0} 2"},
+      {"{{ 6 is divisibleby(3) }} {{ 7 is even }} {{ 7 is odd }} {{ 'ab' is lower }} {{ 'aB' is lower }} {{ 'AB' is "
+       "upper }} {{ 1 is sameas(true) }} {{ none is sameas(none) }} {{ 1 is eq(1.0) }} {{ 1 is ne(2) }} {{ 1 is lt(2) "
+       "}} {{ 2 is le(2) }} {{ 2 is gt(2) }} {{ 2 is ge(2) }}",
+       "True False True True False True False True True True True True False True"},
+      {"{{ l is iterable }} {{ 1 is iterable }} {{ l is sequence }} {{ d is mapping }} {{ 'a' is string }} {{ 1.5 is "
+       "float }} {{ 1 is integer }} {{ true is integer }} {{ 1 is number }} {{ true is boolean }} {{ none is none }} "
+       "{{ range is callable }} {{ 1 is callable }} {{ ('<' | e) is escaped }} {{ '<' is escaped }} {{ 1 is in l }} {{ "
+       "true is true }} {{ 1 is true }} {{ false is false }}",
+       "True False True True True True True False True True True True False True False True True False True"},
+      {"{{ 7.5 // 2 }} {{ -7.5 % 2 }} {{ 7.5 % -2 }} {{ 2.0 ** 3 }} {{ 1e3 * 2 }} {{ 7 // -2.0 }} {{ "
+       "'{:,}|{:+.2f}|{:>6}|{:06.1f}|{:x}'.format(1234567, 1.005, 'a', -2.25, 255) }}",
+       "3.0 0.5 -0.5 8.0 2000.0 -4.0 1,234,567|+1.00|     a|-002.2|ff"},
+  }));
+  CHECK(render_text(text) == expected);
+}
+
 TEST_CASE("blocks, scopes and white space are those of transformers' environment", "[template]") {
   const auto [text, expected] = GENERATE(table<std::string, std::string>({
       {"  {% if true %}\n  x\n  {% endif %}\ny\n", "  x\ny"},
