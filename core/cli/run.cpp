@@ -19,6 +19,7 @@
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
+#include "core/data/dataset.h"
 #include "core/files/folder.h"
 #include "core/job/output.h"
 #include "core/launch/world.h"
@@ -59,9 +60,11 @@ std::string place_of_results(const metrics::Summary& summary, const job::Job& jo
   std::error_code none;
   const bool is_stream = has_predictions(job) || (std::filesystem::exists(job.infer.to, none) &&
                                                   !std::filesystem::is_regular_file(job.infer.to, none));
+  const bool has_records = !job::applies_model(job) || data::reads_records(job);
   if (is_array && summary.exit_code != 0) {
-    return is_stream ? fmt::format("; what was written to {} is incomplete", target)
-                     : fmt::format("; no results were written to {}", target);
+    return is_stream     ? fmt::format("; what was written to {} is incomplete", target)
+           : has_records ? ""  // a line has said how many records are complete
+                         : fmt::format("; no results were written to {}", target);
   }
   if (job.infer.events || (summary.steps == 0 && (has_predictions(job) || job::generates(job)))) {
     return "";

@@ -116,6 +116,12 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
   write_all(file_, bytes, path_);
 }
 
+void AtomicFile::cut(std::uint64_t bytes) {
+  if (::ftruncate(file_.get(), static_cast<off_t>(bytes)) != 0) {
+    throw system_error("cut", path_, errno);
+  }
+}
+
 void AtomicFile::commit() {
   make_durable(file_, path_);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {

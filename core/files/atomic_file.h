@@ -25,11 +25,12 @@ class AtomicFile {
   void reserve(std::uint64_t bytes);
   /// Appends all bytes after those of the last write() or write_at(), or none. Throws Error{io}.
   void write(std::span<const std::byte> bytes);
-  /// Writes at an offset. The next write() continues after these bytes. Bytes that are never written are zeros.
-  /// Throws Error{io}.
+  /// Writes at an offset, after which write() continues. Bytes that are never written are zeros. Throws Error{io}.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Makes the bytes durable, renames the file, and makes the new name durable. Do not write afterwards. Throws
-  /// Error{io}; the path then has its earlier content, unless only the last step failed.
+  /// Drops what was written after the first `bytes` bytes. Throws Error{io}.
+  void cut(std::uint64_t bytes);
+  /// Makes the bytes durable, renames the file, and makes the new name durable: the last call. Throws Error{io}; the
+  /// path then has its earlier content, unless only the last step failed.
   void commit();
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }

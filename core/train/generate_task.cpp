@@ -98,13 +98,7 @@ class GenerateTask : private StreamTask {
         await_writing();
         record_.now_at("");  // the first prompt can come late, so nothing is shown until then
       }
-      try {
-        generate(executor, language);
-      } catch (...) {
-        keep_answers();
-        throw;
-      }
-      end_streams();
+      writing([&] { generate(executor, language); });
       return signal_;
     });
   }

@@ -35,15 +35,16 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
       if (record_.is_first()) {
         predictions_->open_file();
       }
-      {
-        const CallEnd end{engine_call_};
-        running.instance().infer(*this);
-      }
-      end_traced(true);
-      running.ranks().require_no_messages();
-      require_all_written();
-      record_.summary.steps = counted_;
-      end_streams();
+      writing([&] {
+        {
+          const CallEnd end{engine_call_};
+          running.instance().infer(*this);
+        }
+        end_traced(true);
+        running.ranks().require_no_messages();
+        require_all_written();
+        record_.summary.steps = counted_;
+      });
       return signal_;
     });
   }
@@ -169,7 +170,6 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
     }
     const Pending record = pending_.front();
     pending_.pop_front();
-    count_record();
     require_rows(whole, record.rows);
     if (record_.is_first()) {
       std::vector<std::int64_t> shape = whole.shape;
@@ -178,9 +178,10 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
       }
       predictions_->begin(whole.dtype(), shape, false);
       predictions_->write(values);
-      record_.summary.steps = counted_;
-      tell_progress("inferring record", counted_, 0);
     }
+    count_record();
+    record_.summary.steps = counted_;
+    tell_progress("inferring record", counted_, 0);
     await_writing();
   }
 
@@ -191,8 +192,8 @@ class InferTask : private StreamTask, private plugins::EngineRecords {
     if (!engine().plugin.trains()
             ? !has_rows
             : !has_rows || whole.shape.size() != 2 || (outputs > 0 && whole.shape[1] != outputs)) {
-      throw Error(ErrorCode::plugin, fmt::format("the predictions of record {} are [{}], expected [{}, {}]", counted_,
-                                                 fmt::join(whole.shape, ", "), rows,
+      throw Error(ErrorCode::plugin, fmt::format("the predictions of record {} are [{}], expected [{}, {}]",
+                                                 counted_ + 1, fmt::join(whole.shape, ", "), rows,
                                                  !engine().plugin.trains() ? "..."
                                                  : outputs > 0             ? fmt::format("{}", outputs)
                                                                            : "outputs"));

@@ -38,12 +38,7 @@ class PredictTask : private StreamTask {
       if (record_.is_first()) {
         predictions_->open_file();
       }
-      if (compiled_.dataset != nullptr) {
-        predict_array(executor);
-      } else {
-        predict_records(executor);
-      }
-      end_streams();
+      writing([&] { compiled_.dataset != nullptr ? predict_array(executor) : predict_records(executor); });
       return signal_;
     });
   }
@@ -74,13 +69,16 @@ class PredictTask : private StreamTask {
         }
         predictions_->begin(graph::DType::f32, shape, false);
       }
-      for (std::int64_t done = 0; done < *rows && signal_ == 0;) {
+      std::int64_t done = 0;
+      while (done < *rows && signal_ == 0) {
         const std::int64_t now =
             *std::ranges::find_if(compiled_.evaluation_rows, [&](std::int64_t count) { return count <= *rows - done; });
         predict_rows(executor, done, now);
         done += now;
       }
-      count_record();
+      if (done == *rows) {
+        count_record();
+      }
       tell_progress("predicting sample", done_, 0);
     }
   }

@@ -107,12 +107,16 @@ void Predictions::write(std::span<const std::byte> elements) {
 void Predictions::put(std::span<const std::byte> bytes) {
   if (file_) {
     file_->write(bytes);
+    written_ += bytes.size();
   } else if (stream_) {
     stream_->write(bytes);
   }
 }
 
-bool Predictions::commit() {
+bool Predictions::commit(bool whole) {
+  if (file_ && whole) {
+    file_->cut(whole_);
+  }
   if (file_) {
     file_->commit();
   }
@@ -262,27 +266,47 @@ void StreamTask::tell_progress(std::string_view what, std::int64_t done, std::in
   }
 }
 
-void StreamTask::end_streams() {
-  record_.finish_progress();
-  if (!record_.is_first() || (signal_ != 0 && (!lines_ || counted_ == 0))) {
-    return;  // an incomplete array is useless, but the complete lines count
+void StreamTask::count_record() {
+  ++counted_;
+  if (predictions_) {
+    predictions_->end_record();
   }
-  if (reader_ || skipped_ > 0) {  // otherwise the last line of the run says as much
-    record_.say(fmt::format("{}{}", counted(counted_, lines_ ? "answer" : "record"),
-                            skipped_ == 0 ? "" : fmt::format(", {} malformed and skipped", skipped_)));
-  }
-  static_cast<void>(predictions_->commit());
 }
 
-void StreamTask::keep_answers() noexcept {
-  try {
-    if (lines_ && counted_ > 0 && predictions_->commit()) {
-      record_.say(fmt::format("{} complete before the failure, in {}", counted(counted_, "answer"),
-                              files::human_path(job_.infer.to)));
-    }
-  } catch (const std::exception&) {
-    // The failure itself matters more.
+std::string StreamTask::counts() const {
+  return fmt::format("{}{}", counted(counted_, lines_ ? "answer" : "record"),
+                     skipped_ == 0 ? "" : fmt::format(", {} malformed and skipped", skipped_));
+}
+
+/// Called on the first rank. An array that is not complete is useless, but complete lines and records count.
+void StreamTask::keep_complete(std::string_view until) {
+  if (counted_ > 0 && (lines_ || reader_) && predictions_->commit(!lines_)) {
+    record_.say(fmt::format("{} before the {}, in {}", counts(), until, files::human_path(job_.infer.to)));
   }
+}
+
+void StreamTask::writing(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (...) {
+    try {
+      keep_complete("failure");
+    } catch (const std::exception&) {
+      // The failure itself matters more.
+    }
+    throw;
+  }
+  record_.finish_progress();
+  if (!record_.is_first()) {
+    return;
+  }
+  if (signal_ != 0) {
+    return keep_complete("stop");
+  }
+  if (reader_ || skipped_ > 0) {  // otherwise the last line of the run says as much
+    record_.say(counts());
+  }
+  predictions_->commit(false);
 }
 
 Error wrong_shape(const data::NpyRecord& record, const std::vector<std::int64_t>& sample) {

@@ -31,12 +31,17 @@ class Predictions {
   void write(std::span<const std::byte> elements);
   /// Writes bytes as they are.
   void put(std::span<const std::byte> bytes);
-  /// Completes the file. Returns whether `to` is one. Throws Error{io}.
-  bool commit();
+  /// Notes that a record is complete.
+  void end_record() noexcept { whole_ = written_; }
+  /// Completes the file. Returns whether `to` is one. `whole`: leaves out a record that is not complete. Throws
+  /// Error{io}.
+  bool commit(bool whole);
 
  private:
   std::filesystem::path path_;  ///< of the file
   std::optional<files::AtomicFile> file_;
+  std::uint64_t written_ = 0;  ///< bytes of the file
+  std::uint64_t whole_ = 0;    ///< bytes of complete records
   std::optional<data::NpyWriter> stream_;
   graph::DType dtype_ = graph::DType::f32;  ///< type of the array that begin() began
 };
@@ -70,21 +75,22 @@ class StreamTask : protected RankTask {
   /// Waits until the first rank has written. Then, unless `signal_` is set already, sets it to the signal that asked to
   /// stop, which is the same on all ranks; 0: none.
   void await_writing();
-  void count_record() { ++counted_; }
+  void count_record();
   /// How many records are written or skipped.
   [[nodiscard]] std::int64_t passed() const { return counted_ + skipped_; }
   /// Shows the progress now and then. `total`: 0 if it is not known.
   void tell_progress(std::string_view what, std::int64_t done, std::int64_t total);
-  /// Ends the stream of records. Completes the file of predictions; one of arrays only if no rank was asked to stop.
-  void end_streams();
-  /// After a failure: completes the file with the answers that are complete, if there are any.
-  void keep_answers() noexcept;
+  /// Calls `run`, and then ends the stream of records and completes the file of predictions. If the ranks were asked to
+  /// stop, or `run` throws, the file has the answers or records that are complete; there is none if that is none.
+  void writing(const std::function<void()>& run);
 
   std::optional<Predictions> predictions_;  ///< on the first rank
   std::int64_t counted_ = 0;                ///< records whose predictions are written
   int signal_ = 0;                          ///< the signal that asked all ranks to stop
 
  private:
+  [[nodiscard]] std::string counts() const;
+  void keep_complete(std::string_view until);
   [[nodiscard]] std::int32_t told(std::int32_t own);
   [[nodiscard]] bool wait_on();
   [[nodiscard]] std::int32_t hear();

@@ -223,6 +223,9 @@ TEST_CASE("a malformed record is named by its number, and skipped or fatal", "[e
   INFO(stopped.err);
   CHECK(stopped.code == 1);
   CHECK(stopped.err.find(message) != std::string::npos);
+  require_predictions(read_file(folder.path() / "predictions.npy"),
+                      predicted(folder, values_of(record(1) + record(2))));
+  std::filesystem::remove(folder.path() / "predictions.npy");
   const Ended skipped = folder.run("infer", {"job.ranks=2", "infer.malformed=skip"});
   INFO(skipped.err << skipped.out);
   CHECK(skipped.code == 0);

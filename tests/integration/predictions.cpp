@@ -225,18 +225,21 @@ TEST_CASE("predict applies a model to a stream of records, which each get their 
     CHECK(out.empty());
     CHECK(worst_difference(found, expected) < 1e-5);
   }
-  // A file with several arrays is such a stream. A malformed record fails the job, or has no predictions.
+  // A file with several arrays is such a stream. A malformed record fails the job, which keeps the records before it,
+  // or has no predictions.
   write_file(folder.path() / "stream.npy", stream + array_of("<f4", "(7,)", std::string(28, '\0')));
   const std::vector<std::string> words = {"runs/job", "--from", "stream.npy", "--to", "out2.npy"};
   const Ended stopped = folder.predict(words);
   CHECK(stopped.code == 1);
   CHECK_THAT(stopped.err, Contains("record 5: its shape is [7], expected [6] or [samples, 6]"));
-  CHECK_FALSE(std::filesystem::exists(folder.path() / "out2.npy"));
+  CHECK_THAT(stopped.out, Contains("4 records before the failure, in out2.npy\n"));
+  const std::string kept = read_file(folder.path() / "out2.npy");
   const Ended skipped = run_program(
-      folder.path(),
-      with_settings({"predict", "runs/job", "--from", "stream.npy", "--to", "out2.npy"}, {"infer.malformed=skip"}));
+      folder.path(), with_settings({"predict", "runs/job", "--from", "stream.npy", "--to", "out2.npy", "--replace"},
+                                   {"infer.malformed=skip"}));
   CHECK(skipped.code == 0);
   CHECK_THAT(skipped.out, Contains("4 records, 1 malformed and skipped"));
+  CHECK(read_file(folder.path() / "out2.npy") == kept);
 }
 
 TEST_CASE("a model's samples have any shape and type that has as many numbers", "[predict]") {
@@ -388,6 +391,19 @@ TEST_CASE("predictions wait for whoever reads them, longer than the ranks' deadl
   CHECK(stopped.code == 143);
   CHECK_FALSE(std::filesystem::exists(folder.path() / "never.npy"));
   CHECK_FALSE(std::filesystem::exists(folder.path() / ".never.npy.tmp"));
+  // Records that are complete by then stay.
+  write_file(folder.path() / "one.npy", array_of("<f4", "(6,)", bytes_of_all(numbers(features, 5))));
+  const Ended after_one = run_script(
+      folder.path(),
+      "\"$0\" predict runs/job --from in --to one_of.npy --ranks 2 --strategy dp --set infer.malformed=skip > log & "
+      "exec 3> in; cat one.npy bad.npy >&3; until grep -q skipped log; do sleep 0.1; done; kill -TERM $!; wait $!");
+  INFO(after_one.err << read_file(folder.path() / "log"));
+  CHECK(after_one.code == 143);
+  CHECK_THAT(read_file(folder.path() / "log"),
+             Contains("1 record, 1 malformed and skipped before the stop, in one_of.npy\n"));
+  std::string one = read_file(folder.path() / "one_of.npy");
+  take_array(one, "(2,)");
+  CHECK(one.empty());
 }
 
 // The validation loss is the loss of the logits.

@@ -87,6 +87,15 @@ TEST_CASE("a write that is cut short by the disk fails, and the old file stays",
   CHECK(files_in(folder.path()) == 1);
 }
 
+TEST_CASE("a file can be cut before it is complete", "[files]") {
+  const TemporaryFolder folder;
+  AtomicFile file(folder / "file");
+  file.write(bytes_of("a record, half"));
+  file.cut(8);
+  file.commit();
+  CHECK(read_file(folder / "file") == "a record");
+}
+
 TEST_CASE("bytes that the disk takes only in part are not appended", "[files]") {
   const TemporaryFolder folder;
   AtomicFile file(folder / "file");
