@@ -63,7 +63,7 @@ std::string place_of_results(const metrics::Summary& summary, const job::Job& jo
   const bool has_records = !job::applies_model(job) || data::reads_records(job);
   if (is_array && summary.exit_code != 0) {
     return is_stream     ? fmt::format("; what was written to {} is incomplete", target)
-           : has_records ? ""  // a line has said how many records are complete
+           : has_records ? ""  // if the file has records, a line has told of them
                          : fmt::format("; no results were written to {}", target);
   }
   if (job.infer.events || (summary.steps == 0 && (has_predictions(job) || job::generates(job)))) {
@@ -71,7 +71,7 @@ std::string place_of_results(const metrics::Summary& summary, const job::Job& jo
   }
   const std::filesystem::path earlier = metrics::earlier_path(output);
   return fmt::format("; results in {}{}", job.task == job::Task::infer ? target : files::human_path(output),
-                     std::filesystem::exists(earlier, none)
+                     metrics::has_earlier_run(output)
                          ? fmt::format(", those of the run before in {}", files::human_path(earlier))
                          : "");
 }

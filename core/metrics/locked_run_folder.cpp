@@ -136,32 +136,64 @@ std::string describe_older(const std::filesystem::path& output) {
   return text;
 }
 
-/// Gives the files of the run in the folder second names in earlier_path(). Copies them where the file system has no
-/// second names. The run's files stay complete in one place, whenever the process is killed.
+std::filesystem::path unfinished_earlier(const std::filesystem::path& root) { return root / ".earlier-run.tmp"; }
+
+/// The files that runs have written in the folder, other than locks and unfinished files. Does not look at folders of
+/// other names. Throws Error{io}.
+std::vector<std::filesystem::path> files_of_run(const std::filesystem::path& root) {
+  std::vector<std::filesystem::path> files;
+  std::error_code failed;
+  const auto take = [&](const std::filesystem::directory_entry& entry) {
+    std::error_code none;
+    if (entry.is_regular_file(none) && !entry.path().filename().native().starts_with('.') &&
+        is_written_by_runs(entry.path(), root)) {
+      files.push_back(entry.path());
+    }
+  };
+  const auto require_listed = [&](const std::filesystem::path& folder) {
+    if (failed && failed != std::errc::no_such_file_or_directory) {
+      throw files::system_error("list", folder, failed.value());
+    }
+  };
+  for (const std::filesystem::path& folder : {root, root / "log", outputs_path(root), pictures_path(root),
+                                              events_folder(root), trace_folder(root), flight_folder(root)}) {
+    for (auto entry = std::filesystem::directory_iterator(folder, failed);
+         !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+      take(*entry);
+    }
+    require_listed(folder);
+  }
+  for (auto entry = std::filesystem::recursive_directory_iterator(attempts_path(root), failed);
+       !failed && entry != std::filesystem::recursive_directory_iterator(); entry.increment(failed)) {
+    take(*entry);
+  }
+  require_listed(attempts_path(root));
+  return files;
+}
+
+/// Gives the files of the run in the folder second names in earlier_path(). Copies them where there can be no second
+/// names. The run's files stay complete in one place, whenever the process is killed. Throws Error{io}.
 void keep_earlier_run(const std::filesystem::path& root) {
-  const std::filesystem::path unfinished = root / ".earlier-run.tmp";
+  const std::filesystem::path unfinished = unfinished_earlier(root);
   std::error_code failed;
   std::filesystem::remove_all(unfinished, failed);
-  std::vector<std::filesystem::path> files;
-  for (auto entry = std::filesystem::recursive_directory_iterator(root, failed);
-       !failed && entry != std::filesystem::recursive_directory_iterator(); entry.increment(failed)) {
-    if (entry->is_regular_file() && !entry->path().filename().native().starts_with('.') &&
-        is_written_by_runs(entry->path(), root)) {
-      files.push_back(entry->path());
-    }
-  }
-  if (failed) {
-    throw files::system_error("list", root, failed.value());
-  }
-  for (const std::filesystem::path& file : files) {
+  for (const std::filesystem::path& file : files_of_run(root)) {
     const std::filesystem::path kept = unfinished / file.lexically_relative(root);
     files::create_folders(kept.parent_path(), "the folder of the earlier run");
-    std::filesystem::create_hard_link(file, kept, failed);
+    const std::filesystem::path target = std::filesystem::canonical(file, failed);  // of a link: the file itself
+    if (!failed) {
+      std::filesystem::create_hard_link(target, kept, failed);
+    }
     if (failed && !std::filesystem::copy_file(file, kept, failed)) {
-      throw files::system_error("keep", file, failed.value());
+      const Error error = files::system_error("keep", file, failed.value());
+      std::filesystem::remove_all(unfinished, failed);
+      throw Error(error.code(), error.message() + "; with --replace nothing of the earlier run is kept");
     }
   }
-  std::filesystem::rename(unfinished, earlier_path(root));
+  std::filesystem::rename(unfinished, earlier_path(root), failed);
+  if (failed) {
+    throw files::system_error("make", earlier_path(root), failed.value());
+  }
   files::sync_folder(root);
 }
 
@@ -251,13 +283,14 @@ void LockedRunFolder::remove_unfinished() const noexcept {
   if (!folder_.is_owned()) {
     return;
   }
+  std::error_code ignored;
+  std::filesystem::remove_all(unfinished_earlier(root()), ignored);
   for (const std::filesystem::path& folder :
        {root(), trace_folder(root()), outputs_path(root()), pictures_path(root())}) {
     std::error_code failed;
     for (auto entry = std::filesystem::directory_iterator(folder, failed);
          !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
       if (is_unfinished(entry->path().filename().native())) {
-        std::error_code ignored;
         std::filesystem::remove(entry->path(), ignored);
       }
     }
@@ -270,10 +303,13 @@ std::string LockedRunFolder::remove_older_run(const Kept& kept) const {
   }
   std::string older = kept.metrics ? "" : describe_older(root());
   const bool keeps = keeps_earlier(root(), kept);
+  if (keeps || (!kept.results && !kept.metrics)) {
+    remove_earlier_run();
+  }
   if (keeps) {
     keep_earlier_run(root());
   }
-  if (std::error_code none; !older.empty() && std::filesystem::exists(earlier_path(root()), none)) {
+  if (!older.empty() && has_earlier_run(root())) {
     older += fmt::format("; {} is kept in {} until this run has finished", keeps ? "it" : "the one before",
                          files::human_path(earlier_path(root())));
   }
@@ -285,8 +321,13 @@ std::string LockedRunFolder::remove_older_run(const Kept& kept) const {
 }
 
 void LockedRunFolder::remove_earlier_run() const noexcept {
-  std::error_code ignored;
-  std::filesystem::remove_all(earlier_path(root()), ignored);
+  std::error_code failed;
+  if (has_earlier_run(root())) {
+    // Under another name first: a process that is killed while it removes leaves no half of a run under this one.
+    std::filesystem::remove_all(unfinished_earlier(root()), failed);
+    std::filesystem::rename(earlier_path(root()), unfinished_earlier(root()), failed);
+  }
+  std::filesystem::remove_all(unfinished_earlier(root()), failed);
 }
 
 void LockedRunFolder::remove_files(const Kept& kept) const {

@@ -43,12 +43,12 @@ class LockedRunFolder {
   [[nodiscard]] Saved saved(const std::filesystem::path& name) const;
 
   /// Removes the files of the earlier run, except for its weights and its last state, which new ones replace. Before
-  /// that, all its files get second names in earlier_path(), if keeps_earlier(). Files with other names are kept; if no
-  /// run has held the folder before, all files are kept. Called once, before the run writes. Returns a message for
-  /// people, or "" if there was no run. Throws Error{io}.
+  /// that, all its files get second names in earlier_path(), if keeps_earlier(); what is kept there is removed if
+  /// `kept` keeps nothing. Files with other names are kept; if no run has held the folder before, all files are kept.
+  /// Called once, before the run writes. Returns a message for people, or "" if there was no run. Throws Error{io}.
   std::string remove_older_run(const Kept& kept = {}) const;
 
-  /// Removes the files in earlier_path(). Ignores errors.
+  /// Removes the run that is kept in earlier_path(), if there is one. Ignores errors.
   void remove_earlier_run() const noexcept;
 
   /// Removes the files that this run has written so far, except for those that remove_older_run() keeps, because its

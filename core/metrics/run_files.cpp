@@ -139,10 +139,15 @@ std::filesystem::path attempts_path(const std::filesystem::path& output) { retur
 
 std::filesystem::path earlier_path(const std::filesystem::path& output) { return output / "earlier-run"; }
 
-bool keeps_earlier(const std::filesystem::path& output, const Kept& kept) {
+bool has_earlier_run(const std::filesystem::path& output) {
   std::error_code none;
-  return kept.results && kept.step < 0 && !std::filesystem::exists(earlier_path(output), none) &&
-         text_in_summary(output, "saved") == "new";
+  return std::filesystem::is_directory(std::filesystem::symlink_status(earlier_path(output), none)) &&
+         text_in_summary(earlier_path(output), "saved") == "new";
+}
+
+bool keeps_earlier(const std::filesystem::path& output, const Kept& kept) {
+  return kept.results && !kept.metrics && text_in_summary(output, "saved") == "new" &&
+         (!has_earlier_run(output) || text_in_summary(output, "status") == "finished");
 }
 
 std::filesystem::path lock_path(const std::filesystem::path& output) { return output / lock_name; }
@@ -186,15 +191,14 @@ bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem
   }
   for (const std::filesystem::path& path : {file, target}) {
     const std::string name = path.filename().string();
-    if (lies_in(path, output) && (is_result(name) || is_unfinished(name) || name == lock_path(output).filename())) {
-      return true;
-    }
-    if ((lies_in(path, output / "log") && is_of_rank(path, ".log")) ||
-        (lies_in(path, outputs_path(output)) && (path.extension() == ".npy" || is_unfinished(name))) ||
-        (lies_in(path, pictures_path(output)) && (step_of_picture(name) || is_unfinished(name))) ||
-        (lies_in(path, events_folder(output)) && is_of_events(path)) ||
-        (lies_in(path, trace_folder(output)) && (is_of_rank(path, ".json") || is_unfinished(name))) ||
-        (lies_in(path, flight_folder(output)) && (is_of_rank(path, ".jsonl") || is_of_rank(path, ".record")))) {
+    // Names first: to resolve folders takes long if there are many files.
+    if (((is_result(name) || is_unfinished(name) || name == lock_path(output).filename()) && lies_in(path, output)) ||
+        (is_of_rank(path, ".log") && lies_in(path, output / "log")) ||
+        ((path.extension() == ".npy" || is_unfinished(name)) && lies_in(path, outputs_path(output))) ||
+        ((step_of_picture(name) || is_unfinished(name)) && lies_in(path, pictures_path(output))) ||
+        (is_of_events(path) && lies_in(path, events_folder(output))) ||
+        ((is_of_rank(path, ".json") || is_unfinished(name)) && lies_in(path, trace_folder(output))) ||
+        ((is_of_rank(path, ".jsonl") || is_of_rank(path, ".record")) && lies_in(path, flight_folder(output)))) {
       return true;
     }
   }
@@ -215,6 +219,11 @@ std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& k
     if (is_of_events(entry->path())) {
       files.push_back(entry->path());
     }
+  }
+  for (auto entry = std::filesystem::recursive_directory_iterator(earlier_path(output), failed);
+       !kept.results && !kept.metrics && !failed && entry != std::filesystem::recursive_directory_iterator();
+       entry.increment(failed)) {
+    files.push_back(entry->path());
   }
   std::uint64_t bytes = 0;
   for (const std::filesystem::path& file : files) {

@@ -51,6 +51,8 @@ namespace shardrun::metrics {
 
 /// The folder of an earlier run whose results are kept until a later run in the same folder has finished.
 [[nodiscard]] std::filesystem::path earlier_path(const std::filesystem::path& output);
+/// Whether a run is kept there.
+[[nodiscard]] bool has_earlier_run(const std::filesystem::path& output);
 
 /// The file that a run locks, in addition to the folder.
 [[nodiscard]] std::filesystem::path lock_path(const std::filesystem::path& output);
@@ -61,10 +63,11 @@ struct Kept {
   std::int64_t step = -1;      ///< saved states up to this step are kept
   bool metrics =
       false;  ///< lines of metrics.jsonl and ranks.jsonl up to this step are kept, too, because the run continues
-  bool results = false;  ///< a run that has saved results is kept in earlier_path(), unless another is there already
+  bool results = false;  ///< a run that has saved results is kept in earlier_path(); see keeps_earlier()
 };
 
-/// Whether the run in the folder is to be kept in earlier_path().
+/// Whether the run in the folder is to be kept in earlier_path(): it has saved results, and has finished or finds no
+/// run kept there.
 [[nodiscard]] bool keeps_earlier(const std::filesystem::path& output, const Kept& kept);
 
 /// Whether a run has ever held the folder.

@@ -279,8 +279,15 @@ void require_own_folder(const job::Job& job) {
                                             files::human_path(job.output), what));
   };
   std::error_code none;
-  if (std::filesystem::equivalent(job.files.front(), metrics::job_path(job.output), none)) {
+  if (metrics::is_written_by_runs(job.files.front(), job.output)) {
     refuse("is the job file's own folder, where the run would overwrite it: choose another");
+  }
+  const std::filesystem::path kept = metrics::earlier_path(job.output);
+  if (std::filesystem::exists(std::filesystem::symlink_status(kept, none)) && !metrics::has_earlier_run(job.output)) {
+    refuse(
+        fmt::format("has '{}', which no run has written: a run keeps there the one that it replaces; choose another "
+                    "folder, or move it",
+                    kept.filename().string()));
   }
   for (const auto& [setting, file] : inputs_of(job)) {
     if (!file.empty() && metrics::is_written_by_runs(file, job.output)) {

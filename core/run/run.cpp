@@ -123,11 +123,11 @@ void Run::write_summary(metrics::Summary& summary) noexcept {
   if (!locked_folder_.folder().is_owned()) {
     return;
   }
-  if (summary.status == "finished" && summary.saved == to_string(metrics::Saved::fresh)) {
-    locked_folder_.remove_earlier_run();  // before the summary, so that no finished run has another beside it
-  }
   try {
     metrics::write_summary(metrics::summary_path(locked_folder_.root()), summary);
+    if (summary.status == "finished" && summary.saved == to_string(metrics::Saved::fresh)) {
+      locked_folder_.remove_earlier_run();
+    }
   } catch (const Error& error) {
     fail(error);
   }

@@ -179,6 +179,19 @@ TEST_CASE("a run that another replaces is kept until that one has finished", "[p
   CHECK_FALSE(std::filesystem::exists(kept));
   CHECK(stopped({"--replace"}).code == 128 + SIGINT);
   CHECK_FALSE(std::filesystem::exists(kept));
+
+  REQUIRE(run_program(job.path(), settings({"train.steps=3"})).code == 0);
+  CHECK(stopped({}).code == 128 + SIGINT);
+  const Ended in_kept = run_program(job.path(), {"run/earlier-run/job.ini", "--replace"});
+  CHECK(in_kept.code == 2);
+  CHECK_THAT(in_kept.err, Contains("is the job file's own folder"));
+  CHECK(std::filesystem::exists(kept / "job.ini"));
+  CHECK(run_program(job.path(), settings({"train.steps=3"})).code == 0);
+  std::filesystem::create_directories(kept);
+  const Ended foreign = run_program(job.path(), settings({"train.steps=3"}));
+  CHECK(foreign.code == 2);
+  CHECK_THAT(foreign.err, Contains("has 'earlier-run', which no run has written"));
+  CHECK(std::filesystem::exists(kept));
 }
 
 TEST_CASE("a run of a different job is replaced only if --replace says so", "[program]") {

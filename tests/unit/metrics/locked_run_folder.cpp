@@ -227,7 +227,8 @@ TEST_CASE("a run that has saved results is kept beside the next one", "[metrics]
   const std::string summary = R"({"status": "stopped", "saved": "new"})";
   write_file(summary_path(run.path()), summary);
   CHECK_FALSE(keeps_earlier(run.path(), {}));
-  CHECK_FALSE(keeps_earlier(run.path(), {.step = 100, .results = true}));
+  CHECK(keeps_earlier(run.path(), {.step = 100, .results = true}));
+  CHECK_FALSE(keeps_earlier(run.path(), {.step = 100, .metrics = true, .results = true}));
   CHECK(bytes_to_remove(run.path(), {}) > 0);
   CHECK(bytes_to_remove(run.path(), {.results = true}) == 0);
   std::filesystem::create_directories(run.path() / ".earlier-run.tmp");  // a process was killed while it began to keep
@@ -252,6 +253,54 @@ TEST_CASE("a run that has saved results is kept beside the next one", "[metrics]
   run.remove_earlier_run();
   CHECK_FALSE(std::filesystem::exists(earlier_path(run.path())));
   CHECK(read_file(run.path() / "notes.txt") == "mine");
+}
+
+TEST_CASE("what is kept of earlier runs is replaced by a later finished run, and removed by one that keeps nothing",
+          "[metrics]") {
+  const TemporaryFolder folder;
+  const LockedRunFolder run(held_before(folder / "run"));
+  const auto ended = [&](const std::string& status, const std::string& lines) {
+    write_file(metrics_path(run.path()), lines);
+    write_file(summary_path(run.path()), R"({"status": ")" + status + R"(", "saved": "new"})");
+  };
+  ended("stopped", "first");
+  run.remove_older_run({.results = true});
+  // A process was killed after it wrote the summary of a finished run, before it removed what it no longer needed.
+  ended("finished", "second");
+
+  CHECK_THAT(run.remove_older_run({.results = true}), Contains("; it is kept in "));
+
+  CHECK(read_file(earlier_path(run.path()) / "metrics.jsonl") == "second");
+  CHECK(bytes_to_remove(run.path(), {}) > 0);
+  ended("stopped", "third");
+  CHECK_THAT(run.remove_older_run({}), !Contains("kept"));
+  CHECK_FALSE(std::filesystem::exists(earlier_path(run.path())));
+
+  SECTION("a folder of that name that no run has written stays") {
+    std::filesystem::create_directories(earlier_path(run.path()));
+    write_file(earlier_path(run.path()) / "thesis.txt", "");
+    ended("finished", "fourth");
+    CHECK_FALSE(has_earlier_run(run.path()));
+    run.remove_older_run({});
+    run.remove_earlier_run();
+    CHECK(std::filesystem::exists(earlier_path(run.path()) / "thesis.txt"));
+  }
+  SECTION("files and folders behind links are kept; those of other folders are not looked at") {
+    std::filesystem::create_directories(folder / "big");
+    write_file(folder / "big/weights", "of weights");
+    write_file(folder / "big/rank-0.log", "of log");
+    std::filesystem::remove(run.path() / "log");
+    std::filesystem::create_symlink("../big/weights", weights_path(run.path()));
+    std::filesystem::create_symlink("../big", run.path() / "log");
+    std::filesystem::create_symlink("loop", run.path() / "loop");
+    std::filesystem::create_directories(run.path() / "mine");
+    write_file(run.path() / "mine/metrics.jsonl", "");
+    ended("finished", "fourth");
+    run.remove_older_run({.results = true});
+    CHECK(read_file(weights_path(earlier_path(run.path()))) == "of weights");
+    CHECK(read_file(earlier_path(run.path()) / "log/rank-0.log") == "of log");
+    CHECK_FALSE(std::filesystem::exists(earlier_path(run.path()) / "mine"));
+  }
 }
 
 TEST_CASE("unfinished files of killed processes are removed, and everything else stays", "[metrics]") {
