@@ -24,8 +24,8 @@ std::vector<Finding> check_engine(const std::string& engine, const std::vector<s
 }  // namespace
 
 TEST_CASE("engines that keep the rules have no problem", "[conformance]") {
-  const std::string engine =
-      GENERATE("faulty", "data_parallel", "pipeline", "ring", "tensor_parallel", "unsharded", "zero3");
+  const std::string engine = GENERATE("brightness", "faulty", "data_parallel", "heat", "pipeline", "ring",
+                                      "tensor_parallel", "unsharded", "zero3");
   const std::vector<Finding> findings = check_engine(engine, {});
 
   for (const Finding& finding : findings) {

@@ -168,6 +168,25 @@ TEST_CASE("a page of a plan starts nothing", "[program][report]") {
   CHECK(run_program(job.path(), with_settings({"plan", "job.ini", "--html", "x.html", "--json"}, in_3d)).code == 2);
 }
 
+TEST_CASE("a page of a plan has one entry for tensors of alike layers if there are many", "[program][report]") {
+  const JobFolder job;
+  std::vector<std::string> settings = in_3d;
+  settings.emplace_back("model.layers=40");
+  const Ended ended = run_program(job.path(), with_settings({"plan", "job.ini", "--html", "plan.html"}, settings));
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const json::array tensors = only_run_in(job.path() / "plan.html").at("tensors").as_array();
+  std::map<std::string, std::int64_t> counts;
+  for (const json::value& tensor : tensors) {
+    const std::string name(tensor.at("name").as_string());
+    if (name.starts_with("layer.") && name.ends_with("/mlp/up/weights")) {
+      counts[name] = tensor.at("count").as_int64();
+    }
+  }
+  CHECK(counts ==
+        std::map<std::string, std::int64_t>{{"layer.{0-19}/mlp/up/weights", 20}, {"layer.{20-39}/mlp/up/weights", 20}});
+}
+
 TEST_CASE("a report compares runs, and tells of failures and attempts", "[program][report]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=2", "job.output=good"}).code == 0);
