@@ -226,6 +226,7 @@ int export_saved(std::span<const std::string> words) {
        {.name = "type",
         .value = "f32|bf16",
         .help = "of real numbers (default: as stored; parameters are stored as f32)"},
+       replace_option(),
        needing("hub", plugins_option())},
       1, 1);
   if (parsed.help_shown) {
@@ -239,6 +240,13 @@ int export_saved(std::span<const std::string> words) {
   if (is_file && parsed.has("max-bytes")) {
     throw Error(ErrorCode::usage, fmt::format("checkpoint export: --max-bytes has no effect on the one file '{}': name "
                                               "a folder with -o",
+                                              output));
+  }
+  if (is_file) {
+    require_new(parsed, output);
+  } else if (parsed.has("replace")) {
+    throw Error(ErrorCode::usage, fmt::format("checkpoint export: --replace has no effect on the folder '{}', where an "
+                                              "earlier export is replaced anyway: leave it out",
                                               output));
   }
   const checkpoint::ExportSettings settings{.max_bytes = max_bytes_of(parsed), .type = type_of(parsed)};

@@ -72,7 +72,7 @@ std::string place_of_results(const metrics::Summary& summary, const job::Job& jo
   const std::filesystem::path earlier = metrics::earlier_path(output);
   return fmt::format("; results in {}{}", job.task == job::Task::infer ? target : files::human_path(output),
                      metrics::has_earlier_run(output)
-                         ? fmt::format(", those of the run before in {}", files::human_path(earlier))
+                         ? fmt::format(", those of an earlier run in {}", files::human_path(earlier))
                          : "");
 }
 

@@ -190,6 +190,7 @@ void keep_earlier_run(const std::filesystem::path& root) {
       throw Error(error.code(), error.message() + "; with --replace nothing of the earlier run is kept");
     }
   }
+  files::write_file_atomically(lock_path(unfinished), "");  // it is a run's folder wherever it is moved
   std::filesystem::rename(unfinished, earlier_path(root), failed);
   if (failed) {
     throw files::system_error("make", earlier_path(root), failed.value());

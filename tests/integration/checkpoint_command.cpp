@@ -52,14 +52,19 @@ TEST_CASE("checkpoints are listed, shown, checked, exported, sampled from and im
 
   // Exported: the file that the run wrote, byte for byte; and the same tensors in several files.
   CHECK(checkpoint({"export", "run", "-o", "one.safetensors"}).code == 0);
+  CHECK_THAT(checkpoint({"export", "run", "-o", "one.safetensors"}).err, Contains("'one.safetensors' exists"));
+  CHECK(checkpoint({"export", "run", "-o", "one.safetensors", "--replace"}).code == 0);
   CHECK(read_file(job.path() / "one.safetensors") == weights);
   CHECK(checkpoint({"export", "run", "-o", "some", "--max-bytes", "8K", "--all"}).code == 0);
   CHECK(std::filesystem::exists(job.path() / "some" / "model.safetensors.index.json"));
   CHECK_THAT(checkpoint({"export", "run", "-o", "x.safetensors", "--max-bytes", "8K"}).err,
              Contains("--max-bytes has no effect on the one file 'x.safetensors'"));
 
-  for (const char* output : {"run/checkpoints/step-000004/rank-1.safetensors", "run/checkpoints/step-000002"}) {
-    const Ended refused = checkpoint({"export", "run", "-o", output});
+  for (const std::vector<std::string>& output : std::vector<std::vector<std::string>>{
+           {"run/checkpoints/step-000004/rank-1.safetensors", "--replace"}, {"run/checkpoints/step-000002"}}) {
+    std::vector<std::string> words = {"export", "run", "-o"};
+    words.insert(words.end(), output.begin(), output.end());
+    const Ended refused = checkpoint(words);
     CHECK(refused.code == 2);
     CHECK_THAT(refused.err, Contains("it is a checkpoint, and would be damaged: choose another folder"));
   }

@@ -167,13 +167,16 @@ TEST_CASE("a run that another replaces is kept until that one has finished", "[p
   CHECK(first.code == 128 + SIGINT);
   CHECK_THAT(first.out, Contains("replaces the run in run (finished after 3 steps, ") &&
                             Contains("; it is kept in run/earlier-run until this run has finished\n") &&
-                            Contains("; results in run, those of the run before in run/earlier-run\n"));
+                            Contains("; results in run, those of an earlier run in run/earlier-run\n"));
   CHECK(contents(kept) == earlier);
   CHECK(read_file(job.path() / "run/weights.safetensors") != earlier.at("weights.safetensors"));
   CHECK_THAT(stopped({}).out, Contains("; the one before is kept in run/earlier-run until"));
   CHECK(contents(kept) == earlier);
   CHECK(run_program(job.path(), {"generate", "run/earlier-run", "--tokens", "3"}).code == 0);
   CHECK(run_program(job.path(), {"report", "run/earlier-run"}).code == 0);
+  std::filesystem::copy(kept, job.path() / "back", std::filesystem::copy_options::recursive);
+  CHECK_THAT(run_program(job.path(), settings({"train.steps=3", "job.output=back"})).out,
+             Contains("replaces the run in back (finished after 3 steps, "));  // it is the folder of a run
 
   CHECK(run_program(job.path(), settings({"train.steps=3"})).code == 0);
   CHECK_FALSE(std::filesystem::exists(kept));
