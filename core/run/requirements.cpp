@@ -259,6 +259,15 @@ void require_target(const job::Job& job, bool replaces) {
   if (is_file && !replaces && std::filesystem::exists(std::filesystem::symlink_status(to, none))) {
     refuse(fmt::format("'{}' exists: choose another name, or replace it with --replace", files::human_path(to)));
   }
+  // Where files::AtomicFile writes, and where a killed run leaves what was complete.
+  const std::filesystem::path unfinished = folder / fmt::format(".{}.tmp", to.filename().native());
+  if (!replaces && (job::generates(job) || data::reads_records(job)) &&
+      std::filesystem::is_regular_file(unfinished, none) && !std::filesystem::is_empty(unfinished, none)) {
+    refuse(
+        fmt::format("{}: '{}' has what a run wrote until it was killed, or is writing now: move it, or replace it "
+                    "with --replace",
+                    files::human_path(to), files::human_path(unfinished)));
+  }
   if (std::filesystem::is_directory(to, none)) {
     refuse(fmt::format("{} is a folder: name a file", files::human_path(to)));
   }

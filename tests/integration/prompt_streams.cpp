@@ -157,6 +157,16 @@ TEST_CASE("a file of answers that exists is replaced only if --replace says so",
   CHECK(run({"--set", "infer.to=answers.jsonl"}).code == 2);
   CHECK(run({"--replace"}).code == 0);
   CHECK(read_file(answers) == answer);
+
+  std::filesystem::remove(answers);
+  const std::filesystem::path unfinished = job.path() / ".answers.jsonl.tmp";
+  write_file(unfinished, answer);
+  const Ended after_kill = run({});
+  CHECK(after_kill.code == 2);
+  CHECK_THAT(after_kill.err, Contains(".answers.jsonl.tmp' has what a run wrote until it was killed"));
+  CHECK(read_file(unfinished) == answer);
+  CHECK(run({"--replace"}).code == 0);
+  CHECK_FALSE(std::filesystem::exists(unfinished));
 }
 
 TEST_CASE("the median step of prompts is of steps that read none", "[generate]") {
