@@ -62,8 +62,8 @@ class Rank {
   ~Rank();  ///< does not wait for any other process
 
   /// Waits until all ranks have joined, and completes the context of a hosted rank. Called once, before the functions
-  /// below; others than hosted ranks need not call it. Waits without a deadline: the store's host ends the job if a
-  /// rank does not join in time. Throws Error{aborted} then.
+  /// below except fail(); others than hosted ranks need not call it. Waits without a deadline: the store's host ends
+  /// the job if a rank does not join in time. Throws Error{aborted} then.
   void meet();
 
   [[nodiscard]] int rank() const noexcept { return context_.rank; }

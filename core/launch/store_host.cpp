@@ -110,13 +110,7 @@ JobWatchEvents StoreHost::watch_events() {
             stop_if_asked();
             remind(now);
           },
-      .ending =
-          [this] {
-            for (int rank = 0; rank < settings_.ranks; ++rank) {
-              RankStatus& status = watch_.status(rank);
-              status.gone = status.gone || !status.joined;
-            }
-          },
+      .ending = [] {},  // ranks that have not joined may come within `grace`, and are told
       .grace_over =
           [this] {
             finish();

@@ -64,7 +64,8 @@ class StoreHost {
   /// Call it when the other ranks know the address. Starts their `join_timeout`.
   void expect_ranks();
 
-  /// Waits until all ranks have said goodbye. After a failure, waits until all are gone or `grace` has passed.
+  /// Waits until all ranks have said goodbye. After a failure, waits until all are gone or `grace` has passed, so that
+  /// ranks that have not joined yet are told.
   [[nodiscard]] LaunchResult wait();
 
  private:

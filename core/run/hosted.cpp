@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "core/base/error.h"
@@ -41,6 +44,10 @@ constexpr std::chrono::milliseconds shortest_hello{5000};
 
 /// Rank 0 must name a silent rank before that rank considers rank 0 lost.
 constexpr std::chrono::milliseconds silence_margin{3000};
+
+/// How long a rank that cannot begin waits for others, to tell them. It then ends, which tells its launcher. It is less
+/// than the time after which ranks say for whom they wait: such a rank says only what is wrong.
+constexpr std::chrono::seconds longest_refusal{4};
 
 void require_whole_world(const job::Job& job, const launch::World& world) {
   if (job.ranks != world.size) {
@@ -194,15 +201,34 @@ Rendezvous rendezvous_in(const job::Job& job, const Messengers& messengers, cons
   return rendezvous_of(messengers, world);
 }
 
+Error refusal_of(const std::exception& why) {
+  const auto* const known = dynamic_cast<const Error*>(&why);
+  return known != nullptr ? *known : Error(ErrorCode::internal, fmt::format("unexpected error: {}", why.what()));
+}
+
+std::string told(const Error& refusal) { return fmt::format("shardrun: {}\n", printable_lines(refusal.message())); }
+
+/// Ends this process after `longest_refusal`, in whatever it waits, unless the result is destroyed before.
+std::jthread end_later(int code, const std::string& last_words) {
+  return std::jthread([code, last_words](const std::stop_token& called_off) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any never;
+    never.wait_for(lock, called_off, longest_refusal, [] { return false; });
+    if (!called_off.stop_requested()) {
+      write_to_standard_error(last_words, Patience::brief);
+      end_process(code);
+    }
+  });
+}
+
 /// Meets the other ranks for no more than telling them that this rank, the first, cannot begin. They would wait for it.
-void refuse_all(const job::Job& job, const launch::World& world, const RunSettings& settings, Rendezvous& rendezvous,
-                const Error& refusal) {
+void refuse_all(const job::Job& job, const launch::World& world, Rendezvous& rendezvous, const Error& refusal,
+                int code) {
+  std::jthread end_within_mpi = end_later(code, told(refusal));
   launch::Invitation invitation = invitation_of(rendezvous, world);
   launch::HostSettings hosting = host_settings(world, invitation, silence_of(job), job::canonical_text(job));
-  hosting.stop_signal = settings.stop_signal;
-  hosting.on_notice = [&](std::string_view line) {
-    write_to_standard_error(fmt::format("{}, because this one has failed: {}\n", line, printable(refusal.message())));
-  };
+  hosting.grace = longest_refusal;
   std::optional<launch::StoreHost> host;
   try {
     host.emplace(std::move(hosting));
@@ -212,8 +238,9 @@ void refuse_all(const job::Job& job, const launch::World& world, const RunSettin
   }
   host->start();
   invitation.master.port = host->port();
-  if (invite(rendezvous, world, invitation)) {
-    host->expect_ranks();
+  const bool is_known = invite(rendezvous, world, invitation);
+  end_within_mpi = {};
+  if (is_known) {
     const launch::RankContext context = hosted_context(world, invitation, silence_of(job));
     static_cast<void>(run_as_rank(job, context, false, {.refusal = &refusal}));
     static_cast<void>(host->wait());
@@ -274,15 +301,21 @@ int run_hosted_first(const job::Job& job, const launch::World& world, const RunS
   compile::Compiled compiled;
   std::optional<First> first;
   launch::Invitation invitation;
+  const auto refuse = [&](const Error& refusal, int code) {
+    first.reset();  // its port is needed
+    refuse_all(job, world, rendezvous, refusal, code);
+  };
   try {
     compiled = check_before(job, world, settings);
     first.emplace(job, world, settings);
     invitation = first->host(rendezvous, compiled.resumed.get());
   } catch (const Stopped& stopped) {
-    return tell(stopped_early(job, stopped.signal(), "before the ranks met"));
-  } catch (const Error& refusal) {
-    first.reset();  // its port is needed
-    refuse_all(job, world, settings, rendezvous, refusal);
+    const metrics::Summary summary = stopped_early(job, stopped.signal(), "before the ranks met");
+    refuse(Error(ErrorCode::aborted, summary.error), summary.exit_code);
+    return tell(summary);
+  } catch (const std::exception& why) {
+    const Error refusal = refusal_of(why);
+    refuse(refusal, exit_code(refusal.code()));
     throw;
   }
   if (!invite(rendezvous, world, invitation)) {
@@ -297,11 +330,15 @@ int run_hosted_other(const job::Job& job, const launch::World& world, const RunS
   Rendezvous rendezvous = rendezvous_in(job, messengers, world);
   compile::Compiled compiled;
   std::optional<Error> refusal;
+  std::jthread end_without_first;
   try {
     compiled = check_before(job, world, settings);
-  } catch (const Error& error) {
-    refusal = error;  // told at once, because the first rank may never come
-    write_to_standard_error(fmt::format("shardrun: {}\n", printable_lines(error.message())));
+  } catch (const std::exception& why) {
+    refusal = refusal_of(why);
+  }
+  if (refusal) {  // told at once, because the first rank may never come
+    write_to_standard_error(told(*refusal));
+    end_without_first = end_later(exit_code(refusal->code()), "");
   }
   const launch::Invitation invitation = hear_invitation(messengers, rendezvous, world);
   if (invitation.master.port == 0) {

@@ -291,10 +291,10 @@ class RankProcess {
   /// ranks agree.
   void join() {
     rank_ = std::make_unique<launch::Rank>(context_, job::canonical_text(job_), latest_join(context_));
-    rank_->meet();
     if (inputs_.refusal != nullptr) {
       throw Error(*inputs_.refusal);
     }
+    rank_->meet();
     rank_->on_abort([](const std::string&) { request_stop(SIGTERM); });  // also ends waits for other things than ranks
     if (inputs_.on_join) {
       inputs_.on_join();

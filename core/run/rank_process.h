@@ -57,7 +57,7 @@ struct RankInputs {
   int standard_input = 0;                                             ///< the descriptors of "-" in [infer]
   int standard_output = 1;
   std::filesystem::path output = {};  ///< for the first rank: [job] output for all, if it has placeholders
-  const Error* refusal = nullptr;  ///< why this rank cannot begin, which was told: it fails once all ranks have joined
+  const Error* refusal = nullptr;     ///< why this rank cannot begin, which was told: it fails once it has joined
 };
 
 /// Runs this process as a rank of the job: joins, compiles unless this is done already, calls `work`, and leaves.

@@ -266,6 +266,47 @@ TEST_CASE("a job that one rank refuses ends on all of them", "[worlds]") {
   CHECK(read_file(job.path() / "run/summary.json") == summary);
 }
 
+TEST_CASE("a rank that cannot begin ends though others never come", "[worlds]") {
+  const JobFolder job;
+  const int refusing = GENERATE(0, 1);
+  const std::string settings = with_sets("", dp("tcp", 2, {"data.text=missing.txt"}));
+
+  static_cast<void>(run_script(job.path(), exported(loopback_world(2)) + start_rank(refusing, settings) + "wait\n"));
+
+  CHECK(code_of(job, refusing) == 2);
+  CHECK_THAT(text_of(job, refusing, "err"), Contains("missing.txt") && !Contains("wait"));
+  CHECK_THAT(text_of(job, refusing, "out"), !Contains("wait"));
+}
+
+TEST_CASE("a rank that cannot begin ends those who are there, though another has not come", "[worlds]") {
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("tcp", 3, {"data.text=/proc/self/fd/9"}));
+
+  static_cast<void>(run_script(job.path(), exported(loopback_world(3)) + "exec 9< corpus.txt\n" +
+                                               start_rank(0, settings) + "exec 9<&-\n" + start_rank(1, settings) +
+                                               "wait\n"));
+
+  CHECK(code_of(job, 0) == 1);
+  CHECK_THAT(text_of(job, 0, "err"), Contains("shardrun: rank 1 (pid ") && Contains("/proc/self/fd/9"));
+  CHECK(code_of(job, 1) == 2);
+  CHECK_THAT(text_of(job, 1, "err"), Contains("/proc/self/fd/9"));
+}
+
+TEST_CASE("the first rank, stopped before the ranks meet, ends the others", "[worlds]") {
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("tcp", 2));
+  const std::string stopped = "env --block-signal=TERM sh -c 'kill -TERM $$; exec \"$@\"' sh";  // once it takes signals
+
+  static_cast<void>(run_script(
+      job.path(), exported(loopback_world(2)) + start_rank(0, settings, stopped) + start_rank(1, settings) + "wait\n"));
+
+  CHECK(code_of(job, 0) == 128 + SIGTERM);
+  CHECK_THAT(text_of(job, 0, "err"), Contains("stopped by SIGTERM before the ranks met"));
+  CHECK(code_of(job, 1) == 1);
+  CHECK_THAT(text_of(job, 1, "err"), !Contains("could not join"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+}
+
 TEST_CASE("only the rank that writes the results judges their file", "[worlds]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=1"}).code == 0);
