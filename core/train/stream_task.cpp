@@ -107,15 +107,15 @@ void Predictions::write(std::span<const std::byte> elements) {
 void Predictions::put(std::span<const std::byte> bytes) {
   if (file_) {
     file_->write(bytes);
-    written_ += bytes.size();
+    written_bytes_ += bytes.size();
   } else if (stream_) {
     stream_->write(bytes);
   }
 }
 
-bool Predictions::commit(bool whole) {
-  if (file_ && whole) {
-    file_->cut(whole_);
+bool Predictions::commit(bool drops_rest) {
+  if (file_ && drops_rest) {
+    file_->cut(complete_bytes_);
   }
   if (file_) {
     file_->commit();
@@ -278,9 +278,10 @@ std::string StreamTask::counts() const {
                      skipped_ == 0 ? "" : fmt::format(", {} malformed and skipped", skipped_));
 }
 
-/// Called on the first rank. An array that is not complete is useless, but complete lines and records count.
+/// Completes the first rank's file with the lines or records that are complete, if there are any. An array that is not
+/// complete is useless: it has no records.
 void StreamTask::keep_complete(std::string_view until) {
-  if (counted_ > 0 && (lines_ || reader_) && predictions_->commit(!lines_)) {
+  if (predictions_ && counted_ > 0 && predictions_->commit(!lines_)) {
     record_.say(fmt::format("{} before the {}, in {}", counts(), until, files::human_path(job_.infer.to)));
   }
 }

@@ -32,16 +32,16 @@ class Predictions {
   /// Writes bytes as they are.
   void put(std::span<const std::byte> bytes);
   /// Notes that a record is complete.
-  void end_record() noexcept { whole_ = written_; }
-  /// Completes the file. Returns whether `to` is one. `whole`: leaves out a record that is not complete. Throws
-  /// Error{io}.
-  bool commit(bool whole);
+  void end_record() noexcept { complete_bytes_ = written_bytes_; }
+  /// Completes the file. Returns whether `to` is one. `drops_rest`: drops what was written after the last complete
+  /// record. Throws Error{io}.
+  bool commit(bool drops_rest);
 
  private:
   std::filesystem::path path_;  ///< of the file
   std::optional<files::AtomicFile> file_;
-  std::uint64_t written_ = 0;  ///< bytes of the file
-  std::uint64_t whole_ = 0;    ///< bytes of complete records
+  std::uint64_t written_bytes_ = 0;   ///< of the file
+  std::uint64_t complete_bytes_ = 0;  ///< up to the end of the last complete record
   std::optional<data::NpyWriter> stream_;
   graph::DType dtype_ = graph::DType::f32;  ///< type of the array that begin() began
 };
