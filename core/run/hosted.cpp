@@ -225,7 +225,7 @@ std::jthread end_later(int code, const std::string& last_words) {
 /// Meets the other ranks for no more than telling them that this rank, the first, cannot begin. They would wait for it.
 void refuse_all(const job::Job& job, const launch::World& world, Rendezvous& rendezvous, const Error& refusal,
                 int code) {
-  std::jthread end_within_mpi = end_later(code, told(refusal));
+  std::jthread end_in_messenger = end_later(code, told(refusal));
   launch::Invitation invitation = invitation_of(rendezvous, world);
   launch::HostSettings hosting = host_settings(world, invitation, silence_of(job), job::canonical_text(job));
   hosting.grace = longest_refusal;
@@ -239,7 +239,7 @@ void refuse_all(const job::Job& job, const launch::World& world, Rendezvous& ren
   host->start();
   invitation.master.port = host->port();
   const bool is_known = invite(rendezvous, world, invitation);
-  end_within_mpi = {};
+  end_in_messenger = {};
   if (is_known) {
     const launch::RankContext context = hosted_context(world, invitation, silence_of(job));
     static_cast<void>(run_as_rank(job, context, false, {.refusal = &refusal}));
