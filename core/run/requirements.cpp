@@ -259,7 +259,7 @@ void require_target(const job::Job& job, bool replaces) {
   if (is_file && !replaces && std::filesystem::exists(std::filesystem::symlink_status(to, none))) {
     refuse(fmt::format("'{}' exists: choose another name, or replace it with --replace", files::human_path(to)));
   }
-  // Where files::AtomicFile writes, and where a killed run leaves what was complete.
+  // A run writes this file until its end (files::AtomicFile). A killed run leaves it there.
   const std::filesystem::path unfinished = folder / fmt::format(".{}.tmp", to.filename().native());
   if (!replaces && (job::generates(job) || data::reads_records(job)) &&
       std::filesystem::is_regular_file(unfinished, none) && !std::filesystem::is_empty(unfinished, none)) {
