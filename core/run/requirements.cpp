@@ -290,8 +290,7 @@ void require_own_folder(const job::Job& job) {
   std::error_code none;
   if (metrics::is_written_by_runs(job.files.front(), job.output)) {
     refuse(
-        "is the job file's own folder, where the run would overwrite it: choose another, or copy the job file "
-        "elsewhere "
+        "is the job file's own folder, where the run would overwrite it: choose another, or copy the job file elsewhere "
         "and run the copy");
   }
   const std::filesystem::path kept = metrics::earlier_path(job.output);
