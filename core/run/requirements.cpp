@@ -289,9 +289,7 @@ void require_own_folder(const job::Job& job) {
   };
   std::error_code none;
   if (metrics::is_written_by_runs(job.files.front(), job.output)) {
-    refuse(
-        "is the job file's own folder, where the run would overwrite it: choose another, or copy the job file elsewhere "
-        "and run the copy");
+    refuse("is the job file's own folder, where the run would overwrite it: choose another, or run a copy of the file");
   }
   const std::filesystem::path kept = metrics::earlier_path(job.output);
   if (std::filesystem::exists(std::filesystem::symlink_status(kept, none)) && !metrics::has_earlier_run(job.output)) {
